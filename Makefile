@@ -1,0 +1,31 @@
+# Everything runs in .venv, which is made on first use: a machine needs Python 3.11, pip and make.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test check clean
+
+demo: $(READY)
+	$(BIN)/python -m lipkit.cli.demo --out demo-out
+
+# Two workers with one thread each are faster than one worker with two: the tests are many and small.
+test: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright
+	$(MAKE) test
+
+clean:
+	rm -rf .venv build dist demo-out .pytest_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -prune -exec rm -rf {} +
+
+# The stamp is written last, so an interrupted installation is taken up again.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "lipkit needs Python 3.11 or newer: make PYTHON=python3.11")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --constraint constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[all]'
+	touch $@

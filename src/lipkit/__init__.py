@@ -1,0 +1,1 @@
+"""Lipschitz constants of neural networks: every number says what it proves."""

@@ -1,0 +1,56 @@
+"""Numbers >= 0 kept as float64 logarithms, and rounded to a side: +1 never below, -1 never above, 0 to nearest."""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+# A float64 logarithm, exponential or sum is within one unit in the last place, 2^-52 relative; twice that is safe.
+_ULPS = 2.0**-51
+# Between these logarithms exp is a normal float64, so the relative error above holds.
+_TINY, _HUGE = -707.0, 709.78
+
+
+def log_of(value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """log(value), rounded to nearest, with derivative 0 at 0."""
+    # At 0 a norm has a kink, of which 0 is a subgradient; 1/0 would make every gradient NaN.
+    return torch.where(value > 0, value, value.detach()).log()
+
+
+def moved(log: Float[Tensor, "..."], side: float) -> Float[Tensor, "..."]:
+    """A logarithm moved past its own rounding error to a side; the derivative stays 1."""
+    step = log.detach().abs() * _ULPS
+    return log + side * torch.where(torch.isfinite(step), step, 0.0)
+
+
+def log_product(log_a: Float[Tensor, "..."], log_b: Float[Tensor, "..."], side: float) -> Float[Tensor, "..."]:
+    """log(a b), rounded to a side."""
+    return moved(log_a + log_b, side)
+
+
+def log_sum(log_a: Float[Tensor, "..."], log_b: Float[Tensor, "..."], side: float) -> Float[Tensor, "..."]:
+    """log(a + b), rounded to a side."""
+    # Where both are 0 the derivative of logaddexp is NaN, so it gets other numbers there.
+    dead = (log_a.detach() == -math.inf) & (log_b.detach() == -math.inf)
+    total = torch.logaddexp(log_a.masked_fill(dead, 0.0), log_b.masked_fill(dead, 0.0)).masked_fill(dead, -math.inf)
+    # logaddexp is accurate to a few ulps of 1 besides its ulp of the result.
+    return moved(total + side * 2 * _ULPS, side)
+
+
+def exp_of(log: Float[Tensor, "..."], side: float) -> Float[Tensor, "..."]:
+    """exp(log), rounded to a side, and exact at 0 and -inf.
+
+    Outside [1e-307, 1.79e308] a number rounded up stops at 1e-307 or becomes +inf, one rounded down 0 or 1.79e308.
+    """
+    fixed = log.detach()
+    if side > 0:
+        log = torch.where(fixed > -math.inf, log.clamp(min=_TINY), log)
+    elif side < 0:
+        log = log.clamp(max=_HUGE).masked_fill(fixed < _TINY, -math.inf)
+    return log.exp() * (1.0 + (fixed != 0).to(torch.float64) * side * _ULPS)
+
+
+def said(log: float) -> str:
+    """exp(log) to five digits; as a power of ten where float64 ends."""
+    return f"{math.exp(log):.5g}" if log == -math.inf or _TINY < log < _HUGE else f"10^{log / math.log(10):.4f}"

@@ -1,0 +1,271 @@
+"""The one result type: a number, and what it promises."""
+
+import enum
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lipkit._logarithm import exp_of, log_of, log_product, log_sum, moved, said
+from lipkit.errors import ArgumentError, KindError, MetricError, NonFiniteError, RegionError, ShapeError
+from lipkit.kind import Kind as Kind
+from lipkit.kind import kind_of_best, kind_of_max, kind_of_product
+from lipkit.regions import Everywhere, Region
+
+
+class Of(enum.Enum):
+    """What the entries of a value range over; the value is the number of axes."""
+
+    WHOLE = ("the whole map", 0)
+    CLASS = ("each class", 1)
+    PAIR = ("each pair of classes", 2)
+    SAMPLE = ("each sample", 1)
+
+    @property
+    def axes(self) -> int:
+        """Number of axes of the value."""
+        return self.value[1]
+
+    def __str__(self) -> str:
+        return self.value[0]
+
+
+class Metric(NamedTuple):
+    """The norms a constant is measured in: ||f(x) - f(y)||_p_out <= K ||x - y||_p_in."""
+
+    p_in: float
+    p_out: float
+
+    def __str__(self) -> str:
+        return f"l{self.p_in:g}->l{self.p_out:g}"
+
+
+class Witness(NamedTuple):
+    """Unit vectors that come near the norm: Re <left, A right> is close to ||A||."""
+
+    left: Tensor
+    right: Tensor
+
+
+class Rule(enum.Enum):
+    """How a bound was made from its parts; the value is how it is said."""
+
+    COMPOSE = "product of the parts"
+    SUM = "sum of the parts"
+    MAX = "largest part"
+    BEST = "smallest of several bounds"
+    SCALE = "scaled"
+
+
+L2 = Metric(2.0, 2.0)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Bound:
+    """A constant K with ||f(x) - f(y)|| <= K ||x - y||, and the kind of the statement.
+
+    `log_value` is a float64 logarithm that keeps its graph: products of layer norms reach 1e150. Rounding goes the safe
+    way everywhere: EXACT and UPPER up, LOWER down, so that EXACT means "equal up to rounding and never below".
+    `failure` bounds the probability that the statement is false (randomised methods), over the method's own draws.
+    `lower` is a lower bound of the same quantity, where one is known. `method` prints as the way it was found; the
+    printed number is rounded to nearest, the promise is about `value`.
+    """
+
+    log_value: Float[Tensor, "..."]
+    kind: Kind
+    method: object
+    metric: Metric = L2
+    region: Region = Everywhere()
+    of: Of = Of.WHOLE
+    failure: float = 0.0
+    lower: "Bound | None" = None
+    witness: Witness | None = None
+    state: Tensor | None = None
+    parts: tuple["Bound", ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.log_value.dtype != torch.float64:
+            raise ArgumentError(f"A bound is kept in float64, got {self.log_value.dtype}; convert the logarithm first.")
+        if self.log_value.ndim != self.of.axes:
+            raise ShapeError(
+                f"A value for {self.of} has {self.of.axes} axes, got shape {tuple(self.log_value.shape)}; set `of`."
+            )
+        if not 0.0 <= self.failure < 1.0:
+            raise ArgumentError(f"A failure probability lies in [0, 1), got {self.failure}.")
+        if self.lower is not None:
+            self._check_lower(self.lower)
+        if not bool((self.log_value < math.inf).all()):  # false for NaN too
+            raise NonFiniteError(
+                f"{self._how} gave {self.log_value.detach().exp().tolist()}, which is no bound; "
+                "check the weights for NaN, infinities or overflow."
+            )
+
+    def _check_lower(self, lower: "Bound") -> None:
+        # An EXACT number is rounded up, so it is no lower bound.
+        if lower.kind is not Kind.LOWER:
+            raise KindError(f"`lower` must be a lower bound, got: {lower.kind.value}.")
+        if (lower.metric, lower.of, lower.region) != (self.metric, self.of, self.region):
+            raise ArgumentError(f"`lower` must bound the same quantity, got {lower} for a bound in {self.metric}.")
+
+    @classmethod
+    def from_value(
+        cls, value: Float[Tensor, "..."] | float, kind: Kind, method: object, metric: Metric = L2, of: Of = Of.WHOLE
+    ) -> Self:
+        """A bound from a plain number >= 0, its logarithm rounded the safe way; an EXACT one also knows its `lower`."""
+        tensor = _as_float64(value)
+        if not bool((tensor >= 0).all()):
+            raise ArgumentError(f"A Lipschitz constant is a number >= 0, got {tensor.detach().tolist()}.")
+        log = log_of(tensor)
+        below = cls(outward(log, Kind.LOWER), Kind.LOWER, method, metric, of=of) if kind is Kind.EXACT else None
+        return cls(outward(log, kind), kind, method, metric, of=of, lower=below)
+
+    @property
+    def value(self) -> Float[Tensor, "..."]:
+        """The constant itself, in float64, differentiable, rounded the safe way.
+
+        Outside [1e-307, 1.79e308] an upper bound stops at 1e-307 or becomes +inf, a lower one 0 or 1.79e308.
+        """
+        return exp_of(self.log_value, self.kind.side)
+
+    @property
+    def confidence(self) -> float:
+        """Probability that the statement holds, at least 1 - failure."""
+        return 1.0 - self.failure
+
+    def compose(self, inner: "Bound") -> "Bound":
+        """The constant of `self after inner`: the product. UPPER from EXACT and UPPER, otherwise ESTIMATE."""
+        if self.metric.p_in != inner.metric.p_out:
+            raise MetricError(f"Cannot compose {self.metric} after {inner.metric}: the norms in the middle differ.")
+        if self.region != Everywhere():
+            raise RegionError(
+                f"Cannot compose: the outer bound holds only on the {self.region} in its own input; "
+                "give one that holds everywhere."
+            )
+        metric = Metric(inner.metric.p_in, self.metric.p_out)
+        return _made(Rule.COMPOSE, self, inner, metric, inner.region)
+
+    def sum(self, other: "Bound") -> "Bound":
+        """The constant of f + g: the sum. UPPER from EXACT and UPPER, otherwise ESTIMATE."""
+        a, b, region = _same_question(self, other, "add")
+        return _made(Rule.SUM, a, b, a.metric, region)
+
+    def max(self, other: "Bound") -> "Bound":
+        """The constant of (x, y) -> (f(x), g(y)): the larger one. Needs p_in <= p_out, for which this is exact."""
+        if self.metric.p_in > self.metric.p_out:
+            raise MetricError(f"The larger part does not bound a block-diagonal map in {self.metric}; use `sum`.")
+        a, b, region = _same_question(self, other, "compare")
+        if kind_of_max(a.kind, b.kind) is Kind.LOWER:
+            a, b = _from_below(a), _from_below(b)
+        lower = a.lower.max(b.lower) if a.lower is not None and b.lower is not None else None
+        return replace(_made(Rule.MAX, a, b, a.metric, region), lower=lower)
+
+    def best(self, other: "Bound") -> "Bound":
+        """The smaller of two upper bounds of the same constant; refuses what is neither EXACT nor UPPER."""
+        for bound in (self, other):
+            if not bound.kind.certifies:
+                raise KindError(f"Cannot take the smaller bound: {bound} is no upper bound.")
+        a, b, region = _same_question(self, other, "compare")
+        made = _made(Rule.BEST, a, b, a.metric, region)
+        lower = a.lower if b.lower is None else b.lower
+        if a.lower is not None and b.lower is not None:
+            lower = _made(Rule.MAX, a.lower, b.lower, a.metric, region)
+        if made.of is not Of.WHOLE:
+            return replace(made, lower=lower)
+        winner = a if bool(a.log_value <= b.log_value) else b
+        # A deterministic winner is true whatever the losers drew; a random one was chosen by looking, so failures add.
+        failure = made.failure if winner.failure else 0.0
+        return replace(
+            made, kind=winner.kind, failure=failure, lower=lower, witness=winner.witness, log_value=winner.log_value
+        )
+
+    def scale(self, factor: Float[Tensor, ""] | float) -> "Bound":
+        """The constant of factor * f: multiplied by |factor|, of the same kind."""
+        log_factor = log_of(_as_float64(factor).to(self.log_value.device).abs())
+        if not bool(log_factor < math.inf):
+            raise ArgumentError(f"A bound is scaled by a finite number, got {factor}.")
+        log_value = log_product(self.log_value, outward(log_factor, self.kind), self.kind.side)
+        lower = self.lower.scale(factor) if self.lower is not None else None
+        return replace(
+            self, log_value=log_value, method=Rule.SCALE, lower=lower, witness=None, state=None, parts=(self,)
+        )
+
+    def __str__(self) -> str:
+        number = said(self.log_value.detach().max().item())
+        if self.of is not Of.WHOLE:
+            number = f"{self.log_value.numel()} values up to {number}"
+        where = [] if self.region == Everywhere() else [f"on the {self.region}"]
+        whose = [] if self.of is Of.WHOLE else [f"for {self.of}"]
+        sure = [f"failure <= {self.failure:.0e}"] if self.failure else []
+        return f"{number} ({', '.join([self.kind.value, str(self.metric), *whose, *where, self._how, *sure])})"
+
+    @property
+    def _how(self) -> str:
+        return self.method.value if isinstance(self.method, Rule) else str(self.method)
+
+
+def outward(log_value: Float[Tensor, "..."], kind: Kind) -> Float[Tensor, "..."]:
+    """A logarithm moved past its own rounding error in the direction that is safe for `kind`."""
+    return moved(log_value, kind.side)
+
+
+def _as_float64(value: Tensor | float) -> Tensor:
+    if isinstance(value, Tensor) and value.is_complex():
+        raise ArgumentError("A Lipschitz constant and its factors are real, got a complex tensor; take its modulus.")
+    return torch.as_tensor(value, dtype=torch.float64)
+
+
+_KINDS: dict[Rule, Callable[[Kind, Kind], Kind]] = {
+    Rule.COMPOSE: kind_of_product,
+    Rule.SUM: kind_of_product,
+    Rule.MAX: kind_of_max,
+    Rule.BEST: kind_of_best,
+}
+
+_FOLDS: dict[Rule, Callable[[Tensor, Tensor, float], Tensor]] = {
+    Rule.COMPOSE: log_product,
+    Rule.SUM: log_sum,
+    Rule.MAX: lambda a, b, _: torch.maximum(a, b),
+    Rule.BEST: lambda a, b, _: torch.minimum(a, b),
+}
+
+
+def _made(rule: Rule, a: Bound, b: Bound, metric: Metric, region: Region) -> Bound:
+    if (a.of, a.log_value.shape) != (b.of, b.log_value.shape):
+        raise ShapeError(
+            f"Cannot combine a bound for {a.of}, shape {tuple(a.log_value.shape)}, "
+            f"with one for {b.of}, shape {tuple(b.log_value.shape)}."
+        )
+    kind = _KINDS[rule](a.kind, b.kind)
+    failure = a.failure + b.failure
+    if failure >= 1.0:
+        raise ArgumentError(f"The failure probabilities add up to {failure:g}; ask each part for a smaller one.")
+    log_value = _FOLDS[rule](a.log_value, b.log_value, kind.side)
+    return Bound(log_value, kind, rule, metric, region, a.of, failure, parts=(a, b))
+
+
+def _from_below(bound: Bound) -> Bound:
+    """The lower bound in a statement: an EXACT number is rounded up, so without its `lower` only 0 is safe."""
+    if bound.kind is Kind.LOWER:
+        return bound
+    if bound.lower is not None:
+        return bound.lower
+    nothing = torch.full_like(bound.log_value, -math.inf)
+    return replace(bound, log_value=nothing, kind=Kind.LOWER, witness=None, state=None)
+
+
+def _same_question(a: Bound, b: Bound, verb: str) -> tuple[Bound, Bound, Region]:
+    """Both bounds on one region: the smaller of the two where one is everywhere."""
+    if a.metric != b.metric:
+        raise MetricError(f"Cannot {verb} a bound in {a.metric} and one in {b.metric}.")
+    if a.region == b.region:
+        return a, b, a.region
+    if a.region == Everywhere():
+        return replace(a, kind=a.kind.restricted, lower=None), b, b.region
+    if b.region == Everywhere():
+        return a, replace(b, kind=b.kind.restricted, lower=None), a.region
+    raise RegionError(f"Cannot {verb} bounds on two regions, {a.region} and {b.region}.")

@@ -1,0 +1,41 @@
+"""Every error lipkit raises on purpose: one sentence with the value it had, what was expected, and what to do."""
+
+
+class LipkitError(Exception):
+    """Root of all errors raised on purpose; catch it to catch them all."""
+
+
+class ShapeError(LipkitError, ValueError):
+    """A tensor or a shape does not fit the operator it is given to."""
+
+
+class ArgumentError(LipkitError, ValueError):
+    """A parameter of a method, an operator or a region lies outside its domain."""
+
+
+class NonFiniteError(LipkitError, ValueError):
+    """A weight or a result is NaN or infinite, so no statement about it would be true."""
+
+
+class UnsupportedError(LipkitError, TypeError):
+    """The method or the operator does not cover this case; the message names one that does."""
+
+
+class TooLargeError(LipkitError, MemoryError):
+    """A dense representation would exceed the stated limit; the message names a matrix-free way."""
+
+
+class KindError(LipkitError, ValueError):
+    """A number is asked to prove what its kind cannot prove."""
+
+
+class MetricError(LipkitError, ValueError):
+    """Two bounds speak of different norms, or a rule is false for the norms at hand."""
+
+
+class RegionError(LipkitError, ValueError):
+    """Two bounds hold on regions that cannot be reconciled."""
+
+
+class NotProvenError(LipkitError, ArithmeticError):
+    """A numerical proof did not go through; the message says how to give it a better chance."""

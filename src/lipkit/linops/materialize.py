@@ -1,0 +1,58 @@
+"""An operator as a dense matrix."""
+
+from functools import singledispatch
+
+import torch
+from jaxtyping import Inexact
+from torch import Tensor
+
+from lipkit.errors import TooLargeError
+from lipkit.linops._base import Adjoint, LinearOperator
+from lipkit.linops.dense import Dense
+
+# Columns are computed together while inputs and outputs of one application stay below this many entries.
+_CHUNK_ENTRIES = 2**24
+
+
+def materialize(op: LinearOperator, limit: int = 2**27) -> Inexact[Tensor, "out in"]:
+    """The matrix of the operator between flattened tensors, in its dtype, differentiable in its tensors.
+
+    Cost: the operator (or its adjoint, whichever side is smaller) applied to the identity, and out * in entries, of
+    which `limit` are allowed.
+    """
+    entries = op.in_size * op.out_size
+    if entries > limit:
+        raise TooLargeError(
+            f"The matrix of {op} would have {op.out_size} x {op.in_size} = {entries} entries, the limit is {limit}; "
+            f"use the matrix-free Lanczos, or raise the limit."
+        )
+    return _materialize(op)
+
+
+@singledispatch
+def _materialize(op: LinearOperator) -> Inexact[Tensor, "out in"]:
+    if op.in_size <= op.out_size:
+        return _images(op).mT
+    return _images(op.T).conj()
+
+
+@_materialize.register(Dense)
+def _dense(op: Dense) -> Inexact[Tensor, "out in"]:
+    return op.weight
+
+
+@_materialize.register(Adjoint)
+def _adjoint(op: Adjoint) -> Inexact[Tensor, "out in"]:
+    return _materialize(op.inner).mH
+
+
+def _images(op: LinearOperator) -> Inexact[Tensor, "in out"]:
+    """The images of the unit vectors, one in each row."""
+    chunk = max(1, _CHUNK_ENTRIES // max(op.in_size, op.out_size, 1))
+    rows: list[Tensor] = []
+    for start in range(0, op.in_size, chunk):
+        count = min(chunk, op.in_size - start)
+        units = torch.zeros(count, op.in_size, dtype=op.dtype, device=op.device)
+        units[torch.arange(count), torch.arange(start, start + count)] = 1
+        rows.append(op.apply(units.reshape(count, *op.in_shape)).reshape(count, op.out_size))
+    return torch.cat(rows)

@@ -1,0 +1,259 @@
+"""What the rounding error of an operator is made of: how deep its sums are, and how large its entries without signs."""
+
+import math
+from dataclasses import dataclass, replace
+from functools import singledispatch
+from typing import final
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from lipkit.linops._base import Adjoint, Compose, LinearOperator, Scaled, Sum
+from lipkit.linops.batch_norm import BatchNorm
+from lipkit.linops.block import BlockColumn, BlockDiagonal, BlockRow
+from lipkit.linops.conv import Conv
+from lipkit.linops.conv_transpose import ConvTranspose
+from lipkit.linops.dense import Dense
+from lipkit.linops.diagonal import Diagonal
+from lipkit.linops.frobenius import frobenius
+from lipkit.linops.index import Index, Permute, Reshape
+from lipkit.linops.padding import Padding, copies
+from lipkit.linops.pool import AvgPool
+from lipkit.linops.stack import DenseStack
+
+# Covers the float64 rounding of a magnitude itself, for sums of up to 2^32 terms in any order.
+_INFLATION = 1 + 1e-6
+# Below this a square loses digits to underflow.
+_SAFE = 1e-140
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Magnitude:
+    """|| |A| ||_2 <= absolute + relative ||A||_2, where |A| has the absolute values of the parts as evaluated."""
+
+    absolute: Float64[Tensor, ""]
+    relative: float
+
+
+@singledispatch
+def depth(op: LinearOperator) -> int:
+    """The largest number d of rounded operations behind one entry of an output, of the operator or of its adjoint.
+
+    In a standard model of arithmetic with unit roundoff u the computed y^ then satisfies |y^ - A x| <= gamma_d |A| |x|
+    entrywise, gamma_d = d u / (1 - d u), whatever the order of the sums. For a callable: as for a matrix of its shape.
+    """
+    return _terms(max(op.in_size, op.out_size), op)
+
+
+def magnitude(op: LinearOperator) -> Magnitude:
+    """An upper bound, in float64, of the spectral norm of |A| for the operator evaluated as it is written.
+
+    |A B| is |A| |B| here, because the rounding errors of B pass through A. Of a callable only ||A|| can be known:
+    || |A| ||_2 <= ||A||_F <= min(in, out)^(1/2) ||A||_2, and an operator that contains one is treated as a whole in
+    this way, which assumes that its inner results do not cancel catastrophically. Cost: one pass over the weights.
+    """
+    with torch.no_grad():
+        found = _magnitude(op.to(torch.float64))
+    absolute, relative = (0.0, min(op.in_size, op.out_size) ** 0.5) if found is None else (found, 0.0)
+    return Magnitude(torch.tensor(absolute, dtype=torch.float64, device=op.device), relative)
+
+
+def _terms(count: int, op: LinearOperator) -> int:
+    """Operations behind a sum of `count` products; torch computes a complex product by three real ones."""
+    # Three real sums of count + 1 roundings each, combined: an error of sqrt(10) gamma_(count + 4).
+    return 4 * (count + 4) if op.dtype.is_complex else count
+
+
+@depth.register(Dense)
+def _dense_depth(op: Dense) -> int:
+    return _terms(max(op.weight.shape), op)
+
+
+@depth.register(DenseStack)
+def _dense_stack_depth(op: DenseStack) -> int:
+    return _terms(max(op.weight.shape[1:]), op)
+
+
+@depth.register(Conv)
+def _conv_depth(op: Conv) -> int:
+    added = [copies(n, sides, op.mode) - 1 for n, sides in zip(op.spatial, op.padding, strict=True)]
+    c_out, c_in = op.weight.shape[0] // op.groups, op.weight.shape[1]
+    return _terms(max(c_in, c_out) * math.prod(op.kernel), op) + sum(added)
+
+
+@depth.register(ConvTranspose)
+def _conv_transpose_depth(op: ConvTranspose) -> int:
+    return _terms(max(op.weight.shape[0] // op.groups, op.weight.shape[1]) * math.prod(op.kernel), op)
+
+
+@depth.register(AvgPool)
+def _avg_pool_depth(op: AvgPool) -> int:
+    return math.prod(op.kernel) + 1
+
+
+@depth.register(Diagonal)
+def _diagonal_depth(op: Diagonal) -> int:
+    return _terms(1, op)
+
+
+@depth.register(BatchNorm)
+def _batch_norm_depth(_: BatchNorm) -> int:
+    return 4
+
+
+@depth.register(Reshape)
+@depth.register(Permute)
+def _isometry_depth(_: Reshape | Permute) -> int:
+    return 0
+
+
+@depth.register(Index)
+def _index_depth(op: Index) -> int:
+    return max(_most_copies(op) - 1, 0)
+
+
+@depth.register(Adjoint)
+def _adjoint_depth(op: Adjoint) -> int:
+    return depth(op.inner)
+
+
+@depth.register(Compose)
+def _compose_depth(op: Compose) -> int:
+    return depth(op.outer) + depth(op.inner)
+
+
+@depth.register(Sum)
+def _sum_depth(op: Sum) -> int:
+    return max(depth(op.left), depth(op.right)) + 1
+
+
+@depth.register(Scaled)
+def _scaled_depth(op: Scaled) -> int:
+    # One rounding of the product, one of the factor where it is wider than the vector.
+    return depth(op.inner) + _terms(1, op) + 1
+
+
+@depth.register(BlockRow)
+@depth.register(BlockColumn)
+def _block_depth(op: BlockRow | BlockColumn) -> int:
+    return max(map(depth, op.parts)) + len(op.parts) - 1
+
+
+@depth.register(BlockDiagonal)
+def _block_diagonal_depth(op: BlockDiagonal) -> int:
+    return max(map(depth, op.parts))
+
+
+@singledispatch
+def _magnitude(_: LinearOperator) -> float | None:
+    """The bound, or None if the operator contains a callable."""
+    return None
+
+
+@_magnitude.register(Dense)
+def _dense(op: Dense) -> float:
+    return _smaller(frobenius(op), op.weight.abs().sum(1), op.weight.abs().sum(0))
+
+
+@_magnitude.register(DenseStack)
+def _dense_stack(op: DenseStack) -> float:
+    return _smaller(frobenius(op), op.weight.abs().sum(2), op.weight.abs().sum(1))
+
+
+@_magnitude.register(Conv)
+def _conv(op: Conv) -> float:
+    bare = replace(op, spatial=op.padded, padding=((0, 0),) * len(op.spatial), mode=Padding.ZEROS)
+    unpadded = op if op.mode is Padding.ZEROS else bare
+    # The norm of the padding is the root of the most copies it makes of one entry.
+    most = math.prod(copies(n, sides, op.mode) for n, sides in zip(op.spatial, op.padding, strict=True))
+    return _smaller(frobenius(unpadded), *_tap_sums(op.weight, op.groups)) * most**0.5 * _INFLATION
+
+
+@_magnitude.register(ConvTranspose)
+def _conv_transpose(op: ConvTranspose) -> float:
+    return _smaller(frobenius(op), *_tap_sums(op.weight, op.groups))
+
+
+@_magnitude.register(AvgPool)
+def _avg_pool(op: AvgPool) -> float | None:
+    return _magnitude(op.conv)
+
+
+@_magnitude.register(Diagonal)
+def _diagonal(op: Diagonal) -> float:
+    return float(op.scale.abs().max()) * _INFLATION if op.scale.numel() else 0.0
+
+
+@_magnitude.register(BatchNorm)
+def _batch_norm(op: BatchNorm) -> float | None:
+    return _magnitude(op.diagonal)
+
+
+@_magnitude.register(Reshape)
+@_magnitude.register(Permute)
+def _isometry(_: Reshape | Permute) -> float:
+    return 1.0
+
+
+@_magnitude.register(Index)
+def _index(op: Index) -> float:
+    return _most_copies(op) ** 0.5 * _INFLATION
+
+
+@_magnitude.register(Adjoint)
+def _adjoint(op: Adjoint) -> float | None:
+    return _magnitude(op.inner)
+
+
+@_magnitude.register(Scaled)
+def _scaled(op: Scaled) -> float | None:
+    inner = _magnitude(op.inner)
+    return None if inner is None else float(op.factor.abs()) * inner * _INFLATION
+
+
+@_magnitude.register(Compose)
+def _compose(op: Compose) -> float | None:
+    outer, inner = _magnitude(op.outer), _magnitude(op.inner)
+    return None if outer is None or inner is None else outer * inner * _INFLATION
+
+
+@_magnitude.register(Sum)
+def _sum(op: Sum) -> float | None:
+    left, right = _magnitude(op.left), _magnitude(op.right)
+    return None if left is None or right is None else (left + right) * _INFLATION
+
+
+@_magnitude.register(BlockRow)
+@_magnitude.register(BlockColumn)
+def _block(op: BlockRow | BlockColumn) -> float | None:
+    parts = [_magnitude(part) for part in op.parts]
+    known = [part for part in parts if part is not None]
+    return math.hypot(*known) * _INFLATION if len(known) == len(parts) else None
+
+
+@_magnitude.register(BlockDiagonal)
+def _block_diagonal(op: BlockDiagonal) -> float | None:
+    parts = [_magnitude(part) for part in op.parts]
+    known = [part for part in parts if part is not None]
+    return max(known) if len(known) == len(parts) else None
+
+
+def _smaller(size: Tensor, rows: Tensor, columns: Tensor) -> float:
+    """The smaller of ||A||_F and (||A||_1 ||A||_inf)^(1/2), both of which bound || |A| ||_2."""
+    if not rows.numel() or not columns.numel():
+        return 0.0
+    mixed = math.sqrt(rows.max()) * math.sqrt(columns.max())
+    return (min(mixed, float(size)) if size > _SAFE else mixed) * _INFLATION
+
+
+def _tap_sums(weight: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+    """Bounds of the absolute row and column sums of a convolution: all taps of one channel, on either side."""
+    taps = weight.abs().flatten(2).sum(2)
+    return taps.sum(1), taps.reshape(groups, -1, taps.shape[1]).sum(1)
+
+
+def _most_copies(op: Index) -> int:
+    used = op.index[op.index >= 0]
+    return int(used.bincount().max()) if used.numel() else 0

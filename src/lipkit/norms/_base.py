@@ -1,0 +1,129 @@
+"""What a norm method is: a frozen dataclass that turns operators into bounds."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from jaxtyping import Float, Inexact, Int
+from torch import Tensor
+
+from lipkit.bound import Bound, Kind, Witness
+from lipkit.errors import ArgumentError, UnsupportedError
+from lipkit.linops import LinearOperator, materialize, signature
+
+
+class Norm(ABC):
+    """A way to bound the operator norm; hyper-parameters are fields, the call is the algorithm.
+
+    `method(op)` gives a `Bound` that is differentiable in the operator's tensors; `method.many(ops)` groups operators of
+    one signature and evaluates each group in one batch. Everything that is EXACT or UPPER is computed in float64.
+    """
+
+    @final
+    def __call__(self, op: LinearOperator, /, *, state: Tensor | None = None) -> Bound:
+        """The norm of one operator; `state` is the `state` of an earlier bound, for methods that start warm."""
+        return self._batch([_checked(op)], None if state is None else state[None])[0]
+
+    @final
+    def many(self, ops: Sequence[LinearOperator], /) -> list[Bound]:
+        """The norms of many operators, batched wherever type, shape and geometry agree."""
+        groups: dict[object, list[int]] = {}
+        for i, op in enumerate(ops):
+            groups.setdefault(signature(_checked(op)), []).append(i)
+        found: dict[int, Bound] = {}
+        for members in groups.values():
+            found.update(zip(members, self._batch([ops[i] for i in members], None), strict=True))
+        return [found[i] for i in range(len(ops))]
+
+    @abstractmethod
+    def _batch(self, ops: Sequence[LinearOperator], state: Tensor | None) -> list[Bound]:
+        """One bound per operator, all of one signature; `state` has a leading axis over operators."""
+
+
+@final
+@dataclass(frozen=True)
+class Enclosure:
+    """Both sides of the norms of a batch of block-diagonal matrices, as logarithms.
+
+    `block` is the block that carries the upper bound; `left` and `right` are unit vectors of that block with
+    Re <left, block right> = exp(log_lower) up to rounding.
+    """
+
+    log_upper: Float[Tensor, " batch"]
+    log_lower: Float[Tensor, " batch"]
+    block: Int[Tensor, " batch"]
+    left: Inexact[Tensor, "batch rows"]
+    right: Inexact[Tensor, "batch cols"]
+
+
+class BlockNorm(Norm):
+    """A method for explicit matrices: the norm of a block-diagonal matrix is the largest norm of a block.
+
+    Used on the dense matrix of an operator (one block), and by the methods for convolutions on the values of the symbol
+    (one block for each frequency and group).
+    """
+
+    kind: ClassVar[Kind] = Kind.UPPER
+
+    @abstractmethod
+    def enclose(self, blocks: Inexact[Tensor, "batch blocks rows cols"]) -> Enclosure:
+        """Both sides of the norm, without gradient; `blocks` is float64 or complex128, any scale."""
+
+    @abstractmethod
+    def attached(
+        self, matrices: Inexact[Tensor, "batch rows cols"], enclosure: Enclosure
+    ) -> Float[Tensor, " batch"]:
+        """`enclosure.log_upper` with a gradient to `matrices`, the blocks that carry it."""
+
+    @final
+    def _batch(self, ops: Sequence[LinearOperator], state: Tensor | None) -> list[Bound]:
+        refuse_state(self, state)
+        matrices = torch.stack([materialize(op.to(torch.float64)) for op in ops])
+        with torch.no_grad():
+            enclosure = self.enclose(matrices.detach().unsqueeze(1))
+        log_upper = self.attached(matrices, enclosure) if matrices.requires_grad else enclosure.log_upper
+        shapes = (ops[0].out_shape, ops[0].in_shape)
+        return two_sided(self, self.kind, log_upper, enclosure, shapes)
+
+
+def two_sided(
+    method: Norm,
+    kind: Kind,
+    log_upper: Float[Tensor, " batch"],
+    enclosure: Enclosure,
+    shapes: tuple[tuple[int, ...], tuple[int, ...]] | None,
+) -> list[Bound]:
+    """One bound per batch entry, each with its lower side; `shapes` (out, in) makes the vectors a witness."""
+    bounds: list[Bound] = []
+    for i in range(len(log_upper)):
+        lower = Bound(enclosure.log_lower[i], Kind.LOWER, method)
+        witness = None
+        if shapes is not None:
+            witness = Witness(enclosure.left[i].reshape(shapes[0]), enclosure.right[i].reshape(shapes[1]))
+        bounds.append(Bound(log_upper[i], kind, method, lower=lower, witness=witness))
+    return bounds
+
+
+def refuse_state(method: object, state: Tensor | None) -> None:
+    """Methods without a warm start say so instead of ignoring one."""
+    if state is not None:
+        raise ArgumentError(f"{method} has no warm start; leave out `state`, or use Power or Lanczos.")
+
+
+def positive_int(name: str, value: int, least: int = 1) -> None:
+    """Validation of step counts and sizes."""
+    if value < least:
+        raise ArgumentError(f"{name} must be an integer >= {least}, got {value}.")
+
+
+def _checked(op: LinearOperator) -> LinearOperator:
+    if not isinstance(op, LinearOperator):
+        raise UnsupportedError(
+            f"A norm takes a linear operator, got {type(op).__name__}; "
+            "use lipkit.linops.of(module, in_shape) or lipkit.spectral_norm(module, in_shape)."
+        )
+    if op.in_size == 0 or op.out_size == 0:
+        raise ArgumentError(f"{op} is empty, so it has no norm.")
+    return op

@@ -1,0 +1,154 @@
+"""Rounding of logarithms, against exact fractions and 60-digit decimals."""
+
+import math
+from decimal import Decimal, localcontext
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from lipkit._logarithm import exp_of, log_of, log_product, log_sum, moved, said
+
+# Layer norms multiply to 1e150 and more; single numbers are tried over nearly the whole range of float64.
+NUMBERS = st.floats(min_value=1e-300, max_value=1e300) | st.floats(min_value=0.5, max_value=2.0)
+SIDES = st.sampled_from([1.0, -1.0])
+
+
+def ln(value: Fraction) -> Decimal:
+    """log(value) to 60 digits."""
+    with localcontext(prec=60):
+        return Decimal(value.numerator).ln() - Decimal(value.denominator).ln()
+
+
+def exp(log: float) -> Decimal:
+    """exp(log) to 60 digits."""
+    with localcontext(prec=60):
+        return Decimal(log).exp()
+
+
+def on_side(computed: Decimal, truth: Decimal, side: float) -> bool:
+    return computed >= truth if side > 0 else computed <= truth
+
+
+def number(value: float) -> torch.Tensor:
+    return torch.tensor(value, dtype=torch.float64)
+
+
+def logarithm(value: float, side: float) -> torch.Tensor:
+    return moved(log_of(number(value)), side)
+
+
+@given(NUMBERS, SIDES)
+@example(1.0, 1.0)
+@example(math.nextafter(1.0, 2.0), 1.0)
+@example(math.nextafter(1.0, 0.0), -1.0)
+@example(5e-324, 1.0)
+@example(5e-324, -1.0)
+def test_a_logarithm_lies_on_its_side_and_near(value: float, side: float):
+    computed, truth = Decimal(logarithm(value, side).item()), ln(Fraction(value))
+    # Decimal(1).ln() is exactly 0; elsewhere 60 digits leave no doubt about 16.
+    assert on_side(computed, truth, side)
+    # One ulp of the logarithm, the two it is moved by, and half an ulp of rounding, is below 2^-50.
+    assert abs(computed - truth) <= abs(truth) * Decimal(2.0**-50)
+
+
+@given(NUMBERS, NUMBERS, SIDES)
+@example(1e150, 1e150, 1.0)
+@example(1e300, 1e-300, -1.0)
+@example(1e300, 1e300, -1.0)
+def test_the_logarithm_of_a_product_lies_on_its_side(a: float, b: float, side: float):
+    computed = log_product(logarithm(a, side), logarithm(b, side), side)
+    assert on_side(Decimal(computed.item()), ln(Fraction(a) * Fraction(b)), side)
+
+
+@given(NUMBERS, NUMBERS, SIDES)
+@example(1.0, 1e-17, 1.0)
+@example(1.0, 1e-17, -1.0)
+@example(1e-300, 1e300, 1.0)
+def test_the_logarithm_of_a_sum_lies_on_its_side(a: float, b: float, side: float):
+    computed = log_sum(logarithm(a, side), logarithm(b, side), side)
+    assert on_side(Decimal(computed.item()), ln(Fraction(a) + Fraction(b)), side)
+
+
+@given(st.floats(min_value=-1500.0, max_value=1500.0), SIDES)
+@example(-745.5, 1.0)
+@example(-745.5, -1.0)
+@example(-708.4, 1.0)
+@example(-708.4, -1.0)
+@example(709.79, 1.0)
+@example(709.79, -1.0)
+@example(math.ulp(0.0), 1.0)
+def test_an_exponential_lies_on_its_side(log: float, side: float):
+    computed = exp_of(number(log), side).item()
+    assert on_side(Decimal(computed), exp(log), side)
+
+
+@given(st.floats(min_value=-700.0, max_value=700.0), SIDES)
+def test_an_exponential_is_near(log: float, side: float):
+    computed, truth = Decimal(exp_of(number(log), side).item()), exp(log)
+    # One ulp of exp, the two it is moved by, and half an ulp of rounding, is below 2^-50.
+    assert abs(computed - truth) <= truth * Decimal(2.0**-50)
+
+
+@given(NUMBERS, NUMBERS, SIDES)
+def test_a_product_of_numbers_lies_on_its_side_as_an_exact_fraction(a: float, b: float, side: float):
+    computed = exp_of(log_product(logarithm(a, side), logarithm(b, side), side), side).item()
+    truth = Fraction(a) * Fraction(b)
+    assert computed == math.inf if side > 0 and truth > Fraction(1.7976931348623157e308) else math.isfinite(computed)
+    if math.isfinite(computed):
+        assert Fraction(computed) >= truth if side > 0 else Fraction(computed) <= truth
+
+
+@pytest.mark.parametrize("side", [1.0, 0.0, -1.0])
+def test_zero_and_one_are_kept_exactly(side: float):
+    values = torch.tensor([0.0, 1.0], dtype=torch.float64)
+    assert exp_of(moved(log_of(values), side), side).tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(("log", "side", "expected"), [(800.0, 1.0, math.inf), (800.0, 0.0, math.inf)])
+def test_overflow_is_infinite_except_from_below(log: float, side: float, expected: float):
+    assert exp_of(number(log), side).item() == expected
+    assert 1.7e308 < exp_of(number(log), -1.0).item() < math.inf
+
+
+def test_the_gradient_of_the_round_trip_is_that_of_the_identity():
+    for side in (1.0, 0.0, -1.0):
+        value = number(3.0).requires_grad_()
+        exp_of(moved(log_of(value), side), side).backward()
+        assert value.grad is not None
+        # exp(log(3)) (1 +- 2^-51) / 3 is 1 up to a handful of roundings of 2^-53.
+        assert abs(value.grad.item() - 1.0) <= 2.0**-48
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-320, 1e-308])
+@pytest.mark.parametrize("side", [1.0, 0.0, -1.0])
+def test_the_gradient_is_finite_at_zero_and_below_normal_numbers(value: float, side: float):
+    leaf = number(value).requires_grad_()
+    exp_of(log_sum(moved(log_of(leaf), side), log_of(leaf), side), side).backward()
+    assert leaf.grad is not None
+    assert math.isfinite(leaf.grad.item())
+
+
+@pytest.mark.parametrize("side", [1.0, 0.0, -1.0])
+def test_an_array_is_rounded_entry_by_entry_in_double_precision(side: float):
+    logs = torch.tensor([-800.0, -1.0, 0.0, 1.0, 20.0], dtype=torch.float64)
+    together = exp_of(logs, side)
+    assert together.dtype == torch.float64
+    assert together.tolist() == [exp_of(log, side).item() for log in logs]
+
+
+@pytest.mark.parametrize(
+    ("log", "text"),
+    [
+        (-math.inf, "0"),
+        (0.0, "1"),
+        (math.log(1.2345), "1.2345"),
+        (math.log(123456.0), "1.2346e+05"),
+        (1000.0 * math.log(10), "10^1000.0000"),
+        (-600.0 * math.log(10), "10^-600.0000"),
+    ],
+)
+def test_numbers_are_said_in_five_digits_or_as_powers_of_ten(log: float, text: str):
+    assert said(log) == text
