@@ -1,18 +1,23 @@
-"""Hypothesis strategies for small operators of every kind and for the torch modules behind them.
-
-Shapes are drawn, numbers come from a drawn seed. Every operator is float64 with at most `LIMIT` inputs and outputs, so
-that its dense matrix is cheap.
-"""
+"""Hypothesis strategies for small float64 operators of every kind; those of convolutions are in `conv_geometries`."""
 
 import math
-import random
-from typing import TypeVar
 
 import torch
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
-from torch import Tensor, nn
+from torch import Tensor
 
+from conv_geometries import (
+    LONGEST,
+    any_shapes,
+    built,
+    conv_operators,
+    conv_transpose_operators,
+    shapes,
+    sides,
+    small,
+    tensors,
+)
 from lipkit.linops import (
     Adjoint,
     AvgPool,
@@ -39,100 +44,6 @@ from lipkit.linops import (
     pad,
     select,
 )
-
-LIMIT = 150
-
-T = TypeVar("T")
-
-_LONGEST = {1: 12, 2: 5, 3: 3}
-_WIDEST_KERNEL = {1: 5, 2: 3, 3: 2}
-
-
-@st.composite
-def built(draw: DrawFn, strategy: SearchStrategy[T]) -> T:
-    """The same values, with the state of `random` put back: the shape checks sample tuples, which hypothesis forbids."""
-    state = random.getstate()
-    value = draw(strategy)
-    random.setstate(state)
-    return value
-
-
-@st.composite
-def tensors(draw: DrawFn, shape: Shape, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Standard normal numbers from a drawn seed."""
-    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
-    return torch.randn(shape, dtype=dtype, generator=generator)
-
-
-def shapes(rank: int, longest: int = 4) -> SearchStrategy[Shape]:
-    """Shapes of `rank` axes of at most `longest` entries each."""
-    return st.tuples(*(st.integers(1, longest) for _ in range(rank)))
-
-
-@st.composite
-def any_shapes(draw: DrawFn) -> Shape:
-    """Shapes of one to three axes."""
-    return draw(shapes(draw(st.integers(1, 3))))
-
-
-@st.composite
-def _sides(draw: DrawFn, size: int, mode: Padding) -> tuple[int, int]:
-    widest = {Padding.REFLECT: min(3, size - 1), Padding.CIRCULAR: min(3, size)}.get(mode, 3)
-    left = draw(st.integers(0, widest))
-    return left, draw(st.one_of(st.just(left), st.integers(0, widest)))
-
-
-def _fitting(draw: DrawFn, padded: Shape, rank: int) -> tuple[Shape, Shape]:
-    """A kernel and a dilation that fit in the padded input."""
-    kernel = tuple(draw(st.integers(1, min(_WIDEST_KERNEL[rank], n))) for n in padded)
-    dilation = tuple(
-        draw(st.integers(1, min(3, (n - 1) // (k - 1)) if k > 1 else 3)) for n, k in zip(padded, kernel, strict=True)
-    )
-    return kernel, dilation
-
-
-@st.composite
-def _conv(draw: DrawFn, dtype: torch.dtype, modes: tuple[Padding, ...]) -> Conv:
-    rank = draw(st.sampled_from([1, 1, 2, 2, 3]))
-    mode = draw(st.sampled_from(modes))
-    spatial = draw(shapes(rank, _LONGEST[rank]))
-    padding = tuple(draw(_sides(n, mode)) for n in spatial)
-    padded = tuple(n + sum(pair) for n, pair in zip(spatial, padding, strict=True))
-    kernel, dilation = _fitting(draw, padded, rank)
-    groups = draw(st.integers(1, 3))
-    c_out, c_in = draw(shapes(2, 3 if groups == 1 else 2))
-    weight = draw(tensors((groups * c_out, c_in, *kernel), dtype))
-    return Conv(weight, spatial, draw(shapes(rank, 3)), padding, dilation, groups, mode)
-
-
-def conv_operators(
-    dtype: torch.dtype = torch.float64, modes: tuple[Padding, ...] = tuple(Padding)
-) -> SearchStrategy[Conv]:
-    """Convolutions of all ranks, strides, dilations, groups, paddings and modes."""
-    return built(_conv(dtype, modes).filter(_small))
-
-
-@st.composite
-def _conv_transpose(draw: DrawFn, dtype: torch.dtype) -> ConvTranspose:
-    rank = draw(st.sampled_from([1, 1, 2, 2, 3]))
-    spatial = draw(shapes(rank, {1: 8, 2: 4, 3: 2}[rank]))
-    kernel = draw(shapes(rank, _WIDEST_KERNEL[rank]))
-    stride, dilation = draw(shapes(rank, 3)), draw(shapes(rank, 3))
-    output_padding = tuple(draw(st.integers(0, max(s, d) - 1)) for s, d in zip(stride, dilation, strict=True))
-    sizes = [
-        s * (n - 1) + d * (k - 1) + 1 + o
-        for n, s, d, k, o in zip(spatial, stride, dilation, kernel, output_padding, strict=True)
-    ]
-    padding = tuple(draw(st.integers(0, min(3, (size - 1) // 2))) for size in sizes)
-    groups = draw(st.integers(1, 3))
-    c_in, c_out = draw(shapes(2, 2))
-    weight = draw(tensors((groups * c_in, c_out, *kernel), dtype))
-    return ConvTranspose(weight, spatial, stride, padding, output_padding, dilation, groups)
-
-
-def conv_transpose_operators(dtype: torch.dtype = torch.float64) -> SearchStrategy[ConvTranspose]:
-    """Transposed convolutions of all ranks, strides, dilations, groups and paddings."""
-    return built(_conv_transpose(dtype).filter(_small))
 
 
 @st.composite
@@ -166,7 +77,7 @@ def batch_norms(draw: DrawFn) -> BatchNorm:
 @st.composite
 def _avg_pool(draw: DrawFn) -> AvgPool:
     rank = draw(st.integers(1, 3))
-    spatial, padding = draw(shapes(rank, _LONGEST[rank])), tuple(draw(st.integers(0, 2)) for _ in range(rank))
+    spatial, padding = draw(shapes(rank, LONGEST[rank])), tuple(draw(st.integers(0, 2)) for _ in range(rank))
     padded = tuple(n + 2 * p for n, p in zip(spatial, padding, strict=True))
     kernel = tuple(draw(st.integers(1, min(4, n))) for n in padded)
     divisor = draw(st.sampled_from([math.prod(kernel), 3, -2]))
@@ -195,7 +106,7 @@ def index_operators(draw: DrawFn) -> Index:
     kind = draw(st.sampled_from(["free", "pad", "crop", "select", "flip"]))
     if kind == "pad":
         mode = draw(st.sampled_from(Padding))
-        return pad(shape, tuple(draw(_sides(n, mode)) for n in shape[draw(st.integers(0, len(shape) - 1)) :]), mode)
+        return pad(shape, tuple(draw(sides(n, mode)) for n in shape[draw(st.integers(0, len(shape) - 1)) :]), mode)
     if kind == "crop":
         return pad(shape, ((draw(st.integers(-(shape[-1] // 2), 2)), 1 - (shape[-1] + 1) // 2),))
     if kind == "select":
@@ -290,10 +201,6 @@ def block_diagonals(draw: DrawFn) -> BlockDiagonal:
     return BlockDiagonal((first, draw(between(first.in_shape, first.out_shape))))
 
 
-def _small(op: LinearOperator) -> bool:
-    return max(op.in_size, op.out_size) <= LIMIT
-
-
 LEAVES: dict[type[LinearOperator], SearchStrategy[LinearOperator]] = {
     Dense: dense_operators(),
     DenseStack: dense_stacks(),
@@ -301,22 +208,22 @@ LEAVES: dict[type[LinearOperator], SearchStrategy[LinearOperator]] = {
     ConvTranspose: conv_transpose_operators(),
     Diagonal: diagonal_operators(),
     BatchNorm: batch_norms(),
-    AvgPool: _avg_pool().filter(_small),
+    AvgPool: _avg_pool().filter(small),
     Reshape: reshapes(),
     Permute: permutes(),
-    Index: index_operators().filter(_small),
+    Index: index_operators().filter(small),
     Function: function_operators(),
 }
 
 _KINDS: dict[type[LinearOperator], SearchStrategy[LinearOperator]] = {
     **LEAVES,
     Adjoint: leaves().map(Adjoint),
-    Compose: composites().filter(_small),
+    Compose: composites().filter(small),
     Sum: sums(),
     Scaled: scaled_operators(),
-    BlockRow: block_rows().filter(_small),
-    BlockColumn: block_columns().filter(_small),
-    BlockDiagonal: block_diagonals().filter(_small),
+    BlockRow: block_rows().filter(small),
+    BlockColumn: block_columns().filter(small),
+    BlockDiagonal: block_diagonals().filter(small),
 }
 KINDS = {kind: built(strategy) for kind, strategy in _KINDS.items()}
 
@@ -338,40 +245,3 @@ def complex_operators() -> SearchStrategy[LinearOperator]:
     mixed = plain.flatmap(lambda op: between(op.out_shape, (3, 2)).map(lambda outer: outer @ op))
     scaled = leaves().flatmap(lambda op: tensors((), torch.complex128).map(lambda factor: Scaled(factor, op)))
     return built(st.one_of(plain, plain.map(Adjoint), mixed, scaled))
-
-
-_CONV_MODULES: dict[int, type[nn.Conv1d | nn.Conv2d | nn.Conv3d]] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
-
-
-@st.composite
-def conv_modules(draw: DrawFn) -> tuple[nn.Module, Shape]:
-    """float64 torch.nn.ConvNd modules, and the shape of an input each accepts."""
-    rank = draw(st.integers(1, 3))
-    mode = draw(st.sampled_from(Padding))
-    spatial = draw(shapes(rank, _LONGEST[rank]))
-    groups = draw(st.integers(1, 2))
-    kernel, dilation = draw(shapes(rank, _WIDEST_KERNEL[rank])), draw(shapes(rank, 2))
-    lengths = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]
-    padding = draw(st.sampled_from(["same", "valid", "numbers"]))
-    stride = (1,) * rank if padding == "same" else draw(shapes(rank, 3))
-    if padding == "numbers":
-        padding = tuple(draw(_sides(n, mode))[0] for n in spatial)
-        spatial = tuple(max(n, e - 2 * p) for n, e, p in zip(spatial, lengths, padding, strict=True))
-    else:
-        spatial = tuple(max(n, e) for n, e in zip(spatial, lengths, strict=True))
-    generator_seed = draw(st.integers(0, 2**31))
-    c_in, c_out = groups * draw(st.integers(1, 2)), groups * draw(st.integers(1, 2))
-    with torch.random.fork_rng():
-        torch.manual_seed(generator_seed)
-        module = _CONV_MODULES[rank](
-            c_in,
-            c_out,
-            kernel,  # pyright: ignore[reportArgumentType]
-            stride,  # pyright: ignore[reportArgumentType]
-            padding,  # pyright: ignore[reportArgumentType]
-            dilation,  # pyright: ignore[reportArgumentType]
-            groups,
-            padding_mode=mode.value,
-            dtype=torch.float64,
-        )
-    return module, (c_in, *spatial)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from decimal import Decimal, localcontext
 from fractions import Fraction
 
 import torch
@@ -73,6 +74,20 @@ def test_scaling_rounds_to_the_side_of_the_kind(value: float, factor: float):
     exact = made(value, Kind.EXACT).scale(torch.tensor(factor, dtype=torch.float64))
     assert exact.lower is not None
     assert fraction(exact.lower) <= truth <= fraction(exact)
+
+
+@given(NUMBERS)
+@example(3.0)
+@example(5.0)
+@example(7.0)
+def test_the_logarithm_of_a_factor_is_rounded_before_it_cancels(factor: float):
+    # exp(log_value) factor is 1 up to the rounding of log(factor), so nothing else hides that rounding.
+    log_value = -math.log(factor)
+    with localcontext(prec=60):
+        truth = Decimal(log_value) + Decimal(factor).ln()
+    logarithm = torch.tensor(log_value, dtype=torch.float64)
+    assert Decimal(Bound(logarithm, Kind.UPPER, "given").scale(factor).log_value.item()) >= truth
+    assert Decimal(Bound(logarithm, Kind.LOWER, "given").scale(factor).log_value.item()) <= truth
 
 
 @given(NUMBERS, NUMBERS)

@@ -1,4 +1,4 @@
-"""Regions: equality is that of the sets, impossible ones are refused, and bounds are not carried where they are false."""
+"""Regions: equality is that of the sets, impossible ones are refused, bounds are not carried where they are false."""
 
 import dataclasses
 import math

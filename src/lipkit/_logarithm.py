@@ -31,9 +31,9 @@ def log_product(log_a: Float[Tensor, "..."], log_b: Float[Tensor, "..."], side: 
 
 def log_sum(log_a: Float[Tensor, "..."], log_b: Float[Tensor, "..."], side: float) -> Float[Tensor, "..."]:
     """log(a + b), rounded to a side."""
-    # Where both are 0 the derivative of logaddexp is NaN, so it gets other numbers there.
+    # Where a = b = 0 the derivative of logaddexp is NaN, so it gets another b there.
     dead = (log_a.detach() == -math.inf) & (log_b.detach() == -math.inf)
-    total = torch.logaddexp(log_a.masked_fill(dead, 0.0), log_b.masked_fill(dead, 0.0)).masked_fill(dead, -math.inf)
+    total = torch.logaddexp(log_a, log_b.masked_fill(dead, 0.0)).masked_fill(dead, -math.inf)
     # logaddexp is accurate to a few ulps of 1 besides its ulp of the result.
     return moved(total + side * 2 * _ULPS, side)
 

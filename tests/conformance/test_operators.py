@@ -41,9 +41,9 @@ def vector(data: st.DataObject, shape: tuple[int, ...], dtype: torch.dtype = tor
 
 
 def matrix_of(op: LinearOperator) -> Tensor:
-    """The matrix by its definition: one application to each unit vector, one at a time."""
-    units = torch.eye(op.in_size, dtype=op.dtype)
-    return torch.stack([op.apply(unit.reshape(op.in_shape)).flatten() for unit in units], dim=1)
+    """The matrix by its definition: the images of the unit vectors are its columns."""
+    units = torch.eye(op.in_size, dtype=op.dtype).reshape(op.in_size, *op.in_shape)
+    return op.apply(units).reshape(op.in_size, op.out_size).mT
 
 
 def test_every_operator_class_is_in_the_suite() -> None:
@@ -55,7 +55,7 @@ def test_every_operator_class_is_in_the_suite() -> None:
 def test_linear_with_hermitian_adjoint_and_batches(kind: type[LinearOperator]) -> None:
     drawn: set[type[LinearOperator]] = set()
 
-    @settings(max_examples=60)
+    @settings(max_examples=40)
     @given(KINDS[kind], st.data())
     def check(op: LinearOperator, data: st.DataObject) -> None:
         drawn.add(type(op))
@@ -88,7 +88,7 @@ def test_complex_adjoint_is_hermitian(op: LinearOperator, data: st.DataObject) -
 
 
 @every_kind
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_moves_keep_the_function(kind: type[LinearOperator], data: st.DataObject) -> None:
     op = data.draw(KINDS[kind])
@@ -113,7 +113,7 @@ def wide_ones(op: LinearOperator) -> Tensor:
 
 
 @every_kind
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_gradients_reach_every_tensor(kind: type[LinearOperator], data: st.DataObject) -> None:
     """d<A x, y> through apply, through the adjoint and through the matrix, against a finite difference."""
@@ -143,7 +143,7 @@ def test_gradients_reach_every_tensor(kind: type[LinearOperator], data: st.DataO
 
 
 @every_kind
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_queries_agree_with_the_matrix(kind: type[LinearOperator], data: st.DataObject) -> None:
     op = data.draw(KINDS[kind])
@@ -160,7 +160,7 @@ def test_queries_agree_with_the_matrix(kind: type[LinearOperator], data: st.Data
 
 
 @every_kind
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_stack_is_block_diagonal(kind: type[LinearOperator], data: st.DataObject) -> None:
     op = data.draw(KINDS[kind])
@@ -173,7 +173,7 @@ def test_stack_is_block_diagonal(kind: type[LinearOperator], data: st.DataObject
 
 
 @every_kind
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_rounding_is_covered_by_depth_and_magnitude(kind: type[LinearOperator], data: st.DataObject) -> None:
     narrow = data.draw(KINDS[kind]).to(torch.float32)
@@ -184,6 +184,8 @@ def test_rounding_is_covered_by_depth_and_magnitude(kind: type[LinearOperator], 
     bound = parts.absolute + parts.relative * size
     # The matrix norm itself is rounded by 150 * 2^-53 at most, times a small constant.
     assert bound >= torch.linalg.matrix_norm(matrix_of(op).abs(), 2) * (1 - 1e-12)
+    if parts.relative:
+        return  # A callable: what it rounds is an assumption of the caller.
     x, y = vector(data, op.in_shape, torch.float32), vector(data, op.out_shape, torch.float32)
     gamma = depth(op) * 2**-24 / (1 - depth(op) * 2**-24)
     # The float64 side has its own rounding, 2^-29 of the float32 one.

@@ -1,6 +1,8 @@
 """Several operators as one: side by side, on top of each other, and along the diagonal."""
 
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import final
 
 import torch
@@ -32,13 +34,11 @@ class BlockRow(LinearOperator):
 
     def _apply(self, x: Tensor) -> Tensor:
         pieces = x.split([part.in_size for part in self.parts], dim=1)
-        first, *rest = [part.apply(p.reshape(-1, *part.in_shape)) for part, p in zip(self.parts, pieces, strict=True)]
-        for y in rest:
-            first = first + y
-        return first
+        blocks = zip(self.parts, pieces, strict=True)
+        return reduce(add, [part.apply(piece.reshape(x.shape[0], *part.in_shape)) for part, piece in blocks])
 
     def _adjoint(self, y: Tensor) -> Tensor:
-        return torch.cat([part.adjoint(y).flatten(1) for part in self.parts], dim=1)
+        return torch.cat([part.adjoint(y).reshape(y.shape[0], part.in_size) for part in self.parts], dim=1)
 
 
 @final
@@ -60,7 +60,7 @@ class BlockColumn(LinearOperator):
         return (sum(part.out_size for part in self.parts),)
 
     def _apply(self, x: Tensor) -> Tensor:
-        return torch.cat([part.apply(x).flatten(1) for part in self.parts], dim=1)
+        return torch.cat([part.apply(x).reshape(x.shape[0], part.out_size) for part in self.parts], dim=1)
 
     def _adjoint(self, y: Tensor) -> Tensor:
         return BlockRow(tuple(part.T for part in self.parts)).apply(y)

@@ -29,10 +29,11 @@ class Symbol:
     `torus` (one size per axis) and the `gain`. For the operator A behind it,
         ||A|| <= gain max_{w on the torus grid} ||E(w)|| <= gain sup_w ||E(w)||,
     the first an equality where `exact`. `section` is the number of output positions where A is a finite section of the
-    convolution on the whole lattice (zero padding), None where it wraps around.
+    convolution on the whole lattice (zero padding), None where it wraps around. The kernel has shape
+    (*batch, groups, rows, cols, *taps): a batch of kernels of one geometry is evaluated at once.
     """
 
-    kernel: Inexact[Tensor, "groups rows cols *taps"]
+    kernel: Inexact[Tensor, "..."]
     torus: Shape
     gain: float
     exact: bool
@@ -41,7 +42,7 @@ class Symbol:
     @property
     def taps(self) -> Shape:
         """Number of coefficients per axis; the polynomial has degree (taps - 1)/2 about its centre."""
-        return tuple(self.kernel.shape[3:])
+        return tuple(self.kernel.shape[self.kernel.ndim - len(self.torus) :])
 
     def frequencies(self, grid: Shape) -> Int64[Tensor, "count axes"]:
         """The points of a grid, as integers f with w = 2 pi f / grid; for a real kernel, one of each pair f, -f.
@@ -55,7 +56,7 @@ class Symbol:
         place = torch.tensor([math.prod(grid[i + 1 :]) for i in range(len(grid))])
         return points[(points * place).sum(1) <= ((-points % sizes) * place).sum(1)]
 
-    def at(self, points: Int64[Tensor, "count axes"], grid: Shape) -> Inexact[Tensor, "count groups rows cols"]:
+    def at(self, points: Int64[Tensor, "count axes"], grid: Shape) -> Inexact[Tensor, "*batch count groups rows cols"]:
         """E at w = 2 pi points / grid, in complex128; differentiable in the kernel. Cost: one product with the taps.
 
         The sum is taken directly: taps are few, a kernel longer than the grid folds by itself, and the rounding error
@@ -68,21 +69,22 @@ class Symbol:
             # Integer arithmetic first: the angle keeps full accuracy however many turns it makes.
             turns += (torch.outer(points[:, axis], places[:, axis]) % n).to(torch.float64) / n
         angle = (2 * math.pi) * turns.to(device)
-        flat = self.kernel.flatten(3).movedim(3, 0)
-        shape = flat.shape[1:]
-        flat = flat.reshape(len(places), -1)
+        flat = self.kernel.flatten(-len(grid)).movedim(-1, -4)
+        shape = flat.shape[-3:]
+        flat = flat.flatten(-3)
         if flat.is_complex():
-            return (torch.polar(torch.ones_like(angle), -angle) @ flat).reshape(-1, *shape)
-        return torch.complex(angle.cos() @ flat, -angle.sin() @ flat).reshape(-1, *shape)
+            return (torch.polar(torch.ones_like(angle), -angle) @ flat).unflatten(-1, shape)
+        return torch.complex(angle.cos() @ flat, -angle.sin() @ flat).unflatten(-1, shape)
 
-    def error(self) -> Float64[Tensor, ""]:
+    def error(self) -> Float64[Tensor, "*batch"]:
         """A bound of ||fl E(w) - E(w)|| for every w and group.
 
         Angles are within 2 pi (axes + 2) roundings, sine and cosine within two more: 64 in all; the sum over taps adds
         its own; both act on sum_a |kernel_a|, whose Frobenius norm bounds its norm.
         """
         count = math.prod(self.taps)
-        size = torch.linalg.vector_norm(self.kernel.detach().flatten(3).abs().sum(3), dim=(1, 2)).amax()
+        size = self.kernel.detach().flatten(-len(self.torus)).abs().sum(-1)
+        size = torch.linalg.vector_norm(size, dim=(-2, -1)).amax(-1)
         return size * ((3 * (count + 4) + 64) * _UNIT * 1.001)
 
 

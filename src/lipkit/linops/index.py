@@ -100,16 +100,16 @@ class Index(LinearOperator):
         return tuple(self.index.shape)
 
     def _apply(self, x: Tensor) -> Tensor:
-        flat = x.reshape(x.shape[0], -1)
+        flat = x.reshape(x.shape[0], self.in_size)
         at = self.index.flatten().to(x.device)
         # A gather then a mask, not a product with 0 and 1: an infinite entry that is not selected must not become NaN.
-        return torch.where(at >= 0, flat[:, at.clamp(min=0)], 0).reshape(-1, *self.out_shape)
+        return torch.where(at >= 0, flat[:, at.clamp(min=0)], 0).reshape(x.shape[0], *self.out_shape)
 
     def _adjoint(self, y: Tensor) -> Tensor:
         at = self.index.flatten().to(y.device)
-        flat = torch.where(at >= 0, y.reshape(y.shape[0], -1), 0)
+        flat = torch.where(at >= 0, y.reshape(y.shape[0], self.out_size), 0)
         target = y.new_zeros((y.shape[0], self.in_size))
-        return target.index_add(1, at.clamp(min=0), flat).reshape(-1, *self.in_shape)
+        return target.index_add(1, at.clamp(min=0), flat).reshape(y.shape[0], *self.in_shape)
 
 
 def flat_positions(shape: Shape) -> Int64[Tensor, "..."]:
@@ -119,12 +119,18 @@ def flat_positions(shape: Shape) -> Int64[Tensor, "..."]:
 
 def select(shape: Shape, key: Key) -> Index:
     """x -> x[key], for integers, slices and an ellipsis."""
-    return Index(flat_positions(shape)[key].clone(), shape)
+    try:
+        return Index(flat_positions(shape)[key].clone(), shape)
+    except IndexError as error:
+        raise ShapeError(f"Cannot select {key} from shape {shape}: {error}.") from error
 
 
 def flip(shape: Shape, axes: Shape) -> Index:
     """x -> x with the given axes reversed."""
-    return Index(flat_positions(shape).flip(axes), shape)
+    try:
+        return Index(flat_positions(shape).flip(axes), shape)
+    except IndexError as error:
+        raise ShapeError(f"Cannot flip the axes {axes} of shape {shape}: {error}.") from error
 
 
 def pad(shape: Shape, padding: Sides, mode: Padding = Padding.ZEROS) -> Index:

@@ -34,8 +34,9 @@ def of(module: nn.Module, in_shape: Shape) -> LinearOperator:
             f"{_name(module)} has forward hooks, which may change what it computes; remove them "
             f"(torch.nn.utils.parametrizations does without), or wrap the computation in Function."
         )
-    known = next((base for base in type(module).__mro__ if base in _of.registry), nn.Module)
-    for method in ("forward", "_conv_forward"):
+    known = next(base for base in type(module).__mro__ if base in _of.registry)
+    # The registry answers for every object; a type it does not know is refused there, in its own words.
+    for method in ("forward", "_conv_forward") if known is not object else ():
         if method in vars(module) or getattr(type(module), method, None) is not getattr(known, method, None):
             raise UnsupportedError(
                 f"{_name(module)} has a {method} of its own; wrap it in Function if it is linear, "

@@ -33,7 +33,8 @@ class AvgPool(LinearOperator):
         rank = len(self.spatial)
         if rank not in (1, 2, 3):
             raise ArgumentError(f"AvgPool works on 1, 2 or 3 spatial axes, got spatial shape {self.spatial}.")
-        check_axes("channels", (self.channels,), 1, least=1)
+        if self.channels < 1:
+            raise ArgumentError(f"channels must be at least 1, got {self.channels}.")
         check_axes("spatial", self.spatial, rank, least=1)
         check_axes("kernel", self.kernel, rank, least=1)
         check_axes("stride", self.stride, rank, least=1)
@@ -61,12 +62,11 @@ class AvgPool(LinearOperator):
         return Conv(weight, self.spatial, self.stride, tuple((p, p) for p in self.padding), (1,) * len(self.spatial))
 
     def _apply(self, x: Tensor) -> Tensor:
-        images = x.reshape(-1, 1, *self.spatial)
-        return self._conv_like(x).apply(images).reshape(-1, *self.out_shape)
+        # Every channel is an image of one channel, the axes before it are batch axes.
+        return self._conv_like(x).apply(x.unsqueeze(2)).squeeze(2)
 
     def _adjoint(self, y: Tensor) -> Tensor:
-        images = y.reshape(-1, 1, *self.out_shape[1:])
-        return self._conv_like(y).adjoint(images).reshape(-1, *self.in_shape)
+        return self._conv_like(y).adjoint(y.unsqueeze(2)).squeeze(2)
 
     def _conv_like(self, x: Tensor) -> Conv:
         return self.conv.to(x.dtype.to_real() if x.is_complex() else x.dtype, x.device)

@@ -42,9 +42,11 @@ def depth(op: LinearOperator) -> int:
     """The largest number d of rounded operations behind one entry of an output, of the operator or of its adjoint.
 
     In a standard model of arithmetic with unit roundoff u the computed y^ then satisfies |y^ - A x| <= gamma_d |A| |x|
-    entrywise, gamma_d = d u / (1 - d u), whatever the order of the sums. For a callable: as for a matrix of its shape.
+    entrywise, gamma_d = d u / (1 - d u), whatever the order of the sums, as long as convolutions are summed tap by tap
+    (not by FFT or Winograd). What a callable does is not known; it is taken for a product with a matrix of its shape
+    and then one with its transpose.
     """
-    return _terms(max(op.in_size, op.out_size), op)
+    return _terms(op.in_size + op.out_size, op)
 
 
 def magnitude(op: LinearOperator) -> Magnitude:

@@ -1,12 +1,28 @@
-"""Norms."""
-from lipkit.norms.svd import SVD as SVD
+"""Norms of linear operators: frozen dataclasses that turn an operator into a bound with its kind."""
+
+from lipkit.norms._base import BlockNorm as BlockNorm
+from lipkit.norms._base import Enclosure as Enclosure
+from lipkit.norms._base import Norm as Norm
+from lipkit.norms.auto import Auto as Auto
+from lipkit.norms.auto import Selection as Selection
+from lipkit.norms.auto import spectral_norm as spectral_norm
+from lipkit.norms.baselines import FantasticFour as FantasticFour
+from lipkit.norms.baselines import LipGrid as LipGrid
+from lipkit.norms.baselines import PublishedGrid as PublishedGrid
+from lipkit.norms.baselines import ReshapedKernel as ReshapedKernel
+from lipkit.norms.cholesky import Cholesky as Cholesky
+from lipkit.norms.circulant import Circulant as Circulant
+from lipkit.norms.frobenius import Frobenius as Frobenius
 from lipkit.norms.gram import Gram as Gram
 from lipkit.norms.gram import Readout as Readout
+from lipkit.norms.kernel_isometry import KernelIsometry as KernelIsometry
 from lipkit.norms.lanczos import Lanczos as Lanczos
-from lipkit.norms.power import Power as Power
-from lipkit.norms.cholesky import Cholesky as Cholesky
+from lipkit.norms.mixed import Mixed as Mixed
+from lipkit.norms.mixed import dual_exponent as dual_exponent
+from lipkit.norms.monomial import Monomial as Monomial
 from lipkit.norms.near_isometry import NearIsometry as NearIsometry
-from lipkit.norms.frobenius import Frobenius as Frobenius
-from lipkit.norms.circulant import Circulant as Circulant
+from lipkit.norms.power import Power as Power
 from lipkit.norms.small_grid import SmallGrid as SmallGrid
+from lipkit.norms.spectral_radius import SpectralRadius as SpectralRadius
+from lipkit.norms.svd import SVD as SVD
 from lipkit.norms.toeplitz import Toeplitz as Toeplitz

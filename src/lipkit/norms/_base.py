@@ -11,7 +11,8 @@ from torch import Tensor
 
 from lipkit.bound import Bound, Kind, Witness
 from lipkit.errors import ArgumentError, UnsupportedError
-from lipkit.linops import LinearOperator, materialize, signature
+from lipkit.linops import Dense, LinearOperator, depth, magnitude, materialize, signature
+from lipkit.norms._rounding import product_error, widened
 
 
 class Norm(ABC):
@@ -83,27 +84,30 @@ class BlockNorm(Norm):
         matrices = torch.stack([materialize(op.to(torch.float64)) for op in ops])
         with torch.no_grad():
             enclosure = self.enclose(matrices.detach().unsqueeze(1))
-        log_upper = self.attached(matrices, enclosure) if matrices.requires_grad else enclosure.log_upper
-        shapes = (ops[0].out_shape, ops[0].in_shape)
-        return two_sided(self, self.kind, log_upper, enclosure, shapes)
+            error = torch.stack([_entry_error(op, enclosure.log_upper[i]) for i, op in enumerate(ops)])
+            log_upper = widened(enclosure.log_upper, error, Kind.UPPER)
+            log_lower = widened(enclosure.log_lower, error, Kind.LOWER)
+        if matrices.requires_grad:
+            gradient = self.attached(matrices, enclosure)
+            log_upper = log_upper + torch.where(torch.isfinite(gradient), gradient - gradient.detach(), 0.0)
+        return [
+            Bound(
+                log_upper[i],
+                self.kind,
+                self,
+                lower=Bound(log_lower[i], Kind.LOWER, self),
+                witness=Witness(enclosure.left[i].reshape(op.out_shape), enclosure.right[i].reshape(op.in_shape)),
+            )
+            for i, op in enumerate(ops)
+        ]
 
 
-def two_sided(
-    method: Norm,
-    kind: Kind,
-    log_upper: Float[Tensor, " batch"],
-    enclosure: Enclosure,
-    shapes: tuple[tuple[int, ...], tuple[int, ...]] | None,
-) -> list[Bound]:
-    """One bound per batch entry, each with its lower side; `shapes` (out, in) makes the vectors a witness."""
-    bounds: list[Bound] = []
-    for i in range(len(log_upper)):
-        lower = Bound(enclosure.log_lower[i], Kind.LOWER, method)
-        witness = None
-        if shapes is not None:
-            witness = Witness(enclosure.left[i].reshape(shapes[0]), enclosure.right[i].reshape(shapes[1]))
-        bounds.append(Bound(log_upper[i], kind, method, lower=lower, witness=witness))
-    return bounds
+def _entry_error(op: LinearOperator, log_norm: Float[Tensor, ""]) -> Float[Tensor, ""]:
+    """A bound of the norm of what rounding did to the entries while the matrix was written out; a matrix has none."""
+    if isinstance(op, Dense):
+        return torch.zeros_like(log_norm)
+    size = magnitude(op)
+    return product_error(depth(op), op.dtype) * (size.absolute.to(log_norm) + 2 * size.relative * log_norm.exp())
 
 
 def refuse_state(method: object, state: Tensor | None) -> None:

@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
-from lipkit.bound import Bound, Kind
+from lipkit.bound import Bound, Kind, outward
 from lipkit.linops import LinearOperator, Shape, Symbol, symbol
 from lipkit.norms._base import BlockNorm, Enclosure, Norm
-from lipkit.norms._rounding import gamma, log_up
+from lipkit.norms._rounding import gamma, widened
 
 # Complex numbers of the symbol held at once; a gibibyte and a few copies of it.
 _CHUNK = 2**26
@@ -35,16 +34,16 @@ def over_grid(
     first, kernels = symbols(ops)
     with torch.no_grad():
         enclosure, point, group = _largest(first, kernels.detach(), inner, grid)
-        error = torch.stack([replace(first, kernel=kernel).error() for kernel in kernels.detach()])
-        gain = torch.full_like(error, first.gain * factor * (1 + gamma(2)))
-        log_upper = _shifted(enclosure.log_upper, error, gain, up=True)
-        log_lower = _shifted(enclosure.log_lower, -error, gain, up=False)
+        error = replace(first, kernel=kernels).error()
+        gain = math.log(first.gain * factor * (1 + gamma(8)))
+        log_upper = outward(widened(enclosure.log_upper, error, Kind.UPPER) + gain, Kind.UPPER)
+        log_lower = outward(widened(enclosure.log_lower, error, Kind.LOWER) + gain, Kind.LOWER)
     if kernels.requires_grad:
         blocks = torch.stack(
             [replace(first, kernel=k).at(point[i : i + 1], grid)[0, g] for i, (k, g) in enumerate(zip(kernels, group, strict=True))]
         )
         gradient = inner.attached(blocks, enclosure)
-        log_upper = log_upper + gradient - gradient.detach()
+        log_upper = log_upper + torch.where(torch.isfinite(gradient), gradient - gradient.detach(), 0.0)
     kind = Kind.EXACT if exact and inner.kind is Kind.EXACT else Kind.UPPER
     return [
         Bound(log_upper[i], kind, method, lower=Bound(log_lower[i], Kind.LOWER, method) if exact else None)
@@ -56,12 +55,12 @@ def _largest(first: Symbol, kernels: Tensor, inner: BlockNorm, grid: Shape) -> t
     """The enclosure of the largest block over all frequencies and groups, its frequency and its group, per operator."""
     points = first.frequencies(grid)
     count, groups = kernels.shape[:2]
-    joined = replace(first, kernel=kernels.flatten(0, 1))
+    every = replace(first, kernel=kernels)
     width = max(1, _CHUNK // math.prod(kernels.shape[:4]))
     best: Enclosure | None = None
     index = torch.zeros(count, dtype=torch.int64, device=kernels.device)
     for i in range(0, len(points), width):
-        blocks = joined.at(points[i : i + width], grid).unflatten(1, (count, groups)).transpose(0, 1).flatten(1, 2)
+        blocks = every.at(points[i : i + width], grid).flatten(1, 2)
         found = inner.enclose(blocks)
         better = torch.ones_like(index, dtype=torch.bool) if best is None else found.log_upper > best.log_upper
         best = found if best is None else _merged(best, found, better)
@@ -81,11 +80,3 @@ def _merged(old: Enclosure, new: Enclosure, better: Tensor) -> Enclosure:
         pick(old.left, new.left),
         pick(old.right, new.right),
     )
-
-
-def _shifted(log: Float[Tensor, " batch"], error: Tensor, gain: Tensor, up: bool) -> Float[Tensor, " batch"]:
-    """log of gain x (exp(log) + error) with the error relative to the value, so that nothing over- or underflows."""
-    relative = torch.where(error == 0, 0.0, error * torch.exp(-log))
-    base = torch.where(torch.isneginf(log), log_up(error, torch.zeros_like(error)), log + torch.log1p(relative.clamp(min=-1)))
-    slack = 8 * 2.0**-52 * (1 + torch.where(torch.isfinite(base), base.abs(), 0.0))
-    return base + gain.log() + slack if up else base + gain.log() - slack

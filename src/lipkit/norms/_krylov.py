@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
+import scipy.linalg
 import scipy.special
 import torch
 from jaxtyping import Float, Inexact
@@ -31,29 +32,46 @@ class Krylov:
 
     def ritz(self) -> tuple[Float[Tensor, " batch"], Inexact[Tensor, "batch n"]]:
         """The largest Ritz value of G (from below) and its unit vector."""
-        k = self.diag.shape[1]
-        t = torch.diag_embed(self.diag)
-        if k > 1:
-            t = t + torch.diag_embed(self.offdiag[:, : k - 1], 1) + torch.diag_embed(self.offdiag[:, : k - 1], -1)
-        if not bool(torch.isfinite(t).all()):
-            raise NonFiniteError(
-                "Lanczos met NaN or infinity: the operator's weights are not finite, or so large that A* A overflows; "
-                "repair or rescale them."
-            )
-        values, vectors = torch.linalg.eigh(t.cpu())
-        top = vectors[:, :, -1].to(self.basis)
-        return values[:, -1].to(self.diag.device), (top.unsqueeze(1) @ self.basis).squeeze(1)
+        values, vectors = self._top()
+        top = torch.from_numpy(vectors).to(self.basis)
+        return torch.from_numpy(values).to(self.diag.device), (top.unsqueeze(1) @ self.basis).squeeze(1)
 
-    def upper(self, ritz: Float[Tensor, " batch"], delta: float, noise: float) -> Float[Tensor, " batch"]:
+    def upper(self, delta: float, noise: float) -> Float[Tensor, " batch"]:
         """The a-posteriori upper bound of the largest eigenvalue of G, given |<start, x_1>| >= delta.
 
         With v_j = p_j(G) start, orthonormality gives sum_{j<=k} p_j(lambda_1)^2 <= 1/delta^2; the sum grows beyond the
         largest Ritz value, so its root there bounds lambda_1, for every k at once. Coefficients below the rounding
         `noise` (relative to the Ritz value) are raised to it, which only raises the root, and end the recurrence.
         """
-        return _root(self.diag.cpu().numpy(), self.offdiag.cpu().numpy(), ritz.cpu().numpy(), delta, noise).to(
-            self.diag.device
-        )
+        recurrence = _Recurrence.of(self, self._top()[0], noise)
+        low, high = np.full(len(self.diag), math.log(1e-17)), np.full(len(self.diag), math.log(1e18))
+        rows = np.arange(len(self.diag))
+        for _ in range(4):
+            grid = low[:, None] + (high - low)[:, None] * np.linspace(0, 1, 65)
+            enough = recurrence.mass(1 + np.exp(grid)) >= 1 / delta**2
+            enough[:, -1] = True
+            first = enough.argmax(1)
+            low, high = grid[rows, np.maximum(first - 1, 0)], grid[rows, first]
+        return torch.from_numpy(recurrence.ritz * (1 + np.exp(high))).to(self.diag.device)
+
+    def within(self, rtol: float, delta: float, noise: float) -> bool:
+        """Whether `upper` is at most (1 + rtol) times the largest Ritz value, for all starts; cheaper than finding it."""
+        recurrence = _Recurrence.of(self, self._top()[0], noise)
+        return bool((recurrence.mass(np.full((len(self.diag), 1), 1 + rtol)) >= 1 / delta**2).all())
+
+    def _top(self) -> tuple[np.ndarray, np.ndarray]:
+        diag, off = self.diag.cpu().numpy(), self.offdiag.cpu().numpy()
+        if not (np.isfinite(diag).all() and np.isfinite(off).all()):
+            raise NonFiniteError(
+                "Lanczos met NaN or infinity: the operator's weights are not finite, or so large that A* A overflows; "
+                "repair or rescale them."
+            )
+        last = diag.shape[1] - 1
+        pairs = [
+            scipy.linalg.eigh_tridiagonal(d, e[:last], select="i", select_range=(last, last))
+            for d, e in zip(diag, off, strict=True)
+        ]
+        return np.array([values[0] for values, _ in pairs]), np.array([vectors[:, 0] for _, vectors in pairs])
 
 
 def lanczos(
@@ -69,21 +87,26 @@ def lanczos(
     A remainder below `noise` times the largest diagonal entry is rounding: the start lies in an invariant subspace, and
     zero vectors end that sequence.
 
-    Cost: `steps` applications of G and 4 passes over the basis a step (classical Gram-Schmidt, twice is enough).
+    Cost: `steps` applications of G and two passes over the basis a step.
     """
     steps = min(steps, start.shape[1])
     basis = start.new_zeros(start.shape[0], steps + 1, start.shape[1])
     diag = torch.zeros(start.shape[0], steps, dtype=torch.float64, device=start.device)
     offdiag = torch.zeros_like(diag)
     basis[:, 0] = start / torch.linalg.vector_norm(start, dim=1, keepdim=True)
+    length = torch.zeros(())
     for j in range(steps):
-        w = gram(basis[:, j])
-        known = basis[:, : j + 1]
-        for sweep in range(2):
-            overlap = known.conj() @ w.unsqueeze(-1)
-            w = w - (overlap.mT @ known).squeeze(1)
-            if sweep == 0:
-                diag[:, j] = overlap[:, j, 0].real
+        v, known = basis[:, j], basis[:, : j + 1]
+        w = gram(v)
+        inner = (v.conj() * w).sum(1, keepdim=True)
+        diag[:, j : j + 1] = inner.real if inner.is_complex() else inner
+        # The three-term recurrence first, so that one sweep over all earlier vectors leaves only rounding.
+        w = w - inner * v
+        if j:
+            w = w - length * basis[:, j - 1]
+        # Conjugating the vector, not the basis, which would be copied.
+        overlap = (known @ w.conj().unsqueeze(-1)).conj()
+        w = w - (overlap.mT @ known).squeeze(1)
         length = torch.linalg.vector_norm(w, dim=1, keepdim=True)
         offdiag[:, j] = length[:, 0]
         alive = length > noise * diag.amax(1, keepdim=True)
@@ -110,31 +133,33 @@ def generator(seed: int, device: torch.device) -> torch.Generator:
     return torch.Generator(device).manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
-def _root(diag: np.ndarray, offdiag: np.ndarray, ritz: np.ndarray, delta: float, noise: float) -> Tensor:
-    scale = np.where(ritz > 0, ritz, 1.0)[:, None]
-    a, b = diag / scale, np.maximum(offdiag / scale, noise)
-    # Everything after a coefficient lost in rounding is noise: those steps do not count.
-    ended = np.cumsum(offdiag / scale <= noise, axis=1)
-    counts = np.concatenate([np.ones((len(a), 1), bool), ended[:, :-1] == 0], axis=1)
-    low, high = np.full(len(a), math.log(1e-17)), np.full(len(a), math.log(1e18))
-    for _ in range(5):
-        grid = low[:, None] + (high - low)[:, None] * np.linspace(0, 1, 33)
-        enough = _mass(1 + np.exp(grid), a, b, counts) >= 1 / delta**2
-        enough[:, -1] = True
-        first = enough.argmax(1)
-        rows = np.arange(len(a))
-        low, high = grid[rows, np.maximum(first - 1, 0)], grid[rows, first]
-    return torch.from_numpy(ritz * (1 + np.exp(high)))
+@final
+@dataclass(frozen=True)
+class _Recurrence:
+    """The Lanczos polynomials p_j in units of the Ritz value, per start."""
 
+    ritz: np.ndarray
+    a: np.ndarray
+    b: np.ndarray
+    counts: np.ndarray
 
-def _mass(t: np.ndarray, a: np.ndarray, b: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """sum_j p_j(t)^2 for a grid of t per row, saturating far above any 1/delta^2."""
-    before, now = np.zeros_like(t), np.ones_like(t)
-    total = np.ones_like(t)
-    previous = np.zeros(len(a))
-    for j in range(a.shape[1]):
-        after = ((t - a[:, j, None]) * now - previous[:, None] * before) / b[:, j, None]
-        before, now = now, np.clip(after, -1e120, 1e120)
-        previous = b[:, j]
-        total = total + np.where(counts[:, j, None], now**2, 0.0)
-    return total
+    @classmethod
+    def of(cls, krylov: Krylov, ritz: np.ndarray, noise: float) -> "_Recurrence":
+        scale = np.where(ritz > 0, ritz, 1.0)[:, None]
+        a, off = krylov.diag.cpu().numpy() / scale, krylov.offdiag.cpu().numpy() / scale
+        # Everything after a coefficient lost in rounding is noise: those steps do not count.
+        ended = np.cumsum(off <= noise, axis=1)
+        counts = np.concatenate([np.ones((len(a), 1), bool), ended[:, :-1] == 0], axis=1)
+        return cls(ritz, a, np.maximum(off, noise), counts)
+
+    def mass(self, t: np.ndarray) -> np.ndarray:
+        """sum_j p_j(t)^2 for a grid of t per row, saturating far above any 1/delta^2."""
+        before, now, total = np.zeros_like(t), np.ones_like(t), np.ones_like(t)
+        previous = np.zeros((len(t), 1))
+        for j in range(self.a.shape[1]):
+            b = self.b[:, j, None]
+            after = ((t - self.a[:, j, None]) * now - previous * before) / b
+            before, now = now, np.clip(after, -1e120, 1e120)
+            previous = b
+            total = total + np.where(self.counts[:, j, None], now * now, 0.0)
+        return total

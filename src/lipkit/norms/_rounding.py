@@ -1,7 +1,7 @@
 """Rounding errors of float64 arithmetic, as proven bounds.
 
-Every norm is evaluated in float64 on numbers rescaled by powers of two to a largest entry in [1/2, 1), so nothing overflows and what
-underflows (below 2^-1022 of the largest entry) is far below one rounding error: the `+ 2` in the depths below covers it.
+Every norm is evaluated in float64 on numbers brought by powers of two to a largest entry between 2^-64 and 2^64, so nothing
+overflows and what underflows is far below one rounding error of the result: the `+ 2` in the depths below covers it.
 Only two facts about the linear-algebra library are used: an inner product of length n carries at most n rounding errors in
 whatever order it is summed, and elementary functions are within two units in the last place. Factorisations (SVD,
 Cholesky) are never trusted: their results are multiplied out again and the residual is bounded.
@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Inexact
 from torch import Tensor
 
+from lipkit.bound import Kind
 from lipkit.errors import NonFiniteError
 
 UNIT = 2.0**-53
@@ -35,9 +36,10 @@ def product_error(depth: int, dtype: torch.dtype) -> float:
 
 def norm_up(x: Inexact[Tensor, "..."], axes: int) -> Float[Tensor, "..."]:
     """Euclidean norm over the last `axes` axes, rounded up."""
-    dims = tuple(range(-axes, 0))
-    size = math.prod(x.shape[-axes:]) * (2 if x.is_complex() else 1)
-    return torch.linalg.vector_norm(x, dim=dims) * (1 + gamma(size + 4))
+    # As pairs of reals: torch's norm of complex numbers takes a root for each of them first.
+    parts = torch.view_as_real(x.resolve_conj()).flatten(-2) if x.is_complex() else x
+    size = math.prod(parts.shape[-axes:])
+    return torch.linalg.vector_norm(parts, dim=tuple(range(-axes, 0))) * (1 + gamma(size + 4))
 
 
 def row_sum_up(x: Inexact[Tensor, "... rows cols"]) -> Float[Tensor, "..."]:
@@ -46,15 +48,18 @@ def row_sum_up(x: Inexact[Tensor, "... rows cols"]) -> Float[Tensor, "..."]:
 
 
 def normalised(x: Inexact[Tensor, "batch *rest"], what: object) -> tuple[Tensor, Float[Tensor, " batch"]]:
-    """x / 2^e with its largest entry in [1/2, 1) for each batch entry, and e; exact. Refuses NaN and infinities.
+    """x / 2^e with its largest entry within 2^-64 and 2^64 for each batch entry, and e; exact. Refuses NaN and infinities.
 
-    The scaling multiplies twice by half the exponent, so that subnormal weights are scaled without overflow.
+    Moderate numbers are left alone, which saves a copy; others are brought to a largest entry in [1/2, 1). The scaling
+    multiplies twice by half the exponent, so that subnormal weights are scaled without overflow.
     """
-    parts = torch.view_as_real(x) if x.is_complex() else x
-    largest = parts.detach().abs().flatten(1).amax(1) if x.numel() else x.new_zeros(x.shape[0], dtype=torch.float64)
+    parts = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+    largest = torch.linalg.vector_norm(parts.detach().flatten(1), ord=math.inf, dim=1)
     if not bool(torch.isfinite(largest).all()):
         raise NonFiniteError(f"{what} has NaN or infinite weights, so it has no norm; repair the weights first.")
     exponent = torch.frexp(largest).exponent.to(torch.float64)
+    if bool((exponent.abs() <= 64).all()):
+        return x, torch.zeros_like(exponent)
     half = torch.floor(exponent / 2)
     tail = (-1,) + (1,) * (x.ndim - 1)
     return x * torch.exp2(-half).view(tail) * torch.exp2(half - exponent).view(tail), exponent
@@ -75,3 +80,13 @@ def _moved(value: Tensor, exponent: Tensor, ulps: float) -> Tensor:
     scale = exponent * math.log(2)
     size = torch.where(torch.isfinite(log), log.detach().abs(), 0.0) + scale.abs() + 1
     return log + scale + ulps * size
+
+
+def widened(log: Float[Tensor, "*b"], error: Float[Tensor, "*b"], kind: Kind) -> Float[Tensor, "*b"]:
+    """log(exp(log) + error) rounded up for UPPER, log(exp(log) - error) rounded down for LOWER; no over- or underflow."""
+    sign = -1.0 if kind is Kind.LOWER else 1.0
+    relative = torch.where(error == 0, 0.0, error * torch.exp(-log)) * (1 + 2.0**-40)
+    moved = log + torch.log1p((sign * relative).clamp(min=-1))
+    alone = torch.where(error > 0, error, 0.0).log() + 2.0**-40 if kind is not Kind.LOWER else torch.full_like(log, -math.inf)
+    size = torch.where(torch.isfinite(moved), moved.detach().abs(), 0.0) + 1
+    return torch.where(torch.isneginf(log), alone, moved + sign * 2.0**-50 * size)

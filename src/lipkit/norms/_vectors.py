@@ -15,7 +15,8 @@ def chosen(
     blocks: Inexact[Tensor, "batch blocks rows cols"], block: Int[Tensor, " batch"]
 ) -> Inexact[Tensor, "batch rows cols"]:
     """The block `block[i]` of each batch entry."""
-    return blocks[torch.arange(len(block), device=block.device), block]
+    # One by one: indexing with two tensors would first resolve the conjugation of all blocks.
+    return torch.stack([of_one[index] for of_one, index in zip(blocks, block.tolist(), strict=True)])
 
 
 def rayleigh(

@@ -11,15 +11,9 @@ from torch import Tensor
 from lipkit.errors import ArgumentError, NotProvenError
 from lipkit.linops import Dense, stack
 from lipkit.norms._base import BlockNorm, Enclosure, positive_int
-from lipkit.norms._krylov import Krylov, generator, lanczos, overlap_quantile
+from lipkit.norms._guess import Guess, by_lanczos, by_squaring
 from lipkit.norms._rounding import UNIT, gamma, log_up, norm_up, normalised, product_error
 from lipkit.norms._vectors import chosen, rayleigh, tied
-
-# The guess only has to be good, never right: a start that misses one time in twenty is fine.
-_GUESS_FAILURE = 0.05
-_GUESS_SEED = 0
-_GUESS_NOISE = 64 * UNIT
-
 
 @final
 @dataclass(frozen=True)
@@ -51,9 +45,10 @@ class Cholesky(BlockNorm):
         flipped = blocks.shape[-1] > blocks.shape[-2]
         tall = scaled.mH if flipped else scaled
         gram = tall.mH @ tall
-        gram_error = 2 * product_error(tall.shape[-2], tall.dtype) * (norm_up(tall, 2) ** 2).amax(1)
-        theta, likely, block, vector = self._guess(gram)
-        square = self._prove(gram, theta, likely) + gram_error
+        gram_error = 2 * product_error(tall.shape[-2], tall.dtype) * (norm_up(scaled, 2) ** 2).amax(1)
+        guess = self._guess(gram)
+        square = self._prove(gram, guess.value) + gram_error
+        block, vector = guess.block, guess.vector.to(gram.dtype)
         log_lower, left, right = rayleigh(chosen(tall, block), vector, exponent)
         if flipped:
             left, right = right, left
@@ -63,59 +58,39 @@ class Cholesky(BlockNorm):
     def attached(self, matrices: Inexact[Tensor, "batch rows cols"], enclosure: Enclosure) -> Float[Tensor, " batch"]:
         return tied(enclosure.log_upper, stack([Dense(m) for m in matrices]), enclosure.left, enclosure.right)
 
-    def _guess(self, gram: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The largest Ritz value over the blocks, a likely upper bound, the block it comes from, and its vector."""
-        batch, blocks, n, _ = gram.shape
-        delta = overlap_quantile(n, _GUESS_FAILURE, gram.is_complex())
-        flat = gram.flatten(0, 1)
+    def _guess(self, gram: Tensor) -> Guess:
+        working = _working(gram.dtype, self.rtol)
+        if gram.is_cuda and working != gram.dtype:
+            # Few large products instead of many small ones: an accelerator waits for launches, not for arithmetic.
+            return by_squaring(gram, squarings=5)
+        return by_lanczos(gram.to(working), self.steps, 2 * self.rtol)
 
-        def sides(krylov: Krylov) -> tuple[Tensor, Tensor, Tensor]:
-            theta, vectors = krylov.ritz()
-            return theta.view(batch, blocks), krylov.upper(theta, delta, _GUESS_NOISE).view(batch, blocks), vectors
-
-        def done(krylov: Krylov) -> bool:
-            theta, likely, _ = sides(krylov)
-            return bool((likely.amax(1) <= theta.amax(1) * (1 + 2 * self.rtol)).all())
-
-        draw = torch.randn(n, generator=generator(_GUESS_SEED, gram.device), dtype=torch.float64, device=gram.device)
-        start = draw.to(gram.dtype).expand(batch * blocks, n)
-        krylov = lanczos(lambda v: (flat @ v.unsqueeze(-1)).squeeze(-1), start, self.steps, _GUESS_NOISE, 8, done)
-        theta, likely, vectors = sides(krylov)
-        best, block = theta.max(1)
-        vector = vectors.view(batch, blocks, n)[torch.arange(batch, device=gram.device), block]
-        return best, likely.amax(1), block, vector
-
-    def _prove(self, gram: Tensor, theta: Tensor, likely: Tensor) -> Tensor:
-        """For each batch entry a number >= the largest eigenvalue of all its blocks."""
-        proven = torch.zeros_like(theta)
-        open_ = theta > 0
-        # A zero Ritz value may be bad luck: only a zero matrix is proven zero.
-        open_ |= gram.abs().flatten(1).amax(1) > 0
+    def _prove(self, gram: Tensor, guess: Tensor) -> Tensor:
+        """For each batch entry a number >= the largest eigenvalue of all its blocks; t rises until the proof succeeds."""
+        proven = torch.zeros_like(guess)
+        largest = torch.linalg.vector_norm(torch.diagonal(gram, dim1=-2, dim2=-1), ord=math.inf, dim=(-2, -1))
+        # The largest diagonal entry is a Rayleigh quotient too; where it is zero the matrix is.
+        base = torch.maximum(guess, largest)
+        todo = largest.nonzero().flatten()
         relative = self.rtol
-        while bool(open_.any()):
-            if relative > 1e6:
-                raise NotProvenError("The Cholesky proof failed even at 1000 times the Lanczos value; use SVD instead.")
-            todo = open_.nonzero().flatten()
-            base = torch.maximum(theta[todo], torch.full_like(theta[todo], 1e-30))
-            guess = base * (1 + relative) ** 2
-            if relative > self.rtol:
-                guess = torch.maximum(guess, likely[todo].clamp(max=4 * base))
-            bound = _dominates(gram[todo], guess, self.rtol)
-            proven[todo] = torch.where(torch.isfinite(bound), bound, 0.0)
-            open_[todo] = ~torch.isfinite(bound)
-            relative = 8 * relative
+        while len(todo):
+            if not relative < 1e6:
+                raise NotProvenError("The Cholesky proof failed even far above the Lanczos value; use SVD instead.")
+            some = gram if len(todo) == len(gram) else gram[todo]
+            bound = _dominates(some, base[todo] * (1 + relative) ** 2, self.rtol)
+            proven[todo] = bound
+            todo = todo[torch.isinf(bound)]
+            relative = 4 * relative
         return proven
 
 
 def _dominates(gram: Tensor, square: Tensor, rtol: float) -> Tensor:
     """square + ||E|| >= every eigenvalue of every block of `gram`, or inf where the factorisation failed."""
     n = gram.shape[-1]
-    identity = torch.eye(n, dtype=gram.dtype, device=gram.device)
-    matrix = square[:, None, None, None] * identity - gram
-    # The factor's own error is part of E, so single precision does as well where a part in 10^4 is good enough.
-    half = torch.complex64 if gram.is_complex() else torch.float32
-    working = half if rtol >= 1e-3 else gram.dtype
-    factor, info = torch.linalg.cholesky_ex(matrix.to(working))
+    matrix = -gram
+    torch.diagonal(matrix, dim1=-2, dim2=-1).add_(square[:, None, None])
+    # The factor's own error is part of E, so the working precision is a matter of speed, not of soundness.
+    factor, info = torch.linalg.cholesky_ex(matrix.to(_working(gram.dtype, rtol)))
     factor = factor.to(gram.dtype)
     residual = _residual_norm(matrix, factor)
     diagonal = torch.diagonal(matrix, dim1=-2, dim2=-1).abs().amax(-1) + square[:, None]
@@ -124,13 +99,20 @@ def _dominates(gram: Tensor, square: Tensor, rtol: float) -> Tensor:
     return torch.where((info == 0).all(1) & torch.isfinite(total), total, math.inf)
 
 
+def _working(dtype: torch.dtype, rtol: float) -> torch.dtype:
+    """Single precision where the accuracy asked for leaves room for it."""
+    if rtol < 1e-3:
+        return dtype
+    return torch.complex64 if dtype.is_complex else torch.float32
+
+
 def _residual_norm(matrix: Tensor, factor: Tensor) -> Tensor:
     """||matrix - factor factor*||_F for Hermitian `matrix` and lower-triangular `factor`, rounded up.
 
     Block column by block column, using the triangle: a third of the flops of the full product at 8 columns.
     """
     n = matrix.shape[-1]
-    width = max(64, math.ceil(n / 8))
+    width = max(128, math.ceil(n / 8))
     square = torch.zeros(matrix.shape[:-2], dtype=torch.float64, device=matrix.device)
     for i in range(0, n, width):
         j = min(i + width, n)

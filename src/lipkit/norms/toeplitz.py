@@ -58,7 +58,7 @@ def filter_gram(kernel: Tensor) -> Tensor:
     taps = keep.shape[3:]
     image = keep.transpose(0, 1).flatten(1, 2)
     full = tuple(t - 1 for t in taps)
-    found = _CONV[len(taps)](image, keep.flatten(0, 1), padding=full, groups=batch)
+    found = _CONV[len(taps)](image, keep.flatten(0, 1).conj(), padding=full, groups=batch)
     return found.unflatten(1, (batch, rows)).transpose(0, 1)
 
 

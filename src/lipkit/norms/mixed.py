@@ -1,0 +1,105 @@
+"""Norms from l_p to l_q where a closed form exists, and the interpolation bound between them."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from lipkit.bound import Bound, Kind, Metric
+from lipkit.errors import ArgumentError, NonFiniteError, UnsupportedError
+from lipkit.linops import Dense, LinearOperator, column_sums, depth, magnitude, materialize, row_sums
+from lipkit.norms._base import Norm, refuse_state
+from lipkit.norms._rounding import gamma, log_up, normalised
+
+
+def dual_exponent(p: float) -> float:
+    """q with 1/p + 1/q = 1."""
+    if not p >= 1:
+        raise ArgumentError(f"A norm exponent lies in [1, inf], got {p}.")
+    return math.inf if p == 1 else 1.0 if p == math.inf else p / (p - 1)
+
+
+@final
+@dataclass(frozen=True)
+class Mixed(Norm):
+    """The norm from l_p to l_q, sup ||A x||_q / ||x||_p.
+
+        l1 -> lq    the largest q-norm of a column                          EXACT
+        lp -> linf  the largest dual(p)-norm of a row                       EXACT
+        lp -> lp    ||A||_1^(1/p) ||A||_inf^(1 - 1/p) (Riesz-Thorin)        UPPER, for p other than 1 and inf
+
+    l1 -> l1 and linf -> linf need only |A| applied once, so any size; the other closed forms need the matrix.
+    All other pairs are NP-hard or have no such form, and are refused. Gradient: of the returned value.
+    """
+
+    p_in: float
+    p_out: float
+
+    def __post_init__(self) -> None:
+        if not (self.p_in >= 1 and self.p_out >= 1):
+            raise ArgumentError(f"Mixed needs exponents in [1, inf], got {self.p_in} and {self.p_out}.")
+        if not (self.p_in == 1 or self.p_out == math.inf or self.p_in == self.p_out):
+            raise UnsupportedError(
+                f"No closed form or bound is known here for {Metric(self.p_in, self.p_out)}; "
+                "have p_in = 1, p_out = inf or p_in = p_out."
+            )
+
+    def __str__(self) -> str:
+        if self.p_in == 1:
+            return f"largest {self.p_out:g}-norm of a column"
+        if self.p_out == math.inf:
+            return f"largest {dual_exponent(self.p_in):g}-norm of a row"
+        return "Riesz-Thorin interpolation"
+
+    def _batch(self, ops: Sequence[LinearOperator], state: Tensor | None) -> list[Bound]:
+        refuse_state(self, state)
+        return [self._one(op.to(torch.float64)) for op in ops]
+
+    def _one(self, op: LinearOperator) -> Bound:
+        metric = Metric(self.p_in, self.p_out)
+        if self.p_in == 1 and self.p_out == 1:
+            return Bound(_largest(column_sums, op), Kind.EXACT, self, metric)
+        if self.p_in == math.inf:
+            return Bound(_largest(row_sums, op), Kind.EXACT, self, metric)
+        if self.p_in == 1:
+            return Bound(_largest_norm(op, 0, self.p_out), Kind.EXACT, self, metric)
+        if self.p_out == math.inf:
+            return Bound(_largest_norm(op, 1, dual_exponent(self.p_in)), Kind.EXACT, self, metric)
+        log_columns, log_rows = _largest(column_sums, op), _largest(row_sums, op)
+        log_value = log_columns / self.p_in + log_rows * (1 - 1 / self.p_in)
+        slack = 4 * 2.0**-52 * (1 + log_columns.detach().abs() + log_rows.detach().abs())
+        log_value = torch.where(torch.isneginf(log_columns), log_columns, log_value + slack)
+        return Bound(log_value, Kind.UPPER, self, metric)
+
+
+def _largest(sums: Callable[[LinearOperator], Tensor], op: LinearOperator) -> Tensor:
+    """log of the largest entry of |A| 1 or |A|* 1; all terms are >= 0, so the rounding is relative to the sum."""
+    found = sums(op).flatten()
+    if not bool(torch.isfinite(found.detach()).all()):
+        raise NonFiniteError(f"{op} has NaN or infinite weights, so it has no norm; repair the weights first.")
+    value = found.max() * (1 + gamma(depth(op) + max(op.in_size, op.out_size) + 4))
+    return _log(value)
+
+
+def _largest_norm(op: LinearOperator, axis: int, p: float) -> Tensor:
+    scaled, exponent = normalised(materialize(op).unsqueeze(0), op)
+    matrix, size = scaled[0], scaled.shape[1 + axis]
+    found = torch.linalg.vector_norm(matrix, ord=p, dim=axis).max()
+    # A power and a root of any exponent are within a few roundings a term.
+    value = found * (1 + gamma(8 * size + 64))
+    if not isinstance(op, Dense):
+        # What rounding did to the entries: at most sqrt(size) times its Euclidean norm, in any l_p.
+        entries = magnitude(op)
+        scale = torch.exp2(-exponent[0])
+        error = (entries.absolute.to(scale) * scale + entries.relative * torch.linalg.vector_norm(matrix.detach()))
+        value = value + gamma(depth(op)) * math.sqrt(size) * error
+    return _log(value) + exponent[0] * math.log(2) * (1 + 2.0**-51 * torch.sign(exponent[0]))
+
+
+def _log(value: Tensor) -> Tensor:
+    # A zero operator has the subgradient zero; its logarithm alone would give NaN.
+    safe = torch.where(value > 0, value, 1.0)
+    return torch.where(value > 0, log_up(safe, torch.zeros_like(safe)), -math.inf)

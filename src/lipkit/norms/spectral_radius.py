@@ -1,0 +1,55 @@
+"""The spectral radius from above, by squaring."""
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Inexact
+from torch import Tensor
+
+from lipkit.bound import Bound, Kind
+from lipkit.errors import ShapeError
+from lipkit.norms._base import positive_int
+from lipkit.norms._rounding import gamma, log_up, norm_up, normalised, product_error
+
+
+@final
+@dataclass(frozen=True)
+class SpectralRadius:
+    """Upper bound of the spectral radius, rho(W) <= ||W^(2^steps)||_F^(2^-steps), by repeated squaring (Gelfand).
+
+    Not a Lipschitz constant in l2 (it is below every induced norm), so it is no `Norm`. The error of each square is carried
+    along in absolute terms, since eigenvalues of a matrix that is not normal may move far under small errors.
+
+    Guarantee: UPPER. Cost: `steps` products. Converges like (n^(1/2) kappa)^(2^-steps) for a condition number kappa of
+    the eigenvectors.
+    """
+
+    steps: int = 10
+
+    def __post_init__(self) -> None:
+        positive_int("SpectralRadius.steps", self.steps, least=0)
+
+    def __str__(self) -> str:
+        return f"spectral radius by squaring, {self.steps} steps"
+
+    def __call__(self, matrix: Inexact[Tensor, "rows cols"], /) -> Bound:
+        """The bound for one square matrix; without gradient."""
+        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+            raise ShapeError(f"The spectral radius needs a square matrix, got shape {tuple(matrix.shape)}.")
+        wide = torch.complex128 if matrix.is_complex() else torch.float64
+        scaled, exponent = normalised(matrix.detach().to(wide).unsqueeze(0), self)
+        x, log_scale = scaled[0], torch.zeros_like(exponent)
+        error = torch.zeros_like(exponent)
+        relative = product_error(x.shape[0], x.dtype)
+        for _ in range(self.steps):
+            size = norm_up(x, 2)
+            e = torch.frexp(size + error[0]).exponent.to(torch.float64)
+            x, error, size = x * torch.exp2(-e), error * torch.exp2(-e), size * torch.exp2(-e)
+            # (X + D)^2 = X^2 + X D + D X + D^2, and fl(X^2) is off by its own rounding.
+            error = (2 * size * error + error**2 + relative * size**2) * (1 + gamma(8))
+            x = x @ x
+            log_scale = 2 * (log_scale + e)
+        value = (norm_up(x, 2) + error) * (1 + gamma(4))
+        log_value = log_up(value, log_scale) / 2**self.steps
+        return Bound(log_up(torch.ones_like(exponent), exponent)[0] + log_value[0], Kind.UPPER, self)
