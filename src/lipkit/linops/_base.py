@@ -165,10 +165,10 @@ class Adjoint(LinearOperator):
         return self.inner.in_shape
 
     def _apply(self, x: Tensor) -> Tensor:
-        return self.inner.adjoint(x)
+        return self.inner._adjoint(x)
 
     def _adjoint(self, y: Tensor) -> Tensor:
-        return self.inner.apply(y)
+        return self.inner._apply(y)
 
 
 @final
@@ -195,10 +195,10 @@ class Compose(LinearOperator):
         return self.outer.out_shape
 
     def _apply(self, x: Tensor) -> Tensor:
-        return self.outer.apply(self.inner.apply(x))
+        return self.outer._apply(self.inner._apply(x))
 
     def _adjoint(self, y: Tensor) -> Tensor:
-        return self.inner.adjoint(self.outer.adjoint(y))
+        return self.inner._adjoint(self.outer._adjoint(y))
 
 
 @final
@@ -222,10 +222,10 @@ class Sum(LinearOperator):
         return self.left.out_shape
 
     def _apply(self, x: Tensor) -> Tensor:
-        return self.left.apply(x) + self.right.apply(x)
+        return self.left._apply(x) + self.right._apply(x)
 
     def _adjoint(self, y: Tensor) -> Tensor:
-        return self.left.adjoint(y) + self.right.adjoint(y)
+        return self.left._adjoint(y) + self.right._adjoint(y)
 
 
 @final
@@ -251,10 +251,10 @@ class Scaled(LinearOperator):
         return self.inner.out_shape
 
     def _apply(self, x: Tensor) -> Tensor:
-        return self.factor.to(x.device) * self.inner.apply(x)
+        return self.factor.to(x.device) * self.inner._apply(x)
 
     def _adjoint(self, y: Tensor) -> Tensor:
-        return self.factor.to(y.device).conj() * self.inner.adjoint(y)
+        return self.factor.to(y.device).conj() * self.inner._adjoint(y)
 
 
 def _mapped(value: object, fn: Callable[[Tensor], Tensor]) -> object:

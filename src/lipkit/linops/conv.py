@@ -1,10 +1,8 @@
 """Convolutions (cross-correlations, as torch computes them) in one, two and three dimensions."""
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import final
 
-import torch
 from jaxtyping import Inexact
 from torch import Tensor
 from torch.nn import functional
@@ -20,14 +18,6 @@ CONV_TRANSPOSE = {
     2: functional.conv_transpose2d,
     3: functional.conv_transpose3d,
 }
-
-
-def fastest(x: Tensor) -> AbstractContextManager[None]:
-    """The library that is fastest, and whose sums are plain sums, for convolutions of this precision.
-
-    On CUDA cuDNN takes 3 to 12 times as long as torch's own matrix products in float64 (benchmarks/float64_convolution.py).
-    """
-    return torch.backends.cudnn.flags(enabled=False) if x.is_cuda and x.dtype == torch.float64 else nullcontext()
 
 
 @final
@@ -93,14 +83,12 @@ class Conv(LinearOperator):
         weight, x = promoted(self.weight, x)
         inside, before = self._split()
         x = pad(x, before, self.mode)
-        with fastest(x):
-            return CONV[len(inside)](x, weight, None, self.stride, inside, self.dilation, self.groups)
+        return CONV[len(inside)](x, weight, None, self.stride, inside, self.dilation, self.groups)
 
     def _adjoint(self, y: Tensor) -> Tensor:
         weight, y = promoted(self.weight, y)
         inside, before = self._split()
         # What the last window leaves over; smaller than the stride, so torch always accepts it.
         rest = tuple((n - e) % s for n, e, s in zip(self.padded, self.extents, self.stride, strict=True))
-        with fastest(y):
-            x = CONV_TRANSPOSE[len(inside)](y, weight.conj(), None, self.stride, inside, rest, self.groups, self.dilation)
+        x = CONV_TRANSPOSE[len(inside)](y, weight.conj(), None, self.stride, inside, rest, self.groups, self.dilation)
         return pad_adjoint(x, before, self.mode)

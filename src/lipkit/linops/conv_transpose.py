@@ -10,7 +10,7 @@ from lipkit.errors import ArgumentError, ShapeError
 from lipkit.linops._base import LinearOperator, Shape
 from lipkit.linops._geometry import check_axes, check_groups, check_rank, extent
 from lipkit.linops._promotion import promoted
-from lipkit.linops.conv import CONV, CONV_TRANSPOSE, fastest
+from lipkit.linops.conv import CONV, CONV_TRANSPOSE
 
 
 @final
@@ -68,14 +68,11 @@ class ConvTranspose(LinearOperator):
     def _apply(self, x: Tensor) -> Tensor:
         weight, x = promoted(self.weight, x)
         transposed = CONV_TRANSPOSE[len(self.spatial)]
-        grown = self.output_padding
-        with fastest(x):
-            return transposed(x, weight, None, self.stride, self.padding, grown, self.groups, self.dilation)
+        return transposed(x, weight, None, self.stride, self.padding, self.output_padding, self.groups, self.dilation)
 
     def _adjoint(self, y: Tensor) -> Tensor:
         weight, y = promoted(self.weight, y)
-        with fastest(y):
-            x = CONV[len(self.spatial)](y, weight.conj(), None, self.stride, self.padding, self.dilation, self.groups)
+        x = CONV[len(self.spatial)](y, weight.conj(), None, self.stride, self.padding, self.dilation, self.groups)
         # An output padding of a stride or more makes room for windows that no input stands behind.
         for axis, size in enumerate(self.spatial, start=2):
             x = x.narrow(axis, 0, size)

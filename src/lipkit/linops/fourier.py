@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
-from functools import singledispatch
+from functools import lru_cache, singledispatch
 from typing import final
 
 import torch
@@ -49,12 +49,7 @@ class Symbol:
 
         E(-w) is then the complex conjugate of E(w), with the same singular values.
         """
-        points = torch.cartesian_prod(*[torch.arange(n) for n in grid]).reshape(-1, len(grid))
-        if self.kernel.is_complex():
-            return points
-        sizes = torch.tensor(grid)
-        place = torch.tensor([math.prod(grid[i + 1 :]) for i in range(len(grid))])
-        return points[(points * place).sum(1) <= ((-points % sizes) * place).sum(1)]
+        return _points(grid, self.kernel.is_complex())
 
     def at(self, points: Int64[Tensor, "count axes"], grid: Shape) -> Inexact[Tensor, "*batch count groups rows cols"]:
         """E at w = 2 pi points / grid, in complex128; differentiable in the kernel. Cost: one product with the taps.
@@ -63,12 +58,12 @@ class Symbol:
         has a simple proof (`error`), which a fast Fourier transform of unknown make has not.
         """
         device = self.kernel.device
-        places = torch.cartesian_prod(*[torch.arange(t) for t in self.taps]).reshape(-1, len(grid))
-        turns = torch.zeros(len(points), len(places), dtype=torch.float64)
+        places, at = _points(self.taps, True).to(device), points.to(device)
+        turns = torch.zeros((), dtype=torch.float64, device=device)
         for axis, n in enumerate(grid):
             # Integer arithmetic first: the angle keeps full accuracy however many turns it makes.
-            turns += (torch.outer(points[:, axis], places[:, axis]) % n).to(torch.float64) / n
-        angle = (2 * math.pi) * turns.to(device)
+            turns = turns + (at[:, axis, None] * places[:, axis] % n).to(torch.float64) / n
+        angle = (2 * math.pi) * turns
         flat = self.kernel.flatten(-len(grid)).movedim(-1, -4)
         shape = flat.shape[-3:]
         flat = flat.flatten(-3)
@@ -86,6 +81,16 @@ class Symbol:
         size = self.kernel.detach().flatten(-len(self.torus)).abs().sum(-1)
         size = torch.linalg.vector_norm(size, dim=(-2, -1)).amax(-1)
         return size * ((3 * (count + 4) + 64) * _UNIT * 1.001)
+
+
+@lru_cache(maxsize=64)
+def _points(grid: Shape, every: bool) -> Tensor:
+    points = torch.cartesian_prod(*[torch.arange(n) for n in grid]).reshape(-1, len(grid))
+    if every:
+        return points
+    sizes = torch.tensor(grid)
+    place = torch.tensor([math.prod(grid[i + 1 :]) for i in range(len(grid))])
+    return points[(points * place).sum(1) <= ((-points % sizes) * place).sum(1)]
 
 
 @singledispatch
@@ -177,6 +182,9 @@ def _symbol(
     for i, n in enumerate(spatial):
         axis = _axis(n, weight.shape[2 + i], stride[i], dilation[i], sides[i], out[i], mode)
         axes.append(axis)
+        if axis.slots == (tuple(range(weight.shape[2 + i])),):
+            kernel = kernel.movedim(3, -1)
+            continue
         # The taps of this axis are the first trailing ones; its phases join the columns, its taps go last.
         taps = functional.pad(kernel.movedim(3, -1), (0, 1))
         index = torch.tensor(axis.slots, device=weight.device)

@@ -1,7 +1,7 @@
 """What the rounding error of an operator is made of: how deep its sums are, and how large its entries without signs."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import singledispatch
 from typing import final
 
@@ -18,7 +18,7 @@ from lipkit.linops.dense import Dense
 from lipkit.linops.diagonal import Diagonal
 from lipkit.linops.frobenius import frobenius
 from lipkit.linops.index import Index, Permute, Reshape
-from lipkit.linops.padding import Padding, copies
+from lipkit.linops.padding import copies
 from lipkit.linops.pool import AvgPool
 from lipkit.linops.stack import DenseStack
 
@@ -166,16 +166,14 @@ def _dense_stack(op: DenseStack) -> float:
 
 @_magnitude.register(Conv)
 def _conv(op: Conv) -> float:
-    bare = replace(op, spatial=op.padded, padding=((0, 0),) * len(op.spatial), mode=Padding.ZEROS)
-    unpadded = op if op.mode is Padding.ZEROS else bare
     # The norm of the padding is the root of the most copies it makes of one entry.
     most = math.prod(copies(n, sides, op.mode) for n, sides in zip(op.spatial, op.padding, strict=True))
-    return _smaller(frobenius(unpadded), *_tap_sums(op.weight, op.groups)) * most**0.5 * _INFLATION
+    return _mixed(*_tap_sums(op.weight, op.groups)) * most**0.5 * _INFLATION
 
 
 @_magnitude.register(ConvTranspose)
 def _conv_transpose(op: ConvTranspose) -> float:
-    return _smaller(frobenius(op), *_tap_sums(op.weight, op.groups))
+    return _mixed(*_tap_sums(op.weight, op.groups))
 
 
 @_magnitude.register(AvgPool)
@@ -244,10 +242,16 @@ def _block_diagonal(op: BlockDiagonal) -> float | None:
 
 def _smaller(size: Tensor, rows: Tensor, columns: Tensor) -> float:
     """The smaller of ||A||_F and (||A||_1 ||A||_inf)^(1/2), both of which bound || |A| ||_2."""
+    mixed = _mixed(rows, columns)
+    return min(mixed, float(size) * _INFLATION) if size > _SAFE else mixed
+
+
+def _mixed(rows: Tensor, columns: Tensor) -> float:
+    """(||A||_1 ||A||_inf)^(1/2), from the absolute row and column sums."""
     if not rows.numel() or not columns.numel():
         return 0.0
-    mixed = math.sqrt(rows.max()) * math.sqrt(columns.max())
-    return (min(mixed, float(size)) if size > _SAFE else mixed) * _INFLATION
+    largest = torch.stack([rows.max(), columns.max()]).tolist()
+    return math.sqrt(largest[0]) * math.sqrt(largest[1]) * _INFLATION
 
 
 def _tap_sums(weight: Tensor, groups: int) -> tuple[Tensor, Tensor]:

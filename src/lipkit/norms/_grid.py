@@ -23,7 +23,7 @@ def symbols(ops: Sequence[LinearOperator]) -> tuple[Symbol, Tensor]:
 
 
 def over_grid(
-    method: Norm, ops: Sequence[LinearOperator], inner: BlockNorm, grid: Shape, factor: float, exact: bool
+    method: Norm, first: Symbol, kernels: Tensor, inner: BlockNorm, grid: Shape, factor: float, exact: bool
 ) -> list[Bound]:
     """Bounds factor x gain x max over the grid of ||E(w)||, the maximum taken by `inner`; with gradient.
 
@@ -31,7 +31,6 @@ def over_grid(
     enclosure is a lower bound too. Only the block that carries the maximum is differentiated: memory does not grow with
     the grid.
     """
-    first, kernels = symbols(ops)
     with torch.no_grad():
         enclosure, point, group = _largest(first, kernels.detach(), inner, grid)
         error = replace(first, kernel=kernels).error()
@@ -47,7 +46,7 @@ def over_grid(
     kind = Kind.EXACT if exact and inner.kind is Kind.EXACT else Kind.UPPER
     return [
         Bound(log_upper[i], kind, method, lower=Bound(log_lower[i], Kind.LOWER, method) if exact else None)
-        for i in range(len(ops))
+        for i in range(len(kernels))
     ]
 
 

@@ -17,9 +17,10 @@ _SEED = 0
 @final
 @dataclass(frozen=True)
 class Guess:
-    """A Rayleigh quotient (so from below, up to rounding), the block it comes from, and its vector."""
+    """A Rayleigh quotient (so from below, up to rounding), a number likely above, the block of the first and its vector."""
 
     value: Float[Tensor, " batch"]
+    likely: Float[Tensor, " batch"]
     block: Int[Tensor, " batch"]
     vector: Inexact[Tensor, "batch n"]
 
@@ -36,10 +37,11 @@ def by_lanczos(gram: Inexact[Tensor, "batch blocks n n"], steps: int, rtol: floa
         draw.to(gram.dtype).expand(batch, -1),
         steps,
         noise,
-        every=8,
         done=lambda k: k.within(rtol, delta, noise),
+        record=True,
     )
-    return _best(gram, krylov.ritz()[1].reshape(batch, blocks, n))
+    vectors = krylov.ritz()[1].reshape(batch, blocks, n)
+    return _best(gram, vectors, krylov.upper(delta, noise))
 
 
 def by_squaring(gram: Inexact[Tensor, "batch blocks n n"], squarings: int) -> Guess:
@@ -65,10 +67,11 @@ def by_squaring(gram: Inexact[Tensor, "batch blocks n n"], squarings: int) -> Gu
     longest = torch.linalg.vector_norm(power, dim=-2).argmax(-1)
     column = power[torch.arange(len(power), device=power.device), :, longest]
     vector = torch.complex(column[:, :n], column[:, n:]) if gram.is_complex() else column
-    return _best(gram, vector.to(gram.dtype).view(*gram.shape[:2], n))
+    vectors = vector.to(gram.dtype).view(*gram.shape[:2], n)
+    return _best(gram, vectors, torch.zeros(len(gram), dtype=torch.float64, device=gram.device))
 
 
-def _best(gram: Tensor, vectors: Tensor) -> Guess:
+def _best(gram: Tensor, vectors: Tensor, likely: Tensor) -> Guess:
     """The block whose vector has the largest Rayleigh quotient."""
     image = (gram @ vectors.unsqueeze(-1)).squeeze(-1)
     energy, size = (vectors.conj() * image).sum(-1), (vectors.conj() * vectors).sum(-1)
@@ -77,4 +80,4 @@ def _best(gram: Tensor, vectors: Tensor) -> Guess:
     quotient = torch.where(size > 0, energy / torch.where(size > 0, size, 1.0), 0.0)
     value, block = quotient.max(1)
     vector = vectors[torch.arange(len(vectors), device=vectors.device), block]
-    return Guess(value.to(torch.float64), block, vector)
+    return Guess(value.to(torch.float64), likely, block, vector)

@@ -14,6 +14,10 @@ from jaxtyping import Float, Inexact
 from torch import Tensor
 
 from lipkit.errors import NonFiniteError
+from lipkit.norms._recording import recorded
+
+# How many steps are replayed before the basis they sweep over is enlarged.
+_STAGE = 31
 
 
 @final
@@ -46,7 +50,7 @@ class Krylov:
         recurrence = _Recurrence.of(self, self._top()[0], noise)
         low, high = np.full(len(self.diag), math.log(1e-17)), np.full(len(self.diag), math.log(1e18))
         rows = np.arange(len(self.diag))
-        for _ in range(4):
+        for _ in range(3):
             grid = low[:, None] + (high - low)[:, None] * np.linspace(0, 1, 65)
             enough = recurrence.mass(1 + np.exp(grid)) >= 1 / delta**2
             enough[:, -1] = True
@@ -57,7 +61,7 @@ class Krylov:
     def within(self, rtol: float, delta: float, noise: float) -> bool:
         """Whether `upper` is at most (1 + rtol) times the largest Ritz value, for all starts; cheaper than finding it."""
         recurrence = _Recurrence.of(self, self._top()[0], noise)
-        return bool((recurrence.mass(np.full((len(self.diag), 1), 1 + rtol)) >= 1 / delta**2).all())
+        return all(recurrence.exceeds(row, 1 + rtol, 1 / delta**2) for row in range(len(self.diag)))
 
     def _top(self) -> tuple[np.ndarray, np.ndarray]:
         diag, off = self.diag.cpu().numpy(), self.offdiag.cpu().numpy()
@@ -79,44 +83,73 @@ def lanczos(
     start: Inexact[Tensor, "batch n"],
     steps: int,
     noise: float,
-    every: int,
     done: Callable[[Krylov], bool],
+    record: bool,
 ) -> Krylov:
-    """Up to `steps` steps from `start`, stopping when `done` says so at a multiple of `every`.
+    """Up to `steps` steps from `start`, stopping when `done` says so at a multiple of 8.
 
     A remainder below `noise` times the largest diagonal entry is rounding: the start lies in an invariant subspace, and
-    zero vectors end that sequence.
+    zero vectors end that sequence. On CUDA, `record` replays the step as a recorded graph, if `gram` allows it.
 
     Cost: `steps` applications of G and two passes over the basis a step.
     """
     steps = min(steps, start.shape[1])
-    basis = start.new_zeros(start.shape[0], steps + 1, start.shape[1])
-    diag = torch.zeros(start.shape[0], steps, dtype=torch.float64, device=start.device)
-    offdiag = torch.zeros_like(diag)
-    basis[:, 0] = start / torch.linalg.vector_norm(start, dim=1, keepdim=True)
-    length = torch.zeros(())
-    for j in range(steps):
-        v, known = basis[:, j], basis[:, : j + 1]
-        w = gram(v)
-        inner = (v.conj() * w).sum(1, keepdim=True)
-        diag[:, j : j + 1] = inner.real if inner.is_complex() else inner
-        # The three-term recurrence first, so that one sweep over all earlier vectors leaves only rounding.
-        w = w - inner * v
-        if j:
-            w = w - length * basis[:, j - 1]
-        # Conjugating the vector, not the basis, which would be copied.
-        overlap = (known @ w.conj().unsqueeze(-1)).conj()
-        w = w - (overlap.mT @ known).squeeze(1)
-        length = torch.linalg.vector_norm(w, dim=1, keepdim=True)
-        offdiag[:, j] = length[:, 0]
-        alive = length > noise * diag.amax(1, keepdim=True)
-        basis[:, j + 1] = torch.where(alive, w / torch.where(alive, length, 1.0), 0.0)
-        k = j + 1
-        if k % every == 0 or k == steps:
-            state = Krylov(diag[:, :k], offdiag[:, :k], basis[:, :k])
+    process = _Process(gram, start, steps, noise)
+    stage, replay = 0, process.step
+    for k in range(1, steps + 1):
+        if not (record and start.is_cuda):
+            process.step(k)
+        elif k <= stage:
+            replay(stage)
+        else:
+            # Recorded for one size of the basis at a time; its unwritten vectors are zero and change nothing.
+            stage = min(k + _STAGE, steps + 1)
+            process.step(stage)
+            replay = recorded(process.step, stage)
+        if k % 8 == 0 or k == steps:
+            state = Krylov(process.diag[:, :k], process.offdiag[:, :k], process.basis[:, :k])
             if k == steps or done(state):
                 return state
     raise AssertionError("unreachable: steps >= 1")
+
+
+class _Process:
+    """The buffers of a Lanczos process; `step` reads and writes nothing else, so that it can be recorded."""
+
+    def __init__(self, gram: Callable[[Tensor], Tensor], start: Tensor, steps: int, noise: float) -> None:
+        batch, n = start.shape
+        self.gram, self.noise = gram, noise
+        self.now = start / torch.linalg.vector_norm(start, dim=1, keepdim=True)
+        self.before = torch.zeros_like(self.now)
+        self.basis = start.new_zeros(batch, steps + 1, n)
+        self.basis[:, 0] = self.now
+        self.diag = torch.zeros(batch, steps, dtype=torch.float64, device=start.device)
+        self.offdiag = torch.zeros_like(self.diag)
+        self.length = torch.zeros_like(torch.linalg.vector_norm(start[:, :1], dim=1, keepdim=True))
+        self.peak = torch.zeros_like(self.length)
+        self.count = torch.zeros(1, dtype=torch.int64, device=start.device)
+
+    def step(self, rows: int) -> None:
+        """One step; the first `rows` vectors of the basis must include all that are written."""
+        w = self.gram(self.now)
+        inner = torch.linalg.vecdot(self.now, w).unsqueeze(1)
+        real = inner.real if inner.is_complex() else inner
+        # The three-term recurrence first, so that one sweep over all earlier vectors leaves only rounding.
+        w = torch.addcmul(w, inner, self.now, value=-1)
+        w = torch.addcmul(w, self.length.to(w.dtype), self.before, value=-1)
+        # Conjugating the vector, not the basis, which would be copied.
+        known = self.basis[:, :rows]
+        overlap = known @ w.conj().unsqueeze(-1)
+        w = torch.baddbmm(w.unsqueeze(1), overlap.mH, known, alpha=-1).squeeze(1)
+        torch.linalg.vector_norm(w, dim=1, keepdim=True, out=self.length)
+        torch.maximum(self.peak, real, out=self.peak)
+        alive = self.length > self.noise * self.peak
+        self.before.copy_(self.now)
+        torch.mul(w, torch.where(alive, self.length.reciprocal(), 0.0), out=self.now)
+        self.diag.index_copy_(1, self.count, real.double())
+        self.offdiag.index_copy_(1, self.count, self.length.double())
+        self.count += 1
+        self.basis.index_copy_(1, self.count, self.now.unsqueeze(1))
 
 
 def overlap_quantile(n: int, failure: float, complex_: bool) -> float:
@@ -163,3 +196,15 @@ class _Recurrence:
             previous = b
             total = total + np.where(self.counts[:, j, None], now * now, 0.0)
         return total
+
+    def exceeds(self, row: int, t: float, goal: float) -> bool:
+        """Whether `mass` at one t reaches `goal`; plain floats, because arrays of one element cost more than their sum."""
+        before, now, total, previous = 0.0, 1.0, 1.0, 0.0
+        for a, b, counts in zip(self.a[row].tolist(), self.b[row].tolist(), self.counts[row].tolist(), strict=True):
+            before, now = now, ((t - a) * now - previous * before) / b
+            previous = b
+            if counts:
+                total += now * now
+            if total >= goal or not counts:
+                break
+        return total >= goal

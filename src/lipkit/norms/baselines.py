@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lipkit.bound import Bound, Kind, outward
 from lipkit.errors import ArgumentError, UnsupportedError
-from lipkit.linops import Dense, LinearOperator, symbol
+from lipkit.linops import Dense, LinearOperator
 from lipkit.norms._base import BlockNorm, Norm, positive_int, refuse_state
 from lipkit.norms._grid import over_grid, symbols
 from lipkit.norms._rounding import gamma
@@ -67,14 +67,14 @@ class LipGrid(Norm):
 
     def _batch(self, ops: Sequence[LinearOperator], state: Tensor | None) -> list[Bound]:
         refuse_state(self, state)
-        first = symbol(ops[0])
+        first, kernels = symbols(ops)
         degree = (max(first.taps) - 1) / 2
         if len(first.taps) > 2:
             raise UnsupportedError(f"LipGrid covers one or two spatial axes, got {len(first.taps)}; use SmallGrid.")
         if self.points < 4 * degree:
             raise ArgumentError(f"LipGrid needs points >= {4 * degree:g} for this kernel, got {self.points}.")
         factor = (1 + gamma(4)) / (1 - 2 * degree / self.points)
-        return over_grid(self, ops, Frobenius(), (self.points,) * len(first.taps), factor, exact=False)
+        return over_grid(self, first, kernels, Frobenius(), (self.points,) * len(first.taps), factor, exact=False)
 
 
 @final
@@ -95,12 +95,12 @@ class PublishedGrid(Norm):
 
     def _batch(self, ops: Sequence[LinearOperator], state: Tensor | None) -> list[Bound]:
         refuse_state(self, state)
-        first = symbol(ops[0])
+        first, kernels = symbols(ops)
         alpha = 2 ** (self.steps + 1) * (max(first.taps) // 2) / self.points
         if alpha >= 1:
             raise ArgumentError(f"PublishedGrid needs more than {alpha * self.points:g} points, got {self.points}.")
         factor = (1 - alpha) ** -(2.0 ** -(self.steps + 1))
-        bounds = over_grid(self, ops, Gram(self.steps), (self.points,) * len(first.taps), factor, exact=False)
+        bounds = over_grid(self, first, kernels, Gram(self.steps), (self.points,) * len(first.taps), factor, exact=False)
         return [Bound(bound.log_value, Kind.ESTIMATE, self) for bound in bounds]
 
 

@@ -30,7 +30,7 @@ class Cholesky(BlockNorm):
     """
 
     rtol: float = 1e-6
-    steps: int = 120
+    steps: int = 300
 
     def __post_init__(self) -> None:
         positive_int("Cholesky.steps", self.steps)
@@ -47,7 +47,7 @@ class Cholesky(BlockNorm):
         gram = tall.mH @ tall
         gram_error = 2 * product_error(tall.shape[-2], tall.dtype) * (norm_up(scaled, 2) ** 2).amax(1)
         guess = self._guess(gram)
-        square = self._prove(gram, guess.value) + gram_error
+        square = self._prove(gram, guess) + gram_error
         block, vector = guess.block, guess.vector.to(gram.dtype)
         log_lower, left, right = rayleigh(chosen(tall, block), vector, exponent)
         if flipped:
@@ -65,22 +65,25 @@ class Cholesky(BlockNorm):
             return by_squaring(gram, squarings=5)
         return by_lanczos(gram.to(working), self.steps, 2 * self.rtol)
 
-    def _prove(self, gram: Tensor, guess: Tensor) -> Tensor:
+    def _prove(self, gram: Tensor, guess: Guess) -> Tensor:
         """For each batch entry a number >= the largest eigenvalue of all its blocks; t rises until the proof succeeds."""
-        proven = torch.zeros_like(guess)
+        proven = torch.zeros_like(guess.value)
         largest = torch.linalg.vector_norm(torch.diagonal(gram, dim1=-2, dim2=-1), ord=math.inf, dim=(-2, -1))
         # The largest diagonal entry is a Rayleigh quotient too; where it is zero the matrix is.
-        base = torch.maximum(guess, largest)
+        base = torch.maximum(guess.value, largest)
         todo = largest.nonzero().flatten()
         relative = self.rtol
         while len(todo):
             if not relative < 1e6:
                 raise NotProvenError("The Cholesky proof failed even far above the Lanczos value; use SVD instead.")
             some = gram if len(todo) == len(gram) else gram[todo]
-            bound = _dominates(some, base[todo] * (1 + relative) ** 2, self.rtol)
+            square = base[todo] * (1 + relative) ** 2
+            if relative > self.rtol:
+                square = torch.maximum(square, guess.likely[todo])
+            bound = _dominates(some, square, self.rtol)
             proven[todo] = bound
             todo = todo[torch.isinf(bound)]
-            relative = 4 * relative
+            relative = 2 * relative
         return proven
 
 

@@ -7,9 +7,9 @@ from typing import final
 from torch import Tensor
 
 from lipkit.bound import Bound
-from lipkit.linops import LinearOperator, symbol
+from lipkit.linops import LinearOperator
 from lipkit.norms._base import BlockNorm, Norm, refuse_state
-from lipkit.norms._grid import over_grid
+from lipkit.norms._grid import over_grid, symbols
 from lipkit.norms.svd import SVD
 
 
@@ -35,5 +35,5 @@ class Circulant(Norm):
 
     def _batch(self, ops: Sequence[LinearOperator], state: Tensor | None) -> list[Bound]:
         refuse_state(self, state)
-        first = symbol(ops[0])
-        return over_grid(self, ops, self.inner, first.torus, 1.0, first.exact)
+        first, kernels = symbols(ops)
+        return over_grid(self, first, kernels, self.inner, first.torus, 1.0, first.exact)

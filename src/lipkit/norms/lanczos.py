@@ -11,10 +11,11 @@ from torch import Tensor
 
 from lipkit.bound import Bound, Kind, Witness
 from lipkit.errors import ArgumentError, NonFiniteError, TooLargeError
-from lipkit.linops import LinearOperator, depth, magnitude, stack
+from lipkit.linops import LinearOperator, depth, stack
 from lipkit.norms._base import Norm, positive_int
 from lipkit.norms._krylov import Krylov, generator, lanczos, overlap_quantile
-from lipkit.norms._matrix_free import lower_side
+from lipkit.norms._matrix_free import lower_side, sizes
+from lipkit.norms._recording import recordable
 from lipkit.norms._rounding import UNIT, log_up
 from lipkit.norms._vectors import tied
 
@@ -85,26 +86,35 @@ class Lanczos(Norm):
                 f"Lanczos.failure = {self.failure:g} is below what float64 can support on {n} unknowns; "
                 f"use at least {least:.0e}."
             )
-        sizes = [magnitude(one) for one in ops]
-        absolute = torch.stack([size.absolute.detach().to(op.device, torch.float64) for size in sizes])
+        absolute, relative = sizes(ops, op.device)
         if not bool(torch.isfinite(absolute).all()):
             raise NonFiniteError(f"{ops[0]} has NaN, infinite or overflowing weights; repair or rescale them first.")
         exponent = torch.frexp(absolute).exponent.to(torch.float64).clamp(-1000, 1000)
         # Powers of two: exact, and A* A neither overflows nor underflows however small the weights are.
         unit = torch.exp2(-exponent)[:, None]
+        moderate = bool((exponent.abs() <= 64).all())
+
+        def gram(v: Tensor) -> Tensor:
+            x = v if moderate else v * unit
+            y = side.adjoint(side.apply(x.reshape(side.in_shape))).reshape(v.shape)
+            return y if moderate else y * unit
+
+        start = self._start(record.seed, state, len(ops), n, op)
+
+        scale = torch.ones_like(absolute) if moderate else unit[:, 0]
         with torch.no_grad():
             krylov = lanczos(
-                lambda v: side.adjoint(side.apply((v * unit).reshape(side.in_shape))).reshape(v.shape) * unit,
-                self._start(record.seed, state, len(ops), n, op),
+                gram,
+                start,
                 self.steps,
                 noise,
-                every=8,
                 done=lambda k: k.within((1 + self.rtol) ** 2 - 1, delta, noise),
+                record=recordable(side),
             )
             _, vector = krylov.ritz()
-            upper = krylov.upper(delta, noise).sqrt() * (1 + 2 * noise) + noise * absolute * unit[:, 0]
-            log_lower, left, right = lower_side(ops, frozen, vector)
-            log_upper = torch.maximum(log_up(upper, exponent), log_lower)
+            upper = krylov.upper(delta, noise).sqrt() * (1 + 2 * noise) + noise * absolute * scale
+            log_lower, left, right = lower_side(ops, frozen, vector, absolute, relative)
+            log_upper = torch.maximum(log_up(upper, -scale.log2()), log_lower)
         log_value = log_upper if proving else log_lower
         if any(t.requires_grad for t in op.tensors()):
             log_value = tied(log_value, op, left, right)

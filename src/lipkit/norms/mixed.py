@@ -81,13 +81,18 @@ def _largest(sums: Callable[[LinearOperator], Tensor], op: LinearOperator) -> Te
     if not bool(torch.isfinite(found.detach()).all()):
         raise NonFiniteError(f"{op} has NaN or infinite weights, so it has no norm; repair the weights first.")
     value = found.max() * (1 + gamma(depth(op) + max(op.in_size, op.out_size) + 4))
+    if not isinstance(op, Dense):
+        # Where parts meet in one entry (a product, a sum), its rounding is relative to them, however much cancels.
+        value = value + gamma(depth(op)) * math.sqrt(max(op.in_size, op.out_size)) * magnitude(op).absolute.to(value)
     return _log(value)
 
 
 def _largest_norm(op: LinearOperator, axis: int, p: float) -> Tensor:
     scaled, exponent = normalised(materialize(op).unsqueeze(0), op)
     matrix, size = scaled[0], scaled.shape[1 + axis]
-    found = torch.linalg.vector_norm(matrix, ord=p, dim=axis).max()
+    # In units of its largest entry every norm is at least 1, so that no power underflows, however large p is.
+    unit = matrix.detach().abs().amax(axis, keepdim=True).clamp(min=1e-300)
+    found = (torch.linalg.vector_norm(matrix / unit, ord=p, dim=axis) * unit.squeeze(axis)).max()
     # A power and a root of any exponent are within a few roundings a term.
     value = found * (1 + gamma(8 * size + 64))
     if not isinstance(op, Dense):

@@ -13,7 +13,7 @@ from lipkit.errors import ArgumentError
 from lipkit.linops import LinearOperator, stack
 from lipkit.norms._base import Norm, positive_int
 from lipkit.norms._krylov import generator
-from lipkit.norms._matrix_free import lower_side
+from lipkit.norms._matrix_free import lower_side, sizes
 from lipkit.norms._vectors import tied
 
 
@@ -45,7 +45,7 @@ class Power(Norm):
         with torch.no_grad():
             frozen = op.map(Tensor.detach)
             vector = self._iterate(frozen if ops[0].in_size <= ops[0].out_size else frozen.T, state)
-            log_lower, left, right = lower_side(ops, frozen, vector)
+            log_lower, left, right = lower_side(ops, frozen, vector, *sizes(ops, op.device))
         log_value = tied(log_lower, op, left, right) if any(t.requires_grad for t in op.tensors()) else log_lower
         return [
             Bound(log_value[i], Kind.LOWER, self, witness=Witness(left[i], right[i]), state=vector[i])

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from lipkit.bound import Bound
 from lipkit.errors import ArgumentError
-from lipkit.linops import LinearOperator, symbol
+from lipkit.linops import LinearOperator
 from lipkit.norms._base import BlockNorm, Norm, refuse_state
-from lipkit.norms._grid import over_grid
+from lipkit.norms._grid import over_grid, symbols
 from lipkit.norms.cholesky import Cholesky
 
 
@@ -43,7 +43,7 @@ class SmallGrid(Norm):
 
     def _batch(self, ops: Sequence[LinearOperator], state: Tensor | None) -> list[Bound]:
         refuse_state(self, state)
-        first = symbol(ops[0])
+        first, kernels = symbols(ops)
         curved = sum(t > 1 for t in first.taps)
         grid: list[int] = []
         factor = 1.0
@@ -53,7 +53,7 @@ class SmallGrid(Norm):
             grid.append(min(points, torus))
             if points < torus:
                 factor *= between(degree, points)
-        return over_grid(self, ops, self.inner, tuple(grid), factor, exact=False)
+        return over_grid(self, first, kernels, self.inner, tuple(grid), factor, exact=False)
 
 
 def between(degree: float, points: int) -> float:

@@ -71,7 +71,8 @@ def wiener(kernel: Tensor) -> Tensor:
 def gram_error(kernel: Tensor) -> Tensor:
     """A bound of the symbol of fl(K* K) - K* K: c |K|* |K|, whose symbol is at most c times row sum times column sum."""
     size = kernel.abs().detach()
-    depth = max(kernel.shape[1:3]) * math.prod(kernel.shape[3:])
+    # torch convolves complex numbers by three real convolutions, which rounds about twice as much as by four.
+    depth = max(kernel.shape[1:3]) * math.prod(kernel.shape[3:]) * (2 if kernel.is_complex() else 1) + 4
     rows, cols = size.flatten(3).sum((2, 3)).amax(1), size.flatten(3).sum((1, 3)).amax(1)
     return product_error(depth, kernel.dtype) * rows * cols * (1 + gamma(2 * depth + 8))
 
