@@ -1,9 +1,10 @@
 """Norms of ResNet-18's twenty convolutions on 224 x 224 images: proven bounds beside what others offer.
 
-Claims: (a) a deterministic upper bound within 0.5 % of the supremum of the symbol, (b) a randomised upper bound within 1 % of
-the true zero-padded norm, each with its time relative to 100 steps of convolutional power iteration, which proves nothing,
-and to FFT + full SVD. All in one process; ratios printed. `--beside FILE` also times another implementation: a Python file
-with compute_delattre2023(kernel, n, n_iter, return_time) and compute_delattre2024(kernel, n_iter, return_time).
+Claims: (a) a deterministic upper bound within 0.5 % of the supremum of the symbol, (b) a randomised upper bound within
+1 % of the true zero-padded norm, each with its time relative to 100 steps of convolutional power iteration, which
+proves nothing, and to FFT + full SVD. All in one process; ratios printed. `--beside FILE` also times another
+implementation: a Python file with compute_delattre2023(kernel, n, n_iter, return_time) and compute_delattre2024(kernel,
+n_iter, return_time).
 
     python benchmarks/convolutions.py [--layers 20] [--steps 100] [--beside bounds.py]
 """
@@ -93,28 +94,31 @@ def main() -> None:
     for trained_like in (False, True):
         ops = convolutions(trained_like, device)[: given.layers]
         print(f"\n{'trained-like' if trained_like else 'Gaussian'} weights, {len(ops)} layers")
-        sup = torch.tensor([supremum(op) for op in ops])
-        reference, _ = best_of(lambda: [power_iteration(op, given.steps) for op in ops], repeats=3)
-        true_low = torch.stack([b.lower.value for b in Lanczos(steps=400, rtol=1e-3).many(ops) if b.lower]).cpu()
-        print(f"{'method':58} {'ms':>9} {'x power':>8}  worst excess over sup / over the true norm's lower bound")
-        print(f"{f'power iteration, {given.steps} steps (proves nothing)':58} {reference * 1e3:9.1f} {1.0:8.2f}")
+        table(ops, given.steps, bool(given.svd), None if given.beside is None else loaded(given.beside))
 
-        def row(name: str, seconds: float, values: Tensor, sup: Tensor = sup, low: Tensor = true_low, base: float = reference) -> None:
-            over_sup, over_low = float((values / sup).max()) - 1, float((values / low).max()) - 1
-            print(f"{name:58} {seconds * 1e3:9.1f} {base / seconds:8.2f}  {over_sup:+.3%} / {over_low:+.3%}")
 
-        for method in (DETERMINISTIC, Circulant(Cholesky(rtol=2e-3, steps=40)), Circulant(Gram(6)), RANDOMISED):
-            seconds, bounds = best_of(lambda method=method: method.many(ops), repeats=3)
-            row(str(method), seconds, torch.stack([b.value for b in bounds]).cpu())
-        if given.svd:
-            seconds, found = best_of(lambda: [fft_svd(op) for op in ops], repeats=1)
-            row("FFT + full SVD, float32", seconds, torch.stack(found).cpu().double())
-        if given.beside is not None and device == "cuda":
-            other = loaded(given.beside)
-            for n_iter, toeplitz in ((6, False), (7, False), (4, True)):
-                seconds, found = best_of(lambda n=n_iter, t=toeplitz: beside(other, ops, n, t), repeats=3)
-                name = f"beside: {'filter Gram' if toeplitz else 'Gram on the input grid'}, {n_iter} steps, float32"
-                row(name, seconds, torch.stack(list(found)).cpu().double())
+def table(ops: list[Conv], steps: int, svd: bool, other: ModuleType | None) -> None:
+    """Times every method on the same layers and prints the ratios."""
+    sup = torch.tensor([supremum(op) for op in ops])
+    low = torch.stack([b.lower.value for b in Lanczos(steps=400, rtol=1e-3).many(ops) if b.lower]).cpu()
+    base, _ = best_of(lambda: [power_iteration(op, steps) for op in ops])
+    print(f"{'method':82} {'ms':>8} {'x power':>8}  worst excess over sup / over a lower bound of the true norm")
+    print(f"{f'power iteration, {steps} steps (proves nothing)':82} {base * 1e3:8.1f} {1.0:8.2f}")
+
+    def row(name: str, seconds: float, found: list[Tensor]) -> None:
+        values = torch.stack(found).cpu().double()
+        over_sup, over_low = float((values / sup).max()) - 1, float((values / low).max()) - 1
+        print(f"{name:82} {seconds * 1e3:8.1f} {base / seconds:8.2f}  {over_sup:+.3%} / {over_low:+.3%}")
+
+    for method in (DETERMINISTIC, Circulant(Cholesky(rtol=2e-3, steps=40)), Circulant(Gram(6)), RANDOMISED):
+        seconds, bounds = best_of(lambda method=method: method.many(ops))
+        row(str(method), seconds, [bound.value for bound in bounds])
+    if svd:
+        row("FFT + full SVD, float32", *best_of(lambda: [fft_svd(op) for op in ops], repeats=1))
+    if other is not None:
+        for n_iter, toeplitz in ((6, False), (7, False), (4, True)):
+            name = f"beside: {'filter Gram' if toeplitz else 'Gram on the input grid'}, {n_iter} steps, float32"
+            row(name, *best_of(lambda n=n_iter, t=toeplitz: beside(other, ops, n, t)))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Certified norms of dense matrices against torch.linalg.matrix_norm(ord=2).
 
-Claims: certified within 1e-6 faster than the uncertified singular value decomposition of torch, on a GPU at every size here, on two
-cores from 2048 on; and the accuracy per iteration of Gram and power iteration on Gaussian 2000 x 1000 matrices.
+Claims: certified within 1e-6 faster than the uncertified singular value decomposition of torch, on a GPU at every size
+here, on two cores from 2048 on; and the accuracy per iteration of Gram and power iteration on Gaussian 2000 x 1000
+matrices.
 
     python benchmarks/dense.py
 """
@@ -37,7 +38,7 @@ def main() -> None:
             seconds, bound = best_of(lambda m=method, op=op: m(op), repeats=2)
             assert bound.lower is not None
             gap = float(bound.value / bound.lower.value) - 1
-            print(f"{name:24} {str(method):52} {seconds * 1e3:9.1f} {base / seconds:7.2f}  {gap:.1e}")
+            print(f"{name:24} {method!s:52} {seconds * 1e3:9.1f} {base / seconds:7.2f}  {gap:.1e}")
 
     print("\nerror against the SVD per iteration, 10 Gaussian 2000 x 1000 matrices")
     torch.manual_seed(1)
@@ -46,7 +47,7 @@ def main() -> None:
     for method in (Power(10), Power(100), Power(1000), Gram(8), Gram(9), Gram(10), Gram(11), Gram(12)):
         seconds, bounds = best_of(lambda m=method: [m(Dense(w)) for w in samples], repeats=1)
         error = torch.stack([bound.value for bound in bounds]) / truth - 1
-        print(f"{str(method):30} {float(error.mean()):+.2e} +- {float(error.std()):.1e}   {seconds / 10 * 1e3:8.1f} ms")
+        print(f"{method!s:30} {float(error.mean()):+.2e} +- {float(error.std()):.1e}   {seconds / 10 * 1e3:8.1f} ms")
 
 
 if __name__ == "__main__":

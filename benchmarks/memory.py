@@ -1,7 +1,8 @@
 """Peak memory of differentiating the norm of a convolution: flat in the number of Gram steps.
 
-Claim: the explicit gradient needs the same memory at every number of steps, plain automatic differentiation of the same iteration
-grows with each. Measured on a GPU by the allocator, elsewhere by the size of what autograd saves. Writes a plot.
+Claim: the explicit gradient needs the same memory at every number of steps, plain automatic differentiation of the same
+iteration grows with each. Measured on a GPU by the allocator, elsewhere by the size of what autograd saves. Writes a
+plot.
 
     python benchmarks/memory.py [--out memory.png]
 """
@@ -90,7 +91,12 @@ def main() -> None:
     for (name, values), style in zip(rows.items(), ("o-", "s--"), strict=True):
         axes.plot(steps, values, style, color="black" if style == "o-" else "0.55", label=name)
     what = "peak memory" if device == "cuda" else "memory kept for the backward pass"
-    axes.set(xlabel="Gram steps", ylabel=f"{what}, MiB", ylim=(0, None), title="Gradient of the norm of a 128-channel convolution on 28 x 28")
+    axes.set(
+        xlabel="Gram steps",
+        ylabel=f"{what}, MiB",
+        ylim=(0, None),
+        title="Gradient of the norm of a 128-channel convolution on 28 x 28",
+    )
     axes.legend(frameon=False)
     figure.savefig(given.out, dpi=150)
     print(f"wrote {given.out}")

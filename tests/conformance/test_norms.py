@@ -26,6 +26,7 @@ from lipkit.linops import (
     Dense,
     DenseStack,
     Diagonal,
+    Function,
     Index,
     LinearOperator,
     Permute,
@@ -130,12 +131,15 @@ def applies(method: Norm, op: LinearOperator) -> bool:
 
 def drawn_for(method: Norm) -> SearchStrategy[LinearOperator]:
     """Operators of every kind, real and complex; more of those that the method is for."""
+    # A callable of real weights need not take the complex vectors that a complex multiple of it would give it.
+    mixed = complex_operators().filter(lambda op: not (isinstance(op, Scaled) and isinstance(op.inner, Function)))
+    every: list[SearchStrategy[LinearOperator]] = [operators(), mixed]
     if isinstance(method, CONVOLUTIONAL):
-        images = st.one_of(KINDS[Conv], KINDS[ConvTranspose], KINDS[AvgPool], conv_operators(torch.complex128))
-        return st.one_of(images, images.map(Adjoint), operators())
+        images = st.one_of(*(KINDS[kind] for kind in (Conv, ConvTranspose, AvgPool)), conv_operators(torch.complex128))
+        every += [images, images.map(Adjoint), images]
     if isinstance(method, Monomial):
-        return st.one_of(*(KINDS[kind] for kind in (BatchNorm, Diagonal, Index, Permute, Reshape)), operators())
-    return st.one_of(operators(), operators(), complex_operators())
+        every += 3 * [st.one_of(*(KINDS[kind] for kind in (BatchNorm, Diagonal, Index, Permute, Reshape)))]
+    return built(st.sampled_from(every).flatmap(lambda strategy: strategy))
 
 
 def covered_by(method: Norm) -> SearchStrategy[LinearOperator]:
@@ -191,7 +195,9 @@ def witnessed(witness: Witness, lower: Bound, op: LinearOperator) -> None:
 
 
 def test_every_method_is_in_the_suite() -> None:
-    found = {v for v in vars(norms).values() if inspect.isclass(v) and issubclass(v, Norm) and not inspect.isabstract(v)}
+    found = {
+        v for v in vars(norms).values() if inspect.isclass(v) and issubclass(v, Norm) and not inspect.isabstract(v)
+    }
     assert found == set(EXAMPLES)
     assert all(some and all(type(method) is kind for method in some) for kind, some in EXAMPLES.items())
     assert len(METHODS) * DRAWS >= 500
@@ -287,7 +293,7 @@ def test_gradients_reach_every_tensor(method: Norm) -> None:
         parts = [(g.conj() * d).real if g.is_complex() else g * d for g, d in zip(grads, directions, strict=True)]
         slope = float(sum(part.sum() for part in parts))
         # Values carry 1e-12 of rounding at most, so differences 1e-6; a second derivative opens the interval by itself.
-        slack = 1e-5 * (float(middle) + sum(float(part.abs().sum()) for part in parts))
+        slack = 1e-5 * (float(middle) + float(magnitude(drawn).absolute) + sum(float(p.abs().sum()) for p in parts))
         assert left - slack <= slope <= right + slack
 
     check()
@@ -323,13 +329,13 @@ def example(kind: type[LinearOperator]) -> LinearOperator:
 
 
 @every_method
-@pytest.mark.parametrize("exponent", [-300, -33, 40, 300])
+@pytest.mark.parametrize("exponent", [-100, -33, 40, 100])
 def test_a_power_of_two_passes_through(method: Norm, exponent: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("secrets.randbits", lambda _: 7)
     ops = [op for kind in (Dense, DenseStack, Conv, ConvTranspose, Diagonal) if applies(method, op := example(kind))]
     for op in ops:
         shifted = method(op.map(lambda t: t * 2.0**exponent)).log_value - exponent * math.log(2)
-        # The logarithms are of numbers up to 1e90, so rounded by 2^-52 * 208 a few times over.
+        # The logarithms are of numbers up to 1e30, so rounded by 2^-52 * 70 a few times over.
         assert abs(shifted - method(op).log_value) <= 1e-12
 
 

@@ -97,7 +97,7 @@ def _points(grid: Shape, every: bool) -> Tensor:
 def symbol(op: LinearOperator) -> Symbol:
     """The symbol of a convolution-like operator; UnsupportedError for anything else."""
     raise UnsupportedError(
-        f"{op} is not a convolution, so it has no symbol; use SVD, Cholesky or Gram if it is small, Lanczos if it is not."
+        f"{op} is not a convolution, so it has no symbol; use SVD, Cholesky or Gram if it is small, Lanczos otherwise."
     )
 
 
@@ -156,7 +156,7 @@ def _axis(n: int, k: int, stride: int, dilation: int, sides: tuple[int, int], ou
         last = (out - 1) * stride + (k - 1) * dilation - left
         # Large enough that a window reaching over the border finds zeros, not the other end, and no two outputs meet.
         torus = step * math.ceil(max(n + left, last + 1, out * stride) / step)
-        inside = any(0 <= o * stride - left and o * stride - left + (k - 1) * dilation < n for o in range(out))
+        inside = any(left <= o * stride and o * stride - left + (k - 1) * dilation < n for o in range(out))
         exact = inside and repeated == 1
     # Tap a sits at a * dilation = step * q + phase. Within a phase q runs in steps of `stretch`; shifting a phase
     # multiplies its columns by a phase factor and stretching substitutes the frequency: neither moves the supremum.

@@ -19,8 +19,8 @@ from lipkit.norms._rounding import product_error, widened
 class Norm(ABC):
     """A way to bound the operator norm; hyper-parameters are fields, the call is the algorithm.
 
-    `method(op)` gives a `Bound` that is differentiable in the operator's tensors; `method.many(ops)` groups operators of
-    one signature and evaluates each group in one batch. Everything that is EXACT or UPPER is computed in float64.
+    `method(op)` gives a `Bound` that is differentiable in the operator's tensors; `method.many(ops)` groups operators
+    of one signature and evaluates each group in one batch. Everything that is EXACT or UPPER is computed in float64.
     """
 
     @final
@@ -76,9 +76,7 @@ class BlockNorm(Norm):
         """Both sides of the norm, without gradient; `blocks` is float64 or complex128, any scale."""
 
     @abstractmethod
-    def attached(
-        self, matrices: Inexact[Tensor, "batch rows cols"], enclosure: Enclosure
-    ) -> Float[Tensor, " batch"]:
+    def attached(self, matrices: Inexact[Tensor, "batch rows cols"], enclosure: Enclosure) -> Float[Tensor, " batch"]:
         """`enclosure.log_upper` with a gradient to `matrices`, the blocks that carry it."""
 
     @final

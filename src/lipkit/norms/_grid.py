@@ -39,7 +39,10 @@ def over_grid(
         log_lower = outward(widened(enclosure.log_lower, error, Kind.LOWER) + gain, Kind.LOWER)
     if kernels.requires_grad:
         blocks = torch.stack(
-            [replace(first, kernel=k).at(point[i : i + 1], grid)[0, g] for i, (k, g) in enumerate(zip(kernels, group, strict=True))]
+            [
+                replace(first, kernel=k).at(point[i : i + 1], grid)[0, g]
+                for i, (k, g) in enumerate(zip(kernels, group, strict=True))
+            ]
         )
         gradient = inner.attached(blocks, enclosure)
         log_upper = log_upper + torch.where(torch.isfinite(gradient), gradient - gradient.detach(), 0.0)

@@ -17,7 +17,7 @@ _SEED = 0
 @final
 @dataclass(frozen=True)
 class Guess:
-    """A Rayleigh quotient (so from below, up to rounding), a number likely above, the block of the first and its vector."""
+    """A Rayleigh quotient (from below, up to rounding), a number likely above, and the quotient's block and vector."""
 
     value: Float[Tensor, " batch"]
     likely: Float[Tensor, " batch"]
@@ -26,7 +26,7 @@ class Guess:
 
 
 def by_lanczos(gram: Inexact[Tensor, "batch blocks n n"], steps: int, rtol: float) -> Guess:
-    """One Lanczos sequence over all blocks, as for the block-diagonal matrix, until it is likely to be within `rtol`."""
+    """One Lanczos sequence over all blocks, as for the block-diagonal matrix, until it is likely within `rtol`."""
     batch, blocks, n, _ = gram.shape
     flat = gram.flatten(0, 1)
     noise = 64 * torch.finfo(gram.dtype).eps
@@ -47,8 +47,8 @@ def by_lanczos(gram: Inexact[Tensor, "batch blocks n n"], steps: int, rtol: floa
 def by_squaring(gram: Inexact[Tensor, "batch blocks n n"], squarings: int) -> Guess:
     """The longest column of G^(2^squarings), computed in half precision: a few large products, made for tensor cores.
 
-    Complex matrices are squared as real ones of twice the side. Divided once by tr G^2 / tr G, which lies between the mean
-    and the largest eigenvalue, so that the powers stay within the range of bfloat16.
+    Complex matrices are squared as real ones of twice the side. Divided once by tr G^2 / tr G, which lies between the
+    mean and the largest eigenvalue, so that the powers stay within the range of bfloat16.
     """
     n = gram.shape[-1]
     diagonal = torch.diagonal(gram, dim1=-2, dim2=-1).sum(-1)

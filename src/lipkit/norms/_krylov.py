@@ -25,9 +25,9 @@ _STAGE = 31
 class Krylov:
     """k steps of Lanczos on positive semidefinite maps G, for a batch of starts.
 
-    T = tridiag(offdiag, diag, offdiag) with `offdiag` including the last, k-th coefficient; `basis` holds k unit vectors.
-    In terms of A this is the one-sided Golub-Kahan process: diag and offdiag are its alpha_j^2 + beta_{j-1}^2 and
-    alpha_j beta_j.
+    T = tridiag(offdiag, diag, offdiag) with `offdiag` including the last, k-th coefficient; `basis` holds k unit
+    vectors. In terms of A this is the one-sided Golub-Kahan process: diag and offdiag are its alpha_j^2 + beta_{j-1}^2
+    and alpha_j beta_j.
     """
 
     diag: Float[Tensor, "batch k"]
@@ -59,7 +59,7 @@ class Krylov:
         return torch.from_numpy(recurrence.ritz * (1 + np.exp(high))).to(self.diag.device)
 
     def within(self, rtol: float, delta: float, noise: float) -> bool:
-        """Whether `upper` is at most (1 + rtol) times the largest Ritz value, for all starts; cheaper than finding it."""
+        """Whether `upper` is at most (1 + rtol) times the largest Ritz value, for all starts; cheaper than it."""
         recurrence = _Recurrence.of(self, self._top()[0], noise)
         return all(recurrence.exceeds(row, 1 + rtol, 1 / delta**2) for row in range(len(self.diag)))
 
@@ -198,7 +198,7 @@ class _Recurrence:
         return total
 
     def exceeds(self, row: int, t: float, goal: float) -> bool:
-        """Whether `mass` at one t reaches `goal`; plain floats, because arrays of one element cost more than their sum."""
+        """Whether `mass` at one t reaches `goal`; plain floats, since arrays of one element are slower."""
         before, now, total, previous = 0.0, 1.0, 1.0, 0.0
         for a, b, counts in zip(self.a[row].tolist(), self.b[row].tolist(), self.counts[row].tolist(), strict=True):
             before, now = now, ((t - a) * now - previous * before) / b

@@ -19,7 +19,8 @@ def sizes(ops: Sequence[LinearOperator], device: torch.device) -> tuple[Tensor, 
 def lower_side(
     ops: Sequence[LinearOperator], stacked: LinearOperator, vector: Tensor, absolute: Tensor, relative: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """log ||A v|| rounded down past its worst-case error, and unit vectors (left, right) with Re <left, A right> = ||A v||.
+    """log ||A v|| rounded down past its worst-case error, and unit vectors (left, right) with Re <left, A right> = ||A
+    v||.
 
     `vector` (batch, n) lives on the smaller side of each operator; on the output side, A* takes the place of A.
     An application carries an error of at most gamma_depth || |A| || ||v||, with || |A| || <= absolute + relative ||A||.

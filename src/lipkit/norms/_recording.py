@@ -12,7 +12,7 @@ def recorded(step: Callable[[int], None], argument: int) -> Callable[[int], None
     """`step(argument)` as one recorded CUDA graph; it must work on fixed buffers and must have run once before."""
     graph, side, here = torch.cuda.CUDAGraph(), torch.cuda.Stream(), torch.cuda.current_stream()
     side.wait_stream(here)
-    # Recorded by hand: the context manager of torch empties the allocator's cache first, which costs more than it saves.
+    # Recorded by hand: torch's context manager empties the allocator's cache first, which costs more than it saves.
     with torch.cuda.stream(side):
         graph.capture_begin()
         step(argument)

@@ -1,10 +1,10 @@
 """Rounding errors of float64 arithmetic, as proven bounds.
 
-Every norm is evaluated in float64 on numbers brought by powers of two to a largest entry between 2^-64 and 2^64, so nothing
-overflows and what underflows is far below one rounding error of the result: the `+ 2` in the depths below covers it.
-Only two facts about the linear-algebra library are used: an inner product of length n carries at most n rounding errors in
-whatever order it is summed, and elementary functions are within two units in the last place. Factorisations (SVD,
-Cholesky) are never trusted: their results are multiplied out again and the residual is bounded.
+Every norm is evaluated in float64 on numbers brought by powers of two to a largest entry between 2^-64 and 2^64, so
+nothing overflows and what underflows is far below one rounding error of the result: the `+ 2` in the depths below
+covers it. Only two facts about the linear-algebra library are used: an inner product of length n carries at most n
+rounding errors in whatever order it is summed, and elementary functions are within two units in the last place.
+Factorisations (SVD, Cholesky) are never trusted: their results are multiplied out again and the residual is bounded.
 """
 
 import math
@@ -48,7 +48,8 @@ def row_sum_up(x: Inexact[Tensor, "... rows cols"]) -> Float[Tensor, "..."]:
 
 
 def normalised(x: Inexact[Tensor, "batch *rest"], what: object) -> tuple[Tensor, Float[Tensor, " batch"]]:
-    """x / 2^e with its largest entry within 2^-64 and 2^64 for each batch entry, and e; exact. Refuses NaN and infinities.
+    """x / 2^e with its largest entry within 2^-64 and 2^64 for each batch entry, and e; exact. Refuses NaN and
+    infinities.
 
     Moderate numbers are left alone, which saves a copy; others are brought to a largest entry in [1/2, 1). The scaling
     multiplies twice by half the exponent, so that subnormal weights are scaled without overflow.
@@ -83,10 +84,14 @@ def _moved(value: Tensor, exponent: Tensor, ulps: float) -> Tensor:
 
 
 def widened(log: Float[Tensor, "*b"], error: Float[Tensor, "*b"], kind: Kind) -> Float[Tensor, "*b"]:
-    """log(exp(log) + error) rounded up for UPPER, log(exp(log) - error) rounded down for LOWER; no over- or underflow."""
+    """log(exp(log) + error) rounded up for UPPER, log(exp(log) - error) rounded down for LOWER; never overflows."""
     sign = -1.0 if kind is Kind.LOWER else 1.0
     relative = torch.where(error == 0, 0.0, error * torch.exp(-log)) * (1 + 2.0**-40)
     moved = log + torch.log1p((sign * relative).clamp(min=-1))
-    alone = torch.where(error > 0, error, 0.0).log() + 2.0**-40 if kind is not Kind.LOWER else torch.full_like(log, -math.inf)
+    alone = (
+        torch.where(error > 0, error, 0.0).log() + 2.0**-40
+        if kind is not Kind.LOWER
+        else torch.full_like(log, -math.inf)
+    )
     size = torch.where(torch.isfinite(moved), moved.detach().abs(), 0.0) + 1
     return torch.where(torch.isneginf(log), alone, moved + sign * 2.0**-50 * size)

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Inexact, Int
 from torch import Tensor
 
-from lipkit.errors import NotProvenError
+from lipkit.errors import NotProvenError, UnsupportedError
 from lipkit.linops import LinearOperator
 from lipkit.norms._rounding import gamma, log_down, norm_up, product_error
 
@@ -49,8 +49,8 @@ def tied(
 ) -> Float[Tensor, " batch"]:
     """`log_value` with the gradient of log Re <left, A right> in the tensors of `op`, vectors held fixed.
 
-    `op` is block-diagonal over a leading axis (`linops.stack`). At convergence this is the gradient of log sigma. A second
-    derivative follows the vectors as well, by solving (sigma - [0 A; A* 0]) z = g with conjugate gradients.
+    `op` is block-diagonal over a leading axis (`linops.stack`). At convergence this is the gradient of log sigma. A
+    second derivative follows the vectors as well, by solving (sigma - [0 A; A* 0]) z = g with conjugate gradients.
     """
     return _Tied.apply(log_value, left, right, op, *op.tensors())  # pyright: ignore[reportReturnType]
 
@@ -76,13 +76,17 @@ def _pullback(
             full[i] = t
         return (_pair(op, tuple(full), left, right) * weight).sum()
 
-    grads = dict(zip(inexact, torch.func.grad(value, tuple(range(len(inexact))))(*[tensors[i] for i in inexact]), strict=True))
+    grads = dict(
+        zip(inexact, torch.func.grad(value, tuple(range(len(inexact))))(*[tensors[i] for i in inexact]), strict=True)
+    )
     return tuple(grads.get(i) for i in range(len(tensors)))
 
 
 class _Tied(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, log_value: Tensor, left: Tensor, right: Tensor, op: LinearOperator, *tensors: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, log_value: Tensor, left: Tensor, right: Tensor, op: LinearOperator, *tensors: Tensor
+    ) -> Tensor:
         ctx.op = op.map(Tensor.detach)
         ctx.save_for_backward(left, right, *tensors)
         return log_value.clone()
@@ -114,8 +118,9 @@ class _Vectors(torch.autograd.Function):
         return left.clone(), right.clone()
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise UnsupportedError("Third derivatives of a norm are not available by singular vectors; use Gram.")
         left, right, *rest = ctx.saved_tensors
         tensors = tuple(rest)
         op = ctx.op.with_tensors(tensors)
@@ -128,7 +133,9 @@ class _Vectors(torch.autograd.Function):
         return None, None, None, *total
 
 
-def _solve(op: LinearOperator, sigma: Tensor, left: Tensor, right: Tensor, g: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+def _solve(
+    op: LinearOperator, sigma: Tensor, left: Tensor, right: Tensor, g: Tensor, h: Tensor
+) -> tuple[Tensor, Tensor]:
     """Conjugate gradients for N z = (g, h) off the directions that unit vectors cannot move in, batched."""
 
     def wide(x: Tensor, like: Tensor) -> Tensor:
@@ -163,6 +170,6 @@ def _solve(op: LinearOperator, sigma: Tensor, left: Tensor, right: Tensor, g: Te
         ratio = fresh / torch.where(rho > 0, rho, 1.0)
         pa, pb, rho = ra + wide(ratio, pa) * pa, rb + wide(ratio, pb) * pb, fresh
     raise NotProvenError(
-        "The second derivative of a norm did not converge: its two largest singular values are too close for it to exist; "
+        "The second derivative of a norm did not converge: its two largest singular values are too close for it; "
         "use Gram, whose value is smooth."
     )

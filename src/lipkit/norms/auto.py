@@ -77,7 +77,9 @@ class Auto(Norm):
                 "allow one with Auto(failure=1e-9)."
             )
         method = Lanczos(steps=300, rtol=self.rtol, failure=self.failure)
-        why = f"a convolution on the small torus {found.torus}" if found is not None else "an operator without structure"
+        why = (
+            f"a convolution on the small torus {found.torus}" if found is not None else "an operator without structure"
+        )
         return Selection(method, f"{why}, too large to write out: randomised, with failure {self.failure:g}")
 
     def _exact_symbol(self, found: Symbol) -> Selection:

@@ -23,7 +23,8 @@ from lipkit.norms.svd import SVD
 @final
 @dataclass(frozen=True)
 class FantasticFour(Norm):
-    """sqrt(taps) times the smallest norm of the kernel reshaped to a matrix, each axis with the rows or with the columns.
+    """sqrt(taps) times the smallest norm of the kernel reshaped to a matrix, each axis with the rows or with the
+    columns.
 
     Guarantee: UPPER, because `inner` is; the authors use power iteration, which can come out below the norm.
     Reference: Singla and Feizi, ICLR 2021.
@@ -53,7 +54,8 @@ class FantasticFour(Norm):
 class LipGrid(Norm):
     """max over a grid of `points` frequencies an axis of ||E(w)||_F, divided by 1 - 2 d/points, d = (taps - 1)/2.
 
-    Guarantee: UPPER for one and two axes and points >= 4 d, where 1 - 2x <= cos(pi x)^2; exact in the limit for one channel.
+    Guarantee: UPPER for one and two axes and points >= 4 d, where 1 - 2x <= cos(pi x)^2; exact in the limit for one
+    channel.
     Reference: Araujo, Negrevergne, Chevaleyre, Atif, AAAI 2021.
     """
 
@@ -100,14 +102,17 @@ class PublishedGrid(Norm):
         if alpha >= 1:
             raise ArgumentError(f"PublishedGrid needs more than {alpha * self.points:g} points, got {self.points}.")
         factor = (1 - alpha) ** -(2.0 ** -(self.steps + 1))
-        bounds = over_grid(self, first, kernels, Gram(self.steps), (self.points,) * len(first.taps), factor, exact=False)
+        bounds = over_grid(
+            self, first, kernels, Gram(self.steps), (self.points,) * len(first.taps), factor, exact=False
+        )
         return [Bound(bound.log_value, Kind.ESTIMATE, self) for bound in bounds]
 
 
 @final
 @dataclass(frozen=True)
 class ReshapedKernel(Norm):
-    """The norm of the kernel as a matrix (out) x (in taps): what many libraries call the spectral norm of a convolution.
+    """The norm of the kernel as a matrix (out) x (in taps): what many libraries call the spectral norm of a
+    convolution.
 
     Guarantee: ESTIMATE. It is the norm of another operator; the convolution's is up to sqrt(taps) larger.
     """

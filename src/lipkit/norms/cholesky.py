@@ -15,17 +15,20 @@ from lipkit.norms._guess import Guess, by_lanczos, by_squaring
 from lipkit.norms._rounding import UNIT, gamma, log_up, norm_up, normalised, product_error
 from lipkit.norms._vectors import chosen, rayleigh, tied
 
+
 @final
 @dataclass(frozen=True)
 class Cholesky(BlockNorm):
-    """Upper bound of the spectral norm within `rtol`: t = (1 + rtol) x the Lanczos value, then a proof that t is enough.
+    """Upper bound of the spectral norm within `rtol`: t = (1 + rtol) x the Lanczos value, then a proof that t is
+    enough.
 
-    If t^2 I - W*W = R R* + E, then sigma_1^2 <= t^2 + ||E||_F. R comes from a Cholesky factorisation in float64 (or float32
-    where `rtol` allows it), E from multiplying it out again in float64, all rounding counted; so the factorisation itself is
-    not trusted. If the factorisation fails, t is raised.
+    If t^2 I - W*W = R R* + E, then sigma_1^2 <= t^2 + ||E||_F. R comes from a Cholesky factorisation in float64 (or
+    float32 where `rtol` allows it), E from multiplying it out again in float64, all rounding counted; so the
+    factorisation itself is not trusted. If the factorisation fails, t is raised.
 
     Guarantee: UPPER and deterministic, whatever Lanczos guessed. Cost: one Gram product, about `steps` matrix-vector
-    products, one Cholesky, one triangular product (n^3/3): near-orthogonal or not, which is where Gram iteration suffers.
+    products, one Cholesky, one triangular product (n^3/3): near-orthogonal or not, which is where Gram iteration
+    suffers.
     Reference: Rump 2006 for the idea; here the residual is computed, not bounded a priori.
     """
 
@@ -66,7 +69,7 @@ class Cholesky(BlockNorm):
         return by_lanczos(gram.to(working), self.steps, 2 * self.rtol)
 
     def _prove(self, gram: Tensor, guess: Guess) -> Tensor:
-        """For each batch entry a number >= the largest eigenvalue of all its blocks; t rises until the proof succeeds."""
+        """For each batch entry a number >= the largest eigenvalue of all its blocks; t rises until it is proven."""
         proven = torch.zeros_like(guess.value)
         largest = torch.linalg.vector_norm(torch.diagonal(gram, dim1=-2, dim2=-1), ord=math.inf, dim=(-2, -1))
         # The largest diagonal entry is a Rayleigh quotient too; where it is zero the matrix is.

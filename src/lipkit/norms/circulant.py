@@ -18,13 +18,13 @@ from lipkit.norms.svd import SVD
 class Circulant(Norm):
     """The norm of a convolution from its symbol on the torus that carries it, max_w ||E(w)||, `inner` taking each norm.
 
-    Circular padding of an input whose size the stride divides: the Fourier transform block-diagonalises the operator, so
-    this is its norm, EXACT with an exact `inner`. Zero padding: n points with p zeros on either side are part of a torus
-    of n + p points, so the operator is a corner of the circulant one and the value is an upper bound, with no factor and
-    never above the supremum of the symbol. Reflect and replicate padding add the norm of the copying.
+    Circular padding of an input whose size the stride divides: the Fourier transform block-diagonalises the operator,
+    so this is its norm, EXACT with an exact `inner`. Zero padding: n points with p zeros on either side are part of a
+    torus of n + p points, so the operator is a corner of the circulant one and the value is an upper bound, with no
+    factor and never above the supremum of the symbol. Reflect and replicate padding add the norm of the copying.
 
-    Guarantee: EXACT or UPPER, all rounding counted. Cost: about half as many blocks (out/groups x in/groups stride^2) as
-    the torus has points. Gradient: through the largest block only, so memory is flat.
+    Guarantee: EXACT or UPPER, all rounding counted. Cost: about half as many blocks (out/groups x in/groups stride^2)
+    as the torus has points. Gradient: through the largest block only, so memory is flat.
     References: Sedghi, Gupta, Long 2019; Delattre et al. 2023. The corner argument for zero padding is ours.
     """
 

@@ -30,10 +30,11 @@ class Gram(BlockNorm):
     After `steps` products the Frobenius read-out is the Schatten-p norm,
         s = (sum_i sigma_i^p)^(1/p) >= sigma_1,   p = 2^(steps + 1),
     so every step is a bound and the excess is at most rank^(1/p) - 1; with distinct sigma_2 < sigma_1 it falls like
-    (sigma_2/sigma_1)^p / p. The row-sum read-out (the 1-norm and the inf-norm of a Hermitian matrix) is linear in 2^-steps.
+    (sigma_2/sigma_1)^p / p. The row-sum read-out (the 1-norm and the inf-norm of a Hermitian matrix) is linear in
+    2^-steps.
 
-    Guarantee: UPPER, float64 with all rounding counted. Cost: `steps` products of the smaller side; the gradient, of the
-    returned value, another 2 `steps` and no memory beyond one iterate. Real and complex.
+    Guarantee: UPPER, float64 with all rounding counted. Cost: `steps` products of the smaller side; the gradient, of
+    the returned value, another 2 `steps` and no memory beyond one iterate. Real and complex.
     Slow on near-isometries, where the excess is rank^(1/p) - 1 exactly: use `NearIsometry` or `Cholesky` there.
     Reference: Delattre, Barthelemy, Araujo, Allauzen, ICML 2023.
     """

@@ -13,7 +13,7 @@ from lipkit.bound import Bound, Kind, Witness
 from lipkit.errors import ArgumentError, NonFiniteError, TooLargeError
 from lipkit.linops import LinearOperator, depth, stack
 from lipkit.norms._base import Norm, positive_int
-from lipkit.norms._krylov import Krylov, generator, lanczos, overlap_quantile
+from lipkit.norms._krylov import generator, lanczos, overlap_quantile
 from lipkit.norms._matrix_free import lower_side, sizes
 from lipkit.norms._recording import recordable
 from lipkit.norms._rounding import UNIT, log_up
@@ -27,15 +27,16 @@ class Lanczos(Norm):
 
     With delta the `failure` quantile of |<b, x_1>| and p_j the Lanczos polynomials, the root t > theta_k of
         sum_{j=0..k} p_j(t)^2 = 1/delta^2
-    bounds sigma_1^2. It rests on one event, |<b, x_1>| >= delta, so it holds at every k at once and stopping early, when
-    the two sides are within `rtol`, is free. The start is drawn from fresh entropy after the operator is fixed; the
-    drawn seed is on record in the bound's method. With a `seed` given beforehand, or a warm start, the weights may depend
-    on the start and the result is LOWER.
+    bounds sigma_1^2. It rests on one event, |<b, x_1>| >= delta, so it holds at every k at once and stopping early,
+    when the two sides are within `rtol`, is free. The start is drawn from fresh entropy after the operator is fixed;
+    the drawn seed is on record in the bound's method. With a `seed` given beforehand, or a warm start, the weights may
+    depend on the start and the result is LOWER.
 
     Guarantee: UPPER with confidence 1 - failure, the proven ||A v|| beside it; LOWER with `seed` or `state`.
     Rounding: delta is halved, which covers errors in <b, x_1> of up to half its size; recurrence coefficients below
-    16 sqrt(depth) 2^-53 are not used; that much of the operator's magnitude is added; a `failure` too small for it is refused. (Errors of an inner product of length d
-    are taken as sqrt(d), the probabilistic model of Higham and Mary 2019, which fits the kind of statement made here.)
+    16 sqrt(depth) 2^-53 are not used; that much of the operator's magnitude is added; a `failure` too small for it is
+    refused. (Errors of an inner product of length d are taken as sqrt(d), the probabilistic model of Higham and Mary
+    2019, which fits the kind of statement made here.)
     Cost: at most `steps` applications of A and A*, and (steps + 1) vectors of the smaller side.
     References: Kuczynski and Wozniakowski 1992; Hochstenbach 2013. The form used here is derived in docs/methods.md.
     """
@@ -138,7 +139,9 @@ class Lanczos(Norm):
             draw = torch.randn(count, n, generator=generator(seed, op.device), dtype=torch.float64, device=op.device)
             if op.dtype.is_complex:
                 other = generator(seed + 1, op.device)
-                draw = torch.complex(draw, torch.randn(count, n, generator=other, dtype=torch.float64, device=op.device))
+                draw = torch.complex(
+                    draw, torch.randn(count, n, generator=other, dtype=torch.float64, device=op.device)
+                )
             return draw
         if state.shape != (count, n):
             raise ArgumentError(f"The Lanczos state of this operator has {n} entries, got {tuple(state.shape[1:])}.")

@@ -99,7 +99,7 @@ def _largest_norm(op: LinearOperator, axis: int, p: float) -> Tensor:
         # What rounding did to the entries: at most sqrt(size) times its Euclidean norm, in any l_p.
         entries = magnitude(op)
         scale = torch.exp2(-exponent[0])
-        error = (entries.absolute.to(scale) * scale + entries.relative * torch.linalg.vector_norm(matrix.detach()))
+        error = entries.absolute.to(scale) * scale + entries.relative * torch.linalg.vector_norm(matrix.detach())
         value = value + gamma(depth(op)) * math.sqrt(size) * error
     return _log(value) + exponent[0] * math.log(2) * (1 + 2.0**-51 * torch.sign(exponent[0]))
 

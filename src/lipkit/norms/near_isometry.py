@@ -19,7 +19,8 @@ class NearIsometry(BlockNorm):
     """sigma_1^2 <= s + ||W*W - s I|| with s the mean squared singular value, and `inner` bounding the residual.
 
     For an isometry up to rounding the residual is tiny, so even a crude bound of it is sharp: relative excess about
-    excess(inner) ||W*W - s I|| / (2 s), where Gram iteration alone has rank^(1/p) - 1. On any other matrix it is sound but loose.
+    excess(inner) ||W*W - s I|| / (2 s), where Gram iteration alone has rank^(1/p) - 1. On any other matrix it is sound
+    but loose.
 
     Guarantee: UPPER, float64 with all rounding counted. Cost: one Gram product, then `inner` on the smaller side.
     Gradient: of the returned value.
@@ -35,7 +36,7 @@ class NearIsometry(BlockNorm):
         flipped = blocks.shape[-1] > blocks.shape[-2]
         tall = scaled.mH if flipped else scaled
         mean, residual = _residual(tall)
-        batch, count, n, _ = residual.shape
+        batch, count = residual.shape[:2]
         norms = self.inner.enclose(residual.flatten(0, 1).unsqueeze(1)).log_upper.view(batch, count)
         # The Gram product's own error, and the subtraction's, act on the residual.
         error = 2 * product_error(tall.shape[-2], tall.dtype) * norm_up(tall, 2) ** 2 + 4 * UNIT * mean
@@ -68,4 +69,3 @@ def _residual(tall: Tensor) -> tuple[Tensor, Tensor]:
     mean = (diagonal.real if gram.is_complex() else diagonal).mean(-1)
     identity = torch.eye(n, dtype=tall.dtype, device=tall.device)
     return mean, gram - mean[..., None, None] * identity
-

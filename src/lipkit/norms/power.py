@@ -58,7 +58,9 @@ class Power(Norm):
             state = torch.randn(n, generator=generator(self.seed, op.device), dtype=torch.float64, device=op.device)
             state = state.expand(count, n)
         elif state.shape != (count, n):
-            raise ArgumentError(f"The power-iteration state of this operator has {n} entries, got {tuple(state.shape[1:])}.")
+            raise ArgumentError(
+                f"The power-iteration state of this operator has {n} entries, got {tuple(state.shape[1:])}."
+            )
         v, before = state.to(op.dtype), None
         for _ in range(self.steps):
             w = op.adjoint(op.apply(v.reshape(op.in_shape))).reshape(count, n)

@@ -26,9 +26,10 @@ class SmallGrid(Norm):
     n is the least for which the product is at most 1 + `rtol`; on an axis whose torus is smaller than that, the torus
     itself is the grid, with factor 1.
 
-    Guarantee: UPPER. Cost: as `Circulant` on the small grid, at most about (pi d)^2 axes/(2 rtol) points in two dimensions.
-    References: Pfister and Bresler 2018 and Delattre et al. 2024 for grids; the factor 1/cos, and half-integer d, are ours;
-    the published factor lacks a 2 (docs/errata.md).
+    Guarantee: UPPER. Cost: as `Circulant` on the small grid, at most about (pi d)^2 axes/(2 rtol) points in two
+    dimensions.
+    References: Pfister and Bresler 2018 and Delattre et al. 2024 for grids; the factor 1/cos, and half-integer d, are
+    ours; the published factor lacks a 2 (docs/errata.md).
     """
 
     rtol: float = 5e-3

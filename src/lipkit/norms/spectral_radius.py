@@ -18,8 +18,8 @@ from lipkit.norms._rounding import gamma, log_up, norm_up, normalised, product_e
 class SpectralRadius:
     """Upper bound of the spectral radius, rho(W) <= ||W^(2^steps)||_F^(2^-steps), by repeated squaring (Gelfand).
 
-    Not a Lipschitz constant in l2 (it is below every induced norm), so it is no `Norm`. The error of each square is carried
-    along in absolute terms, since eigenvalues of a matrix that is not normal may move far under small errors.
+    Not a Lipschitz constant in l2 (it is below every induced norm), so it is no `Norm`. The error of each square is
+    carried along in absolute terms, since eigenvalues of a matrix that is not normal may move far under small errors.
 
     Guarantee: UPPER. Cost: `steps` products. Converges like (n^(1/2) kappa)^(2^-steps) for a condition number kappa of
     the eigenvectors.

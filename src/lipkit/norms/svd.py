@@ -21,10 +21,12 @@ class SVD(BlockNorm):
     """The spectral norm from a full singular value decomposition W = U S V*.
 
     The decomposition is only a guess until it is multiplied out: with B = W V,
-        ||W|| <= ||B|| / sigma_min(V),   ||B||^2 <= max row sum of |B* B|,   sigma_min(V)^2 >= 1 - max row sum of |V* V - I|,
+        ||W|| <= ||B|| / sigma_min(V),   ||B||^2 <= max row sum of |B* B|,   sigma_min(V)^2 >= 1 - max row sum of |V* V
+        - I|,
     every rounding error of these three products counted. Nothing of the library's SVD is trusted.
 
-    Guarantee: EXACT, meaning never below and within about n^2 2^-53 (1e-9 at n = 4096). Cost: one SVD and three products.
+    Guarantee: EXACT, meaning never below and within about n^2 2^-53 (1e-9 at n = 4096). Cost: one SVD and three
+    products.
     """
 
     kind: ClassVar[Kind] = Kind.EXACT

@@ -27,8 +27,8 @@ class Toeplitz(Norm):
         sup_w ||E(w)||^(2^steps) <= max_i sum_{j, a} |K_ija|,
     and under zero padding on m output positions also <= (m sum |K|^2)^(1/2). The smaller of the two is taken.
 
-    Guarantee: UPPER for every padding, stride (through phases) and size; the limit is the supremum of the symbol, the excess
-    O(2^-steps). Cost: real arithmetic only, but 2^axes times the memory a step. Gradient: of the returned value.
+    Guarantee: UPPER for every padding, stride (through phases) and size; the limit is the supremum of the symbol, the
+    excess O(2^-steps). Cost: real arithmetic only, but 2^axes times the memory a step. Gradient: of the returned value.
     Reference: Delattre, Barthelemy, Allauzen 2024, with the factor of the second form corrected (docs/errata.md).
     """
 
@@ -69,7 +69,7 @@ def wiener(kernel: Tensor) -> Tensor:
 
 
 def gram_error(kernel: Tensor) -> Tensor:
-    """A bound of the symbol of fl(K* K) - K* K: c |K|* |K|, whose symbol is at most c times row sum times column sum."""
+    """A bound of the symbol of fl(K* K) - K* K: c |K|* |K|, whose symbol is at most c row sum column sum."""
     size = kernel.abs().detach()
     # torch convolves complex numbers by three real convolutions, which rounds about twice as much as by four.
     depth = max(kernel.shape[1:3]) * math.prod(kernel.shape[3:]) * (2 if kernel.is_complex() else 1) + 4

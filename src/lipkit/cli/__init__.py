@@ -1,0 +1,1 @@
+"""Commands: where strings, files and printed tables live."""

@@ -1,0 +1,1 @@
+"""Figures and pages made from results; nothing here computes a bound."""
