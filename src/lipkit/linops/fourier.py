@@ -28,8 +28,8 @@ class Symbol:
     Stride has become more columns (the phases of the input), dilation has been divided out, padding has become the
     `torus` (one size per axis) and the `gain`. For the operator A behind it,
         ||A|| <= gain max_{w on the torus grid} ||E(w)|| <= gain sup_w ||E(w)||,
-    the first an equality where `exact`. `section` is the number of output positions where A is a finite section of the
-    convolution on the whole lattice (zero padding), None where it wraps around. The kernel has shape
+    the first an equality where `exact`. `section` is the larger number of positions, of inputs or outputs, where A is a finite
+    section of the convolution on the whole lattice (zero padding), None where it wraps around. The kernel has shape
     (*batch, groups, rows, cols, *taps): a batch of kernels of one geometry is evaluated at once.
     """
 
@@ -137,6 +137,7 @@ class _Axis:
 
     slots: tuple[tuple[int, ...], ...]
     torus: int
+    section: int
     copies: int
     exact: bool
 
@@ -170,7 +171,7 @@ def _axis(n: int, k: int, stride: int, dilation: int, sides: tuple[int, int], ou
     positions = torus // step
     if mode is not Padding.CIRCULAR and length > 1:
         exact = False
-    return _Axis(slots, positions // math.gcd(stretch, positions), repeated, exact)
+    return _Axis(slots, positions // math.gcd(stretch, positions), max(out, math.ceil(n / step)), repeated, exact)
 
 
 def _symbol(
@@ -195,5 +196,5 @@ def _symbol(
         tuple(axis.torus for axis in axes),
         math.sqrt(math.prod(axis.copies for axis in axes)) * (1 + 4 * _UNIT),
         all(axis.exact for axis in axes),
-        math.prod(out) if mode is not Padding.CIRCULAR else None,
+        math.prod(axis.section for axis in axes) if mode is not Padding.CIRCULAR else None,
     )

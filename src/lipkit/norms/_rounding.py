@@ -42,9 +42,14 @@ def norm_up(x: Inexact[Tensor, "..."], axes: int) -> Float[Tensor, "..."]:
     return torch.linalg.vector_norm(parts, dim=tuple(range(-axes, 0))) * (1 + gamma(size + 4))
 
 
-def row_sum_up(x: Inexact[Tensor, "... rows cols"]) -> Float[Tensor, "..."]:
-    """Largest absolute row sum, rounded up: an upper bound of the norm of a Hermitian matrix."""
-    return x.abs().sum(-1).amax(-1) * (1 + gamma(x.shape[-1] + 4))
+def sums_up(x: Inexact[Tensor, "... rows cols"]) -> Float[Tensor, "..."]:
+    """Largest absolute row or column sum, rounded up: bounds the norm of any matrix, by (||x||_1 ||x||_inf)^(1/2).
+
+    Of a Hermitian matrix either would do; what rounding leaves of one is not quite Hermitian.
+    """
+    size = x.abs()
+    largest = torch.maximum(size.sum(-1).amax(-1), size.sum(-2).amax(-1))
+    return largest * (1 + gamma(max(x.shape[-2:]) + 4))
 
 
 def normalised(x: Inexact[Tensor, "batch *rest"], what: object) -> tuple[Tensor, Float[Tensor, " batch"]]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError
 from lipkit.norms._base import BlockNorm, Enclosure, positive_int
-from lipkit.norms._rounding import log_up, norm_up, normalised, product_error, row_sum_up
+from lipkit.norms._rounding import log_up, norm_up, normalised, product_error, sums_up
 from lipkit.norms._vectors import chosen, rayleigh
 
 
@@ -100,7 +100,7 @@ def _iterate(x: Tensor, steps: int, readout: Readout) -> tuple[Tensor, Tensor]:
         errors.append(product_error(x.shape[-2], x.dtype))
         x = x * torch.exp2(-e)[..., None, None]
         x = x.mH @ x
-    size = norm_up(x, 2) if readout is Readout.FROBENIUS else row_sum_up(x)
+    size = norm_up(x, 2) if readout is Readout.FROBENIUS else sums_up(x)
     log_size = log_up(size, torch.zeros_like(size))
     for e, error in zip(reversed(exponents), reversed(errors), strict=True):
         # A zero block stays at -inf: Y = 0 is squared without error.

@@ -11,7 +11,7 @@ from lipkit.bound import Kind
 from lipkit.errors import NotProvenError
 from lipkit.linops import Dense, stack
 from lipkit.norms._base import BlockNorm, Enclosure
-from lipkit.norms._rounding import gamma, log_up, norm_up, normalised, product_error, row_sum_up
+from lipkit.norms._rounding import gamma, log_up, norm_up, normalised, product_error, sums_up
 from lipkit.norms._vectors import chosen, rayleigh, tied
 
 
@@ -58,8 +58,8 @@ def _proven(w: Tensor, v: Tensor) -> Tensor:
     in_v, in_w = product_error(cols, w.dtype), product_error(rows, w.dtype)
     size_v, size_w = norm_up(v, 2), norm_up(w, 2)
     b = w @ v
-    image = row_sum_up(b.mH @ b) + 2 * in_w * norm_up(b, 2) ** 2
+    image = sums_up(b.mH @ b) + 2 * in_w * norm_up(b, 2) ** 2
     image = image.sqrt() * (1 + gamma(8)) + 2 * in_v * size_w * size_v
-    defect = row_sum_up(v.mH @ v - torch.eye(cols, dtype=v.dtype, device=v.device)) + 2 * in_v * size_v**2 + gamma(4)
+    defect = sums_up(v.mH @ v - torch.eye(cols, dtype=v.dtype, device=v.device)) + 2 * in_v * size_v**2 + gamma(4)
     smallest = torch.sqrt(1 - defect) * (1 - gamma(8))
     return torch.where(defect < 0.5, image / smallest * (1 + gamma(8)), torch.inf)

@@ -25,7 +25,7 @@ class Toeplitz(Norm):
 
     After `steps` products K has (taps - 1) 2^steps + 1 taps an axis and symbol (E* E)^(2^(steps - 1)), so
         sup_w ||E(w)||^(2^steps) <= max_i sum_{j, a} |K_ija|,
-    and under zero padding on m output positions also <= (m sum |K|^2)^(1/2). The smaller of the two is taken.
+    and under zero padding on m positions (the larger side) also <= (m sum |K|^2)^(1/2). The smaller of the two is taken.
 
     Guarantee: UPPER for every padding, stride (through phases) and size; the limit is the supremum of the symbol, the
     excess O(2^-steps). Cost: real arithmetic only, but 2^axes times the memory a step. Gradient: of the returned value.
@@ -44,7 +44,10 @@ class Toeplitz(Norm):
         refuse_state(self, state)
         first, kernels = symbols(ops)
         scaled, exponent = normalised(kernels, self)
-        log_blocks = _iterate(scaled.flatten(0, 1), self.steps, first.section).unflatten(0, kernels.shape[:2])
+        flat = scaled.flatten(0, 1)
+        # A group of zeros has the subgradient zero; the logarithm of its norm alone would give NaN.
+        flat = torch.where(flat.detach().abs().amax(tuple(range(1, flat.ndim)), keepdim=True) > 0, flat, flat.detach())
+        log_blocks = _iterate(flat, self.steps, first.section).unflatten(0, kernels.shape[:2])
         gain = math.log(first.gain * (1 + gamma(4)))
         log_upper = log_up(torch.ones_like(exponent), exponent) + log_blocks.amax(1) + gain
         return [Bound(value, Kind.UPPER, self) for value in log_upper]
@@ -63,9 +66,10 @@ def filter_gram(kernel: Tensor) -> Tensor:
 
 
 def wiener(kernel: Tensor) -> Tensor:
-    """max over rows of the sum of all absolute entries, rounded up: bounds the symbol of a Hermitian kernel."""
-    size = math.prod(kernel.shape[2:])
-    return kernel.abs().flatten(2).sum(2).amax(1) * (1 + gamma(size + 4))
+    """The largest sum of all absolute entries of a row or of a column, rounded up: bounds the symbol everywhere."""
+    size = kernel.abs().flatten(3).sum(3)
+    largest = torch.maximum(size.sum(2).amax(1), size.sum(1).amax(1))
+    return largest * (1 + gamma(math.prod(kernel.shape[2:]) + 4))
 
 
 def gram_error(kernel: Tensor) -> Tensor:

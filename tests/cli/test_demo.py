@@ -1,0 +1,165 @@
+"""The demonstration runs, says the kind of every number, says what is true, and refuses a bad folder politely."""
+
+import contextlib
+import io
+import math
+import re
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib.image
+import pytest
+import torch
+from torch import nn
+
+from lipkit.cli import demo
+
+
+class Run(NamedTuple):
+    """What one run left behind."""
+
+    code: int
+    text: str
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("demo") / "made" / "on the way"
+    random, threads = torch.random.get_rng_state(), torch.get_num_threads()
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        code = demo.main(["--out", str(folder), "--seed", "3"])
+    assert torch.equal(torch.random.get_rng_state(), random)
+    assert torch.get_num_threads() == threads
+    return Run(code, output.getvalue(), folder)
+
+
+def rows(text: str, columns: int) -> list[list[str]]:
+    """The cells of the tables with so many columns, a cell that goes over several lines joined to one."""
+    found: list[list[str]] = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split("│")[1:-1]]
+        if len(cells) != columns:
+            continue
+        if cells[columns - 1]:
+            found.append(cells)
+        else:
+            found[-1] = [f"{old} {new}".strip() for old, new in zip(found[-1], cells, strict=True)]
+    return found
+
+
+def test_ends_well_and_says_where_the_files_are(run: Run):
+    assert run.code == 0
+    for name in ("convergence.png", "convergence.svg"):
+        assert str(run.folder / name) in run.text.splitlines()[-1]
+    assert sorted(path.name for path in run.folder.iterdir()) == ["convergence.png", "convergence.svg"]
+
+
+def test_the_figure_is_not_empty(run: Run):
+    pixels = matplotlib.image.imread(run.folder / "convergence.png")
+    assert min(pixels.shape[:2]) >= 600
+    assert 0.01 < (pixels[..., :3] < 0.9).any(-1).mean() < 0.5
+    drawing = (run.folder / "convergence.svg").read_text()
+    for label in ("Lanczos", "Gram on the torus", "SmallGrid", "Toeplitz", "power iteration", "true norm"):
+        assert label in drawing
+
+
+def test_every_layer_comes_with_its_kind_and_an_enclosure(run: Run):
+    found = rows(run.text, 8)
+    assert len(found) == len(demo.layers(3)) == 9
+    for _, _, lower, bound, kind, gap, why, milliseconds in found:
+        assert re.match(r"exact|upper bound", kind)
+        assert 0 < float(lower) <= float(bound)
+        # The promise of the default accuracy, 1 %, and of zero padding near its torus.
+        assert (float(gap.rstrip("%")) / 100 if gap.endswith("%") else float(gap)) <= 0.02
+        assert ": " in why
+        assert float(milliseconds) >= 0
+    randomised = [row for row in found if "Lanczos" in row[6]]
+    assert randomised
+    assert all("fails <= 1e-09" in row[4] for row in randomised)
+
+
+def test_the_norms_that_are_known_are_the_known_ones(run: Run):
+    norms = {row[0]: float(row[3]) for row in rows(run.text, 8)}
+    modules = {layer.name: layer.module for layer in demo.layers(3)}
+    linear, scaling = modules["Linear 512 -> 256"], modules["BatchNorm2d, evaluation"]
+    assert isinstance(linear, nn.Linear)
+    assert isinstance(scaling, nn.BatchNorm2d)
+    assert scaling.running_var is not None
+    # Five decimals are printed, and the proof of a matrix is asked for within 1e-6.
+    assert norms["Linear 512 -> 256"] == pytest.approx(torch.linalg.matrix_norm(linear.weight, 2).item(), abs=2e-5)
+    assert norms["Linear 256, orthogonal"] == pytest.approx(1, abs=2e-5)
+    assert norms["AvgPool2d 2x2"] == 0.5
+    slopes = scaling.weight / (scaling.running_var + scaling.eps).sqrt()
+    assert norms["BatchNorm2d, evaluation"] == pytest.approx(slopes.max().item(), abs=1e-5)
+    circular = modules["the same, circular padding"]
+    assert isinstance(circular, nn.Conv2d)
+    spectrum = torch.fft.fft2(circular.weight.detach().double(), s=(28, 28)).permute(2, 3, 0, 1)
+    largest = torch.linalg.matrix_norm(spectrum, 2).max().item()
+    assert norms["the same, circular padding"] == pytest.approx(largest, abs=1e-5)
+
+
+def test_one_convolution_shows_the_estimate_below_and_the_bounds_above(run: Run):
+    found = {row[0]: row for row in rows(run.text, 6)}
+    values = {name: float(row[3]) for name, row in found.items()}
+    assert list(values.values()) == sorted(values.values())
+    weight = torch.eye(8 * 144, dtype=torch.float64).reshape(-1, 8, 12, 12)
+    truth = torch.linalg.matrix_norm(demo.convolution(8, 12, 3).to(torch.float64).apply(weight).flatten(1), 2).item()
+    assert values["SVD"] == pytest.approx(truth, abs=1e-5)
+    for name, (_, kind, certifies, _, away, _) in found.items():
+        assert (certifies == "yes") == kind.startswith(("exact", "upper bound"))
+        if name == "SVD":
+            continue
+        # Five decimals and hundredths of a percent.
+        assert float(away.rstrip("%")) / 100 == pytest.approx(values[name] / truth - 1, abs=2e-4)
+        assert math.copysign(1, values[name] - truth) == (1 if certifies == "yes" else -1)
+    kinds = {row[1].split(",")[0] for row in found.values()}
+    assert kinds == {"exact", "upper bound", "lower bound", "estimate"}
+
+
+def blocked(folder: Path) -> dict[str, Path]:
+    (folder / "file").write_text("occupied")
+    return {"is a file": folder / "file", "cannot be written": folder / "file" / "below"}
+
+
+@pytest.mark.parametrize("words", ["is a file", "cannot be written"])
+def test_a_bad_folder_ends_in_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str):
+    out = blocked(tmp_path)[words]
+    assert demo.main(["--out", str(out)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert re.fullmatch(rf"--out {re.escape(str(out))} {words}.*; name .*folder.*\.\n", said.err)
+    assert (tmp_path / "file").read_text() == "occupied"
+
+
+def test_a_folder_without_permission_ends_in_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    assert demo.main(["--out", str(tmp_path)]) == 2
+    assert "cannot be written (Permission denied); name another folder." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seed", ["-1", str(2**63)])
+def test_a_seed_out_of_range_ends_in_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: str):
+    assert demo.main(["--out", str(tmp_path), "--seed", seed]) == 2
+    assert capsys.readouterr().err == f"--seed must lie in [0, 2^63), got {seed}.\n"
+
+
+def test_without_a_folder_there_is_a_usage(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as end:
+        demo.main([])
+    assert end.value.code == 2
+    assert "--out" in capsys.readouterr().err
+
+
+def test_a_missing_extra_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    # None in sys.modules is how Python marks a module that cannot be imported.
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    assert demo.main(["--out", str(tmp_path)]) == 2
+    assert "needs rich.console" in capsys.readouterr().err
