@@ -71,7 +71,7 @@ def test_more_methods_than_looks_are_refused(tmp_path: Path):
 
 
 def test_the_style_is_put_back(tmp_path: Path):
-    before = dict(mpl.rcParams)
+    before: dict[str, object] = dict(mpl.rcParams)  # pyright: ignore[reportAssignmentType]
     draw(tmp_path / "figure")
     assert dict(mpl.rcParams) == before
     assert any(before[key] != value for key, value in style().items())

@@ -28,9 +28,9 @@ class Symbol:
     Stride has become more columns (the phases of the input), dilation has been divided out, padding has become the
     `torus` (one size per axis) and the `gain`. For the operator A behind it,
         ||A|| <= gain max_{w on the torus grid} ||E(w)|| <= gain sup_w ||E(w)||,
-    the first an equality where `exact`. `section` is the larger number of positions, of inputs or outputs, where A is a finite
-    section of the convolution on the whole lattice (zero padding), None where it wraps around. The kernel has shape
-    (*batch, groups, rows, cols, *taps): a batch of kernels of one geometry is evaluated at once.
+    the first an equality where `exact`. `section` is the number of positions, the larger of inputs' and outputs', where
+    A is a finite section of the convolution on the whole lattice (zero padding), None where it wraps around. The kernel
+    has shape (*batch, groups, rows, cols, *taps): a batch of kernels of one geometry is evaluated at once.
     """
 
     kernel: Inexact[Tensor, "..."]

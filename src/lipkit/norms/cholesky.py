@@ -70,24 +70,20 @@ class Cholesky(BlockNorm):
 
     def _prove(self, gram: Tensor, guess: Guess) -> Tensor:
         """For each batch entry a number >= the largest eigenvalue of all its blocks; t rises until it is proven."""
-        proven = torch.zeros_like(guess.value)
         largest = torch.linalg.vector_norm(torch.diagonal(gram, dim1=-2, dim2=-1), ord=math.inf, dim=(-2, -1))
-        # The largest diagonal entry is a Rayleigh quotient too; where it is zero the matrix is.
+        # The largest diagonal entry is a Rayleigh quotient too; where it is zero the matrix is, and any t > 0 will do.
         base = torch.maximum(guess.value, largest)
-        todo = largest.nonzero().flatten()
-        relative = self.rtol
-        while len(todo):
+        base = torch.where(largest > 0, base, 1.0)
+        relative, square = self.rtol, base * (1 + self.rtol) ** 2
+        proven = _dominates(gram, square, self.rtol)
+        # Only now wait for the device: so far everything was queued, and usually this was all.
+        while len(todo := torch.isinf(proven).nonzero().flatten()):
+            relative = 2 * relative
             if not relative < 1e6:
                 raise NotProvenError("The Cholesky proof failed even far above the Lanczos value; use SVD instead.")
-            some = gram if len(todo) == len(gram) else gram[todo]
-            square = base[todo] * (1 + relative) ** 2
-            if relative > self.rtol:
-                square = torch.maximum(square, guess.likely[todo])
-            bound = _dominates(some, square, self.rtol)
-            proven[todo] = bound
-            todo = todo[torch.isinf(bound)]
-            relative = 2 * relative
-        return proven
+            square = torch.maximum(base * (1 + relative) ** 2, guess.likely)
+            proven[todo] = _dominates(gram[todo], square[todo], self.rtol)
+        return torch.where(largest > 0, proven, 0.0)
 
 
 def _dominates(gram: Tensor, square: Tensor, rtol: float) -> Tensor:

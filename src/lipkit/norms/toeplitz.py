@@ -25,7 +25,7 @@ class Toeplitz(Norm):
 
     After `steps` products K has (taps - 1) 2^steps + 1 taps an axis and symbol (E* E)^(2^(steps - 1)), so
         sup_w ||E(w)||^(2^steps) <= max_i sum_{j, a} |K_ija|,
-    and under zero padding on m positions (the larger side) also <= (m sum |K|^2)^(1/2). The smaller of the two is taken.
+    and under zero padding on m positions (the larger side) also <= (m sum |K|^2)^(1/2); the smaller is taken.
 
     Guarantee: UPPER for every padding, stride (through phases) and size; the limit is the supremum of the symbol, the
     excess O(2^-steps). Cost: real arithmetic only, but 2^axes times the memory a step. Gradient: of the returned value.
