@@ -64,11 +64,14 @@ def supremum(op: Conv, points: int = 48, steps: int = 400) -> float:
     return math.sqrt(best)
 
 
-def beside(module: ModuleType, ops: list[Conv], n_iter: int, toeplitz: bool) -> list[Tensor]:
+def beside(module: ModuleType, ops: list[Conv], n_iter: int, toeplitz: bool, dtype: torch.dtype) -> list[Tensor]:
     """Another implementation's bounds on the same kernels."""
+    kernels = [op.weight.to(dtype) for op in ops]
     if toeplitz:
-        return [module.compute_delattre2024(op.weight, n_iter=n_iter, return_time=False) for op in ops]
-    return [module.compute_delattre2023(op.weight, n=op.spatial[0], n_iter=n_iter, return_time=False) for op in ops]
+        return [module.compute_delattre2024(kernel, n_iter=n_iter, return_time=False) for kernel in kernels]
+    sizes = [op.spatial[0] for op in ops]
+    found = zip(kernels, sizes, strict=True)
+    return [module.compute_delattre2023(kernel, n=n, n_iter=n_iter, return_time=False) for kernel, n in found]
 
 
 def loaded(path: Path) -> ModuleType:
@@ -116,9 +119,9 @@ def table(ops: list[Conv], steps: int, svd: bool, other: ModuleType | None) -> N
     if svd:
         row("FFT + full SVD, float32", *best_of(lambda: [fft_svd(op) for op in ops], repeats=1))
     if other is not None:
-        for n_iter, toeplitz in ((6, False), (7, False), (4, True)):
-            name = f"beside: {'filter Gram' if toeplitz else 'Gram on the input grid'}, {n_iter} steps, float32"
-            row(name, *best_of(lambda n=n_iter, t=toeplitz: beside(other, ops, n, t)))
+        for n_iter, toeplitz, dtype in ((6, False, torch.float32), (6, False, torch.float64), (4, True, torch.float32)):
+            name = f"beside: {'filter Gram' if toeplitz else 'Gram on the input grid'}, {n_iter} steps, {dtype}"
+            row(name, *best_of(lambda n=n_iter, t=toeplitz, d=dtype: beside(other, ops, n, t, d)))
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def by_lanczos(gram: Inexact[Tensor, "batch blocks n n"], steps: int, rtol: floa
         done=lambda k: k.within(rtol, delta, noise),
         record=True,
     )
-    vectors = krylov.ritz()[1].reshape(batch, blocks, n)
+    vectors = krylov.ritz().reshape(batch, blocks, n)
     return _best(gram, vectors, krylov.upper(delta, noise))
 
 

@@ -25,20 +25,19 @@ _STAGE = 63
 class Krylov:
     """k steps of Lanczos on positive semidefinite maps G, for a batch of starts.
 
-    T = tridiag(offdiag, diag, offdiag) with `offdiag` including the last, k-th coefficient; `basis` holds k unit
-    vectors. In terms of A this is the one-sided Golub-Kahan process: diag and offdiag are its alpha_j^2 + beta_{j-1}^2
-    and alpha_j beta_j.
+    T = tridiag(offdiag, diag, offdiag) with `offdiag` including the last, k-th coefficient; `basis` holds unit vectors.
+    In terms of A this is the one-sided Golub-Kahan process: diag and offdiag are its alpha_j^2 + beta_{j-1}^2 and
+    alpha_j beta_j.
     """
 
-    diag: Float[Tensor, "batch k"]
-    offdiag: Float[Tensor, "batch k"]
+    diag: np.ndarray
+    offdiag: np.ndarray
     basis: Inexact[Tensor, "batch k n"]
 
-    def ritz(self) -> tuple[Float[Tensor, " batch"], Inexact[Tensor, "batch n"]]:
-        """The largest Ritz value of G (from below) and its unit vector."""
-        values, vectors = self._top()
-        top = torch.from_numpy(vectors).to(self.basis)
-        return torch.from_numpy(values).to(self.diag.device), (top.unsqueeze(1) @ self.basis).squeeze(1)
+    def ritz(self) -> Inexact[Tensor, "batch n"]:
+        """The unit vector of the largest Ritz value of G."""
+        top = torch.from_numpy(self._top()[1]).to(self.basis)
+        return (top.unsqueeze(1) @ self.basis).squeeze(1)
 
     def upper(self, delta: float, noise: float) -> Float[Tensor, " batch"]:
         """The a-posteriori upper bound of the largest eigenvalue of G, given |<start, x_1>| >= delta.
@@ -47,33 +46,28 @@ class Krylov:
         largest Ritz value, so its root there bounds lambda_1, for every k at once. Coefficients below the rounding
         `noise` (relative to the Ritz value) are raised to it, which only raises the root, and end the recurrence.
         """
-        recurrence = _Recurrence.of(self, self._top()[0], noise)
-        low, high = np.full(len(self.diag), math.log(1e-17)), np.full(len(self.diag), math.log(1e18))
-        rows = np.arange(len(self.diag))
-        for _ in range(3):
-            grid = low[:, None] + (high - low)[:, None] * np.linspace(0, 1, 65)
-            enough = recurrence.mass(1 + np.exp(grid)) >= 1 / delta**2
-            enough[:, -1] = True
-            first = enough.argmax(1)
-            low, high = grid[rows, np.maximum(first - 1, 0)], grid[rows, first]
-        return torch.from_numpy(recurrence.ritz * (1 + np.exp(high))).to(self.diag.device)
+        ritz = self._top()[0]
+        found = [
+            value * (1 + _root(_Recurrence.of(a, b, value, noise), 1 / delta**2))
+            for a, b, value in zip(self.diag, self.offdiag, ritz.tolist(), strict=True)
+        ]
+        return torch.tensor(found, dtype=torch.float64, device=self.basis.device)
 
     def within(self, rtol: float, delta: float, noise: float) -> bool:
-        """Whether `upper` is at most (1 + rtol) times the largest Ritz value, for all starts; cheaper than it."""
-        recurrence = _Recurrence.of(self, self._top()[0], noise)
-        return all(recurrence.exceeds(row, 1 + rtol, 1 / delta**2) for row in range(len(self.diag)))
+        """Whether `upper` is at most (1 + rtol) times the largest Ritz value, for all starts; cheaper than `upper`."""
+        rows = zip(self.diag, self.offdiag, self._top()[0].tolist(), strict=True)
+        return all(_Recurrence.of(a, b, value, noise).reaches(1 + rtol, 1 / delta**2) for a, b, value in rows)
 
     def _top(self) -> tuple[np.ndarray, np.ndarray]:
-        diag, off = self.diag.cpu().numpy(), self.offdiag.cpu().numpy()
-        if not (np.isfinite(diag).all() and np.isfinite(off).all()):
+        if not (np.isfinite(self.diag).all() and np.isfinite(self.offdiag).all()):
             raise NonFiniteError(
                 "Lanczos met NaN or infinity: the operator's weights are not finite, or so large that A* A overflows; "
                 "repair or rescale them."
             )
-        last = diag.shape[1] - 1
+        last = self.diag.shape[1] - 1
         pairs = [
             scipy.linalg.eigh_tridiagonal(d, e[:last], select="i", select_range=(last, last))
-            for d, e in zip(diag, off, strict=True)
+            for d, e in zip(self.diag, self.offdiag, strict=True)
         ]
         return np.array([values[0] for values, _ in pairs]), np.array([vectors[:, 0] for _, vectors in pairs])
 
@@ -107,7 +101,8 @@ def lanczos(
             process.step(stage)
             replay = recorded(process.step, stage)
         if k % (8 if k <= 32 else 16) == 0 or k == steps:
-            state = Krylov(process.diag[:, :k], process.offdiag[:, :k], process.basis[:, :k])
+            diag, offdiag = process.coefficients[:, :, :k].cpu().numpy()
+            state = Krylov(diag, offdiag, process.basis[:, :k])
             if k == steps or done(state):
                 return state
     raise AssertionError("unreachable: steps >= 1")
@@ -123,8 +118,7 @@ class _Process:
         self.before = torch.zeros_like(self.now)
         self.basis = start.new_zeros(batch, steps + 1, n)
         self.basis[:, 0] = self.now
-        self.diag = torch.zeros(batch, steps, dtype=torch.float64, device=start.device)
-        self.offdiag = torch.zeros_like(self.diag)
+        self.coefficients = torch.zeros(2, batch, steps, dtype=torch.float64, device=start.device)
         self.length = torch.zeros_like(torch.linalg.vector_norm(start[:, :1], dim=1, keepdim=True))
         self.peak = torch.zeros_like(self.length)
         self.count = torch.zeros(1, dtype=torch.int64, device=start.device)
@@ -146,8 +140,7 @@ class _Process:
         alive = self.length > self.noise * self.peak
         self.before.copy_(self.now)
         torch.mul(w, torch.where(alive, self.length.reciprocal(), 0.0), out=self.now)
-        self.diag.index_copy_(1, self.count, real.double())
-        self.offdiag.index_copy_(1, self.count, self.length.double())
+        self.coefficients.index_copy_(2, self.count, torch.stack([real, self.length]).double())
         self.count += 1
         self.basis.index_copy_(1, self.count, self.now.unsqueeze(1))
 
@@ -169,42 +162,35 @@ def generator(seed: int, device: torch.device) -> torch.Generator:
 @final
 @dataclass(frozen=True)
 class _Recurrence:
-    """The Lanczos polynomials p_j in units of the Ritz value, per start."""
+    """The Lanczos polynomials p_j of one start, in units of its Ritz value."""
 
-    ritz: np.ndarray
-    a: np.ndarray
-    b: np.ndarray
-    counts: np.ndarray
+    a: list[float]
+    b: list[float]
 
     @classmethod
-    def of(cls, krylov: Krylov, ritz: np.ndarray, noise: float) -> "_Recurrence":
-        scale = np.where(ritz > 0, ritz, 1.0)[:, None]
-        a, off = krylov.diag.cpu().numpy() / scale, krylov.offdiag.cpu().numpy() / scale
-        # Everything after a coefficient lost in rounding is noise: those steps do not count.
-        ended = np.cumsum(off <= noise, axis=1)
-        counts = np.concatenate([np.ones((len(a), 1), bool), ended[:, :-1] == 0], axis=1)
-        return cls(ritz, a, np.maximum(off, noise), counts)
+    def of(cls, diag: np.ndarray, offdiag: np.ndarray, ritz: float, noise: float) -> "_Recurrence":
+        a, b = (diag / (ritz or 1.0)).tolist(), (offdiag / (ritz or 1.0)).tolist()
+        # The first coefficient lost in rounding is the last that counts, raised to what rounding makes of it.
+        end = next((j + 1 for j, value in enumerate(b) if value <= noise), len(b))
+        return cls(a[:end], [max(value, noise) for value in b[:end]])
 
-    def mass(self, t: np.ndarray) -> np.ndarray:
-        """sum_j p_j(t)^2 for a grid of t per row, saturating far above any 1/delta^2."""
-        before, now, total = np.zeros_like(t), np.ones_like(t), np.ones_like(t)
-        previous = np.zeros((len(t), 1))
-        for j in range(self.a.shape[1]):
-            b = self.b[:, j, None]
-            after = ((t - self.a[:, j, None]) * now - previous * before) / b
-            before, now = now, np.clip(after, -1e120, 1e120)
-            previous = b
-            total = total + np.where(self.counts[:, j, None], now * now, 0.0)
-        return total
-
-    def exceeds(self, row: int, t: float, goal: float) -> bool:
-        """Whether `mass` at one t reaches `goal`; plain floats, since arrays of one element are slower."""
+    def reaches(self, t: float, goal: float) -> bool:
+        """Whether sum_j p_j(t)^2 >= goal; plain floats, because arrays of one element are slower."""
         before, now, total, previous = 0.0, 1.0, 1.0, 0.0
-        for a, b, counts in zip(self.a[row].tolist(), self.b[row].tolist(), self.counts[row].tolist(), strict=True):
+        for a, b in zip(self.a, self.b, strict=True):
             before, now = now, ((t - a) * now - previous * before) / b
             previous = b
-            if counts:
-                total += now * now
-            if total >= goal or not counts:
-                break
-        return total >= goal
+            total += now * now
+            # Stopping here also keeps the polynomials from overflowing: the sum only grows.
+            if total >= goal:
+                return True
+        return False
+
+
+def _root(recurrence: _Recurrence, goal: float) -> float:
+    """The least x, up to a tenth of a percent above, for which the sum at t = 1 + x reaches `goal`."""
+    low, high = math.log(1e-17), math.log(1e18)
+    while high - low > 1e-3:
+        middle = (low + high) / 2
+        low, high = (low, middle) if recurrence.reaches(1 + math.exp(middle), goal) else (middle, high)
+    return math.exp(high)

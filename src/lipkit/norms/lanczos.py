@@ -112,7 +112,7 @@ class Lanczos(Norm):
                 done=lambda k: k.within((1 + self.rtol) ** 2 - 1, delta, noise),
                 record=recordable(side),
             )
-            _, vector = krylov.ritz()
+            vector = krylov.ritz()
             upper = krylov.upper(delta, noise).sqrt() * (1 + 2 * noise) + noise * absolute * scale
             log_lower, left, right = lower_side(ops, frozen, vector, absolute, relative)
             log_upper = torch.maximum(log_up(upper, -scale.log2()), log_lower)
