@@ -45,7 +45,7 @@ def starts(n: int, count: int, complex_: bool = False) -> np.ndarray:
 
 
 def process(values: np.ndarray, start: np.ndarray) -> Coefficients:
-    """Lanczos as in a textbook, orthogonalised twice; coefficients lost in rounding end the sequence at 1e-14."""
+    """Lanczos as in a textbook, orthogonalised twice."""
     basis, diag, off = [start], [], []
     for _ in range(min(STEPS, len(values))):
         w = basis[-1] * values
@@ -59,13 +59,13 @@ def process(values: np.ndarray, start: np.ndarray) -> Coefficients:
 
 
 def mass(some: Coefficients, t: np.ndarray | float) -> np.ndarray:
-    """sum_j p_j(t)^2; what follows a lost coefficient does not count."""
+    """sum_j p_j(t)^2, up to the first coefficient lost in rounding."""
     before, now, previous = (np.full(len(some.diag), x) for x in (0.0, 1.0, 0.0))
     total, alive = np.ones(len(some.diag)), np.ones(len(some.diag), bool)
     for a, b in zip(some.diag.T, some.off.T, strict=True):
         before, now, previous = now, np.clip(((t - a) * now - previous * before) / b, -1e120, 1e120), b
-        total += np.where(alive, now**2, 0)
         alive &= b > 1e-12
+        total += np.where(alive, now**2, 0)
     return total
 
 

@@ -104,7 +104,7 @@ def convergence(curves: Sequence[Curve], title: str, limit: tuple[str, float], s
 def _draw(axes: "Axes", curve: Curve, look: tuple[str, Any, str]) -> None:
     colour, dash, marker = look
     # Zero has no logarithm; what is below the floor leaves the panel, far enough to take its marker along.
-    sizes = [max(distance, _FLOOR / 30) for distance in curve.distances]
+    sizes = [distance if distance >= _FLOOR else _FLOOR / 30 for distance in curve.distances]
     face = colour if curve.above else "white"
     axes.plot(curve.milliseconds, sizes, color=colour, ls=dash, marker=marker, mfc=face, label=curve.label)
 
