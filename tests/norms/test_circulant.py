@@ -124,8 +124,8 @@ def test_groups_are_blocks_and_the_gradient_goes_through_the_largest() -> None:
     op = Conv(weight, (4, 4), (1, 1), ((1, 1), (1, 1)), (1, 1), 2, Padding.CIRCULAR)
     alone = Conv(weight.detach()[2:], (4, 4), (1, 1), ((1, 1), (1, 1)), (1, 1), 1, Padding.CIRCULAR)
     bound = Circulant()(op)
-    assert bound.value == pytest.approx(norm(alone), rel=1e-12)
+    assert bound.value.item() == pytest.approx(norm(alone), rel=1e-12)
     (gradient,) = torch.autograd.grad(bound.value, weight)
     assert bool((gradient[:2] == 0).all())
     # A norm is homogeneous of degree one: <gradient, weight> = value.
-    assert float((gradient * weight).sum()) == pytest.approx(float(bound.value), rel=1e-11)
+    assert (gradient * weight).sum().item() == pytest.approx(bound.value.item(), rel=1e-11)

@@ -1,5 +1,6 @@
 """Gram iteration: Schatten norms, their rates, vectors and gradients, against closed forms and the dense SVD."""
 
+import itertools
 import math
 
 import numpy as np
@@ -70,7 +71,7 @@ def test_every_step_is_a_bound_and_no_worse_than_the_last(readout: Readout) -> N
         found = [value(matrix, steps, readout) for steps in range(1, 13)]
         assert found[-1] >= float(torch.linalg.svdvals(matrix)[0])
         # From one step to the next, rounding counted on the way may add n 2^-53 where the bound has converged.
-        assert all(after <= before * (1 + 1e-13) for before, after in zip(found, found[1:], strict=False))
+        assert all(after <= before * (1 + 1e-13) for before, after in itertools.pairwise(found))
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-30, 1.0, 1e30, 1e300])
@@ -99,7 +100,7 @@ def two_leading(ratio: float, n: int = 60, seed: int = 0) -> Tensor:
 def test_the_row_sum_converges_linearly_and_frobenius_faster(ratio: float) -> None:
     matrix = two_leading(ratio)
     rows = [value(matrix, steps, Readout.ROW_SUM) - 1 for steps in range(6, 12)]
-    for before, after in zip(rows, rows[1:], strict=False):
+    for before, after in itertools.pairwise(rows):
         # e_N = (row sum of the projector)^(2^-N) - 1: halved up to its square, which is below 2 percent here.
         assert after / before == pytest.approx(0.5, abs=0.02)
     steps = {0.6: 3, 0.8: 4}[ratio]

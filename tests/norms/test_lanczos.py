@@ -1,4 +1,4 @@
-"""Randomised Lanczos as a method: what it promises with and without fresh randomness, when it stops, what it refuses."""
+"""Randomised Lanczos: what it promises with and without fresh randomness, when it stops, what it refuses."""
 
 import math
 

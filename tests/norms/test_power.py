@@ -1,9 +1,10 @@
 """Power iteration: from below at every step, at the right rate, warm from where it stopped."""
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from geometries import operators
@@ -33,7 +34,7 @@ def test_from_below_and_never_falling(op: LinearOperator) -> None:
     truth = torch.linalg.svdvals(materialize(op)).max()
     values = [float(Power(steps)(op).value) for steps in (0, 1, 2, 4, 9)]
     # A converged value may fall by what is subtracted for rounding, n 2^-53 of the operator without signs.
-    assert all(after >= before - 1e-12 * (1 + float(truth)) for before, after in zip(values, values[1:], strict=False))
+    assert all(after >= before - 1e-12 * (1 + float(truth)) for before, after in itertools.pairwise(values))
     assert all(value <= truth * (1 + 150 * 2.0**-53) for value in values)
 
 
@@ -60,7 +61,7 @@ def test_the_sequential_form() -> None:
 def test_the_error_falls_by_the_fourth_power_of_the_gap() -> None:
     op = Dense(with_values([1.0, 0.8, 0.3]))
     errors = [1 - float(Power(steps)(op).value) for steps in (16, 17, 18, 19)]
-    for before, after in zip(errors, errors[1:], strict=False):
+    for before, after in itertools.pairwise(errors):
         # sigma_2/sigma_1 = 0.8: 0.4096 a step, once the error, 1e-6 here, is small beside 1.
         assert after / before == pytest.approx(0.8**4, rel=1e-3)
 

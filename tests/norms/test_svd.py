@@ -90,9 +90,8 @@ def test_a_wrong_decomposition_is_refused_or_repaired(
     monkeypatch.setattr(torch.linalg, "svd", faulty)
     try:
         bound = SVD()(Dense(matrix))
-    except NotProvenError as error:
+    except NotProvenError:
         assert size > 1e-2, "a small fault must not cost the bound"
-        assert "Cholesky or Gram" in str(error)
         return
     assert bound.lower is not None
     # The reference is off by n 2^-53 at most.

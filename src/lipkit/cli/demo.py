@@ -73,7 +73,7 @@ def layers(seed: int) -> list[Layer]:
             Layer("Conv2d 64 -> 64, 3x3", plain, (64, 28, 28)),
             Layer("the same, circular padding", ring, (64, 28, 28)),
             Layer("Conv2d 64, 3x3, depthwise", nn.Conv2d(64, 64, 3, padding=1, groups=64), (64, 28, 28)),
-            Layer("ConvTranspose2d 64 -> 32,\n4x4, stride 2", wider, (64, 14, 14)),
+            Layer("ConvTranspose2d 64 -> 32, 4x4, stride 2", wider, (64, 14, 14)),
             Layer("AvgPool2d 2x2", nn.AvgPool2d(2), (64, 28, 28)),
             Layer("BatchNorm2d, evaluation", norm, (64, 28, 28)),
         ]
@@ -88,7 +88,7 @@ def convolution(channels: int, size: int, seed: int) -> LinearOperator:
 
 def layer_table(seed: int) -> "Table":
     """Each layer with the bound `Auto` gives, its kind, and the lower bound that shows how much it can be off."""
-    headers = ("layer", "input", ">lower bound", ">bound", "kind", ">gap", "method, and why", ">ms")
+    headers = ("layer", "input", ">lower bound", ">bound", "kind", ">gap", ">ms", "+method, and why")
     table = _table("Norms of some layers, as Auto finds them", *headers)
     for layer in layers(seed):
         op = layer.op
@@ -103,8 +103,8 @@ def layer_table(seed: int) -> "Table":
             _digits(bound, bound.kind),
             _kind(bound),
             _gap(bound.value.item() / lower.value.item() - 1),
-            f"{type(chosen.method).__name__}: {chosen.why}",
             f"{milliseconds:.0f}",
+            f"{type(chosen.method).__name__}: {chosen.why}",
         )
     return table
 
@@ -234,18 +234,19 @@ def _lower(bound: Bound) -> Bound:
 
 
 def _table(title: str, *headers: str) -> "Table":
+    """An empty table; `>` in front of a header aligns to the right, `+` keeps room for a sentence."""
+    from rich import box
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
-    for i, header in enumerate(headers):
-        table.add_column(
-            header.removeprefix(">"), justify="right" if header.startswith(">") else "left", no_wrap=i == 0
-        )
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for header in headers:
+        justify = "right" if header.startswith(">") else "left"
+        table.add_column(header.strip(">+"), justify=justify, min_width=12 if header.startswith("+") else None)
     return table
 
 
 def _kind(bound: Bound) -> str:
-    sure = f",\nfails <= {bound.failure:.0e}" if bound.failure else ""
+    sure = f", fails <= {bound.failure:.0e}" if bound.failure else ""
     return f"[{_COLOURS[bound.kind]}]{bound.kind.value}[/]{sure}"
 
 

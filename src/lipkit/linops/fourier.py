@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipkit.errors import UnsupportedError
-from lipkit.linops._base import Adjoint, LinearOperator, Scaled, Shape
+from lipkit.linops._base import Adjoint, Compose, LinearOperator, Scaled, Shape
 from lipkit.linops.conv import Conv
 from lipkit.linops.conv_transpose import ConvTranspose
+from lipkit.linops.index import Permute, Reshape
 from lipkit.linops.padding import Padding, copies
 from lipkit.linops.pool import AvgPool
 
@@ -96,9 +97,7 @@ def _points(grid: Shape, every: bool) -> Tensor:
 @singledispatch
 def symbol(op: LinearOperator) -> Symbol:
     """The symbol of a convolution-like operator; UnsupportedError for anything else."""
-    raise UnsupportedError(
-        f"{op} is not a convolution, so it has no symbol; use SVD, Cholesky or Gram if it is small, Lanczos otherwise."
-    )
+    raise _unsupported(op)
 
 
 @symbol.register(Conv)
@@ -128,6 +127,28 @@ def _adjoint(op: Adjoint) -> Symbol:
 def _scaled(op: Scaled) -> Symbol:
     inner = symbol(op.inner)
     return replace(inner, kernel=op.factor * inner.kernel)
+
+
+@symbol.register(Compose)
+def _compose(op: Compose) -> Symbol:
+    # Rearranging entries before or after changes no singular value.
+    if _rearranges(op.outer):
+        return symbol(op.inner)
+    if _rearranges(op.inner):
+        return symbol(op.outer)
+    raise _unsupported(op)
+
+
+def _rearranges(op: LinearOperator) -> bool:
+    if isinstance(op, Compose):
+        return _rearranges(op.outer) and _rearranges(op.inner)
+    return isinstance(op, (Reshape, Permute))
+
+
+def _unsupported(op: LinearOperator) -> UnsupportedError:
+    return UnsupportedError(
+        f"{op} is not a convolution, so it has no symbol; use SVD, Cholesky or Gram if it is small, Lanczos otherwise."
+    )
 
 
 @final

@@ -36,4 +36,6 @@ class Circulant(Norm):
     def _batch(self, ops: Sequence[LinearOperator], state: Tensor | None) -> list[Bound]:
         refuse_state(self, state)
         first, kernels = symbols(ops)
-        return over_grid(self, first, kernels, self.inner, first.torus, 1.0, first.exact)
+        # With a single tap the symbol is constant along that axis.
+        grid = tuple(n if taps > 1 else 1 for n, taps in zip(first.torus, first.taps, strict=True))
+        return over_grid(self, first, kernels, self.inner, grid, 1.0, first.exact)
