@@ -22,68 +22,31 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from lipkit import linops, norms
 from lipkit.bound import Bound, Kind
 from lipkit.errors import ArgumentError, ShapeError, UnsupportedError
-from lipkit.linops import (
-    AvgPool,
-    BatchNorm,
-    BlockColumn,
-    BlockDiagonal,
-    BlockRow,
-    Conv,
-    ConvTranspose,
-    Dense,
-    Diagonal,
-    Index,
-    LinearOperator,
-    Padding,
-    Permute,
-    Reshape,
-    Shape,
-    magnitude,
-    materialize,
-    pad,
-)
-from lipkit.norms import (
-    SVD,
-    Auto,
-    Cholesky,
-    Circulant,
-    FantasticFour,
-    Frobenius,
-    Gram,
-    KernelIsometry,
-    Lanczos,
-    LipGrid,
-    Mixed,
-    Monomial,
-    NearIsometry,
-    Norm,
-    Power,
-    Readout,
-    SmallGrid,
-    Toeplitz,
-)
+from lipkit.linops import LinearOperator, Padding, Shape
+from lipkit.norms import SVD, Cholesky, Gram, Norm
 
-CHEAP: tuple[Norm, ...] = (SVD(), Circulant(), KernelIsometry(), Monomial())
+CHEAP: tuple[Norm, ...] = (SVD(), norms.Circulant(), norms.KernelIsometry(), norms.Monomial())
 IN_TURN: tuple[Norm, ...] = (
-    Auto(),
+    norms.Auto(),
     Cholesky(),
     Cholesky(rtol=1e-2, steps=5),
-    Circulant(Gram(4)),
-    FantasticFour(),
-    Frobenius(),
+    norms.Circulant(Gram(4)),
+    norms.FantasticFour(),
+    norms.Frobenius(),
     Gram(),
-    Gram(3, Readout.ROW_SUM),
-    Lanczos(steps=30),
-    LipGrid(10),
-    Mixed(2, 2),
-    NearIsometry(),
-    Power(steps=10),
-    SmallGrid(),
-    SmallGrid(rtol=0.3, inner=SVD()),
-    Toeplitz(steps=1),
-    Toeplitz(),
+    Gram(3, norms.Readout.ROW_SUM),
+    norms.Lanczos(steps=30),
+    norms.LipGrid(10),
+    norms.Mixed(2, 2),
+    norms.NearIsometry(),
+    norms.Power(steps=10),
+    norms.SmallGrid(),
+    norms.SmallGrid(rtol=0.3, inner=SVD()),
+    norms.Toeplitz(steps=1),
+    norms.Toeplitz(),
 )
 AT_ONCE = 6
 LARGEST = 120
@@ -140,7 +103,7 @@ class Draw:
 
 def matrix(draw: Draw) -> LinearOperator:
     """Square, tall and wide ones."""
-    return Dense(draw.tensor(draw.shape(2, draw.pick((3, 12, 40)))))
+    return linops.Dense(draw.tensor(draw.shape(2, draw.pick((3, 12, 40)))))
 
 
 def sides(draw: Draw, size: int, mode: Padding) -> tuple[int, int]:
@@ -159,7 +122,7 @@ def conv(draw: Draw) -> LinearOperator:
     c_out, c_in = draw.shape(2, 3)
     padding = tuple(sides(draw, n, mode) for n in spatial)
     weight = draw.tensor((groups * c_out, c_in, *kernel))
-    return Conv(weight, spatial, draw.shape(rank, 3), padding, draw.shape(rank, 2), groups, mode)
+    return linops.Conv(weight, spatial, draw.shape(rank, 3), padding, draw.shape(rank, 2), groups, mode)
 
 
 def conv_transpose(draw: Draw) -> LinearOperator:
@@ -169,14 +132,16 @@ def conv_transpose(draw: Draw) -> LinearOperator:
     c_in, c_out = draw.shape(2, 2)
     padding = tuple(draw.integer(0, 2) for _ in range(rank))
     weight, spatial = draw.tensor((groups * c_in, c_out, *kernel)), draw.shape(rank, 5)
-    return ConvTranspose(weight, spatial, draw.shape(rank, 3), padding, (0,) * rank, draw.shape(rank, 2), groups)
+    return linops.ConvTranspose(weight, spatial, draw.shape(rank, 3), padding, (0,) * rank, draw.shape(rank, 2), groups)
 
 
 def pool(draw: Draw) -> LinearOperator:
     """Overlapping and disjoint windows."""
     rank = draw.integer(1, 2)
     kernel, padding = draw.shape(rank, 3), tuple(draw.integer(0, 1) for _ in range(rank))
-    return AvgPool(draw.integer(1, 3), draw.shape(rank, 7), kernel, draw.shape(rank, 3), padding, math.prod(kernel))
+    return linops.AvgPool(
+        draw.integer(1, 3), draw.shape(rank, 7), kernel, draw.shape(rank, 3), padding, math.prod(kernel)
+    )
 
 
 def monomial(draw: Draw) -> LinearOperator:
@@ -184,23 +149,23 @@ def monomial(draw: Draw) -> LinearOperator:
     shape = draw.shape(draw.integer(1, 3), 4)
     kind = draw.pick(("diagonal", "batch norm", "permute", "gather", "pad"))
     if kind == "diagonal":
-        return Diagonal(draw.tensor(shape), shape)
+        return linops.Diagonal(draw.tensor(shape), shape)
     if kind == "batch norm":
-        return BatchNorm(draw.gaussian(shape[:1]), draw.gaussian(shape[:1]).square(), 1e-5, shape)
+        return linops.BatchNorm(draw.gaussian(shape[:1]), draw.gaussian(shape[:1]).square(), 1e-5, shape)
     if kind == "permute":
-        return Permute(shape, tuple(reversed(range(len(shape)))))
+        return linops.Permute(shape, tuple(reversed(range(len(shape)))))
     if kind == "pad":
         mode = draw.pick(list(Padding))
-        return pad(shape, (sides(draw, shape[-1], mode),), mode)
+        return linops.pad(shape, (sides(draw, shape[-1], mode),), mode)
     target = draw.shape(2, 4)
     index = torch.tensor([draw.integer(-1, math.prod(shape) - 1) for _ in range(math.prod(target))])
-    return Index(index.reshape(target), shape)
+    return linops.Index(index.reshape(target), shape)
 
 
 def between(draw: Draw, source: Shape, target: Shape) -> LinearOperator:
     """A matrix between two shapes."""
-    flat = Dense(draw.tensor((math.prod(target), math.prod(source))))
-    return Reshape(flat.out_shape, target) @ flat @ Reshape(source, flat.in_shape)
+    flat = linops.Dense(draw.tensor((math.prod(target), math.prod(source))))
+    return linops.Reshape(flat.out_shape, target) @ flat @ linops.Reshape(source, flat.in_shape)
 
 
 def composite(draw: Draw) -> LinearOperator:
@@ -217,11 +182,11 @@ def composite(draw: Draw) -> LinearOperator:
         case 3:
             return first + second
         case 4:
-            return BlockRow((first, second))
+            return linops.BlockRow((first, second))
         case 5:
-            return BlockColumn((first, second))
+            return linops.BlockColumn((first, second))
         case _:
-            return BlockDiagonal((first, second))
+            return linops.BlockDiagonal((first, second))
 
 
 LEAVES: tuple[Callable[[Draw], LinearOperator], ...] = (matrix, conv, conv, conv_transpose, pool, monomial)
@@ -271,9 +236,9 @@ def faults(bound: Bound, truth: float, size: float, n: int) -> list[str]:
 
 def check(op: LinearOperator, methods: tuple[Norm, ...], tallies: dict[Norm, Tally]) -> list[str]:
     """Run the methods that cover the operator; what is false, in words."""
-    dense = materialize(op.to(torch.float64))
+    dense = linops.materialize(op.to(torch.float64))
     truth = float(torch.linalg.svdvals(dense).max())
-    parts = magnitude(op)
+    parts = linops.magnitude(op)
     size = float(parts.absolute) + parts.relative * truth
     found: list[str] = []
     for method in methods:

@@ -21,6 +21,8 @@ from lipkit.linops import (
     Diagonal,
     LinearOperator,
     Padding,
+    Permute,
+    Reshape,
     Scaled,
     Shape,
     Symbol,
@@ -95,6 +97,20 @@ def test_adjoints_and_multiples(op: Conv, factor: Tensor) -> None:
     # One rounding for each tap.
     assert on_torus(symbol(Scaled(factor, op))) == pytest.approx(float(factor.abs()) * on_torus(plain), rel=1e-14)
     assert symbol(op.T).exact is plain.exact
+
+
+def test_rearrangements_change_nothing() -> None:
+    weight = torch.randn(2, 3, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    op = Conv(weight, (4, 5), (1, 1), ((1, 0), (0, 1)), (1, 1), 1, Padding.CIRCULAR)
+    flat, turned = Reshape(op.out_shape, (op.out_size,)), Permute((5, 3, 4), (1, 2, 0))
+    for some in (flat @ op, op @ turned, flat @ (op @ turned), (flat @ op).T, flat @ (2.0 * op) @ turned):
+        found = symbol(some)
+        assert found.exact
+        # The same blocks; a decomposition of 6 unknowns and one of 60.
+        assert on_torus(found) == pytest.approx(norm(some), rel=1e-12)
+    for other in (op.T @ op, Diagonal(torch.ones(2, 1, 1), op.out_shape) @ op):
+        with pytest.raises(UnsupportedError, match="not a convolution"):
+            symbol(other)
 
 
 def test_a_whole_circle_is_exact_and_a_part_of_it_is_not() -> None:

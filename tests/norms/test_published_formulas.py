@@ -103,7 +103,7 @@ def test_orthogonal_on_one_torus_is_not_orthogonal_on_all() -> None:
     """n = k = 3: a unimodular transform at the nine points of the torus, and a norm of 1.63 under zero padding."""
     transform = torch.ones(3, 3, dtype=torch.complex128)
     for (i, j), sixths in (((0, 1), 1), ((1, 0), 1), ((1, 1), 2)):
-        transform[i, j] = complex(math.cos(math.pi * sixths / 3), math.sin(math.pi * sixths / 3))
+        transform[i, j] = torch.exp(torch.tensor(1j * math.pi * sixths / 3, dtype=torch.complex128))
         transform[-i % 3, -j % 3] = transform[i, j].conj()
     kernel = torch.fft.ifft2(transform).real[None, None]
     circular = materialize(conv(kernel, 3, Padding.CIRCULAR))

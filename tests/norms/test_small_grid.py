@@ -66,8 +66,8 @@ def test_the_factor_is_attained(taps: int) -> None:
     assert 1 / float(on_grid) == pytest.approx(between(degree, points), rel=1e-12)
     # The kernel e^(i d w) cos(d (w - peak)) has two taps, both ends; in complex numbers it is a convolution.
     weight = torch.zeros(1, 1, taps, dtype=torch.complex128)
-    end = 0.5 * complex(math.cos(degree * peak), math.sin(degree * peak))
-    weight[..., 0], weight[..., -1] = end.conjugate(), end
+    end = 0.5 * torch.exp(torch.tensor(1j * degree * peak, dtype=torch.complex128))
+    weight[..., 0], weight[..., -1] = end.conj(), end
     bound = SmallGrid(0.2, SVD())(conv(weight, 500)).value
     assert bound == pytest.approx(1, rel=1e-11)
 

@@ -1,5 +1,6 @@
 """The proven SVD: exact on matrices whose norm is known exactly, and true whatever the library returns."""
 
+from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
@@ -62,9 +63,9 @@ def rotated(v: Tensor, angle: float) -> Tensor:
     return v @ torch.linalg.matrix_exp(angle * (skew - skew.mH))
 
 
-WRONG = {
+WRONG: dict[str, Callable[[Tensor, float], Tensor]] = {
     "rotated": rotated,
-    "noisy": lambda v, size: v + size * gaussian(*v.shape[-2:], 8).to(v.dtype),
+    "noisy": lambda v, size: v + size * gaussian(v.shape[-2], v.shape[-1], 8).to(v.dtype),
     "shrunk": lambda v, size: v * (1 - size),
     "grown": lambda v, size: v * (1 + size),
     "first lost": lambda v, size: torch.cat([v[..., :1] * (1 - size), v[..., 1:]], -1),

@@ -6,7 +6,7 @@ from typing import final
 from jaxtyping import Inexact
 from torch import Tensor
 
-from lipkit.errors import ShapeError
+from lipkit.errors import ArgumentError, ShapeError
 from lipkit.linops._base import LinearOperator, Shape
 from lipkit.linops._promotion import promoted
 
@@ -21,6 +21,8 @@ class Dense(LinearOperator):
     def __post_init__(self) -> None:
         if self.weight.ndim != 2:
             raise ShapeError(f"Dense needs a matrix, got a weight of shape {tuple(self.weight.shape)}.")
+        if not (self.weight.is_floating_point() or self.weight.is_complex()):
+            raise ArgumentError(f"Dense needs floating-point weights, got {self.weight.dtype}; convert them first.")
 
     @property
     def in_shape(self) -> Shape:

@@ -126,7 +126,7 @@ def _adjoint(op: Adjoint) -> Symbol:
 @symbol.register(Scaled)
 def _scaled(op: Scaled) -> Symbol:
     inner = symbol(op.inner)
-    return replace(inner, kernel=op.factor * inner.kernel)
+    return replace(inner, kernel=op.factor.to(inner.kernel.device) * inner.kernel)
 
 
 @symbol.register(Compose)
@@ -215,7 +215,7 @@ def _symbol(
     return Symbol(
         kernel,
         tuple(axis.torus for axis in axes),
-        math.sqrt(math.prod(axis.copies for axis in axes)) * (1 + 4 * _UNIT),
+        math.sqrt(math.prod(axis.copies for axis in axes)) * (1 + 16 * _UNIT),
         all(axis.exact for axis in axes),
         math.prod(axis.section for axis in axes) if mode is not Padding.CIRCULAR else None,
     )

@@ -18,10 +18,10 @@ def materialize(op: LinearOperator, limit: int = 2**27) -> Inexact[Tensor, "out 
     """The matrix of the operator between flattened tensors, in its dtype, differentiable in its tensors.
 
     Cost: the operator (or its adjoint, whichever side is smaller) applied to the identity, and out * in entries, of
-    which `limit` are allowed.
+    which `limit` are allowed; a `Dense` already is its matrix.
     """
     entries = op.in_size * op.out_size
-    if entries > limit:
+    if entries > limit and not isinstance(op, Dense):
         raise TooLargeError(
             f"The matrix of {op} would have {op.out_size} x {op.in_size} = {entries} entries, the limit is {limit}; "
             f"use the matrix-free Lanczos, or raise the limit."

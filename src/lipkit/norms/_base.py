@@ -1,8 +1,9 @@
 """What a norm method is: a frozen dataclass that turns operators into bounds."""
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -11,9 +12,14 @@ from jaxtyping import Float, Inexact, Int
 from torch import Tensor
 
 from lipkit.bound import Bound, Kind, Witness
-from lipkit.errors import ArgumentError, UnsupportedError
+from lipkit.errors import ArgumentError, NonFiniteError, UnsupportedError
 from lipkit.linops import Dense, LinearOperator, depth, magnitude, materialize, signature
 from lipkit.norms._rounding import product_error, widened
+
+# How far an EXACT value may lie above the truth, relatively.
+_EXACT = 1e-6
+# Products of weights beyond 2^900 or below 2^-900 may leave the range of float64 on the way.
+_RANGE = 900.0
 
 
 class Norm(ABC):
@@ -91,10 +97,13 @@ class BlockNorm(Norm):
         if matrices.requires_grad:
             gradient = self.attached(matrices, enclosure)
             log_upper = log_upper + torch.where(torch.isfinite(gradient), gradient - gradient.detach(), 0.0)
+        # Where rounding while the matrix was written out is no longer negligible, the number is only a bound.
+        close = (log_upper.detach() - log_lower < _EXACT).tolist()
+        zero = torch.isneginf(log_upper.detach()).tolist()
         return [
             Bound(
                 log_upper[i],
-                self.kind,
+                self.kind if close[i] or zero[i] else Kind.UPPER,
                 self,
                 lower=Bound(log_lower[i], Kind.LOWER, self),
                 witness=Witness(enclosure.left[i].reshape(op.out_shape), enclosure.right[i].reshape(op.in_shape)),
@@ -123,13 +132,16 @@ def positive_int(name: str, value: int, least: int = 1) -> None:
         raise ArgumentError(f"{name} must be an integer >= {least}, got {value}.")
 
 
-def _plain_arithmetic() -> AbstractContextManager[None]:
-    """Convolutions by torch's own matrix products instead of cuDNN.
+@contextmanager
+def _plain_arithmetic() -> Iterator[None]:
+    """Convolutions by torch's own matrix products instead of cuDNN, and no automatic casts to half precision.
 
     In float64 those are 3 to 12 times faster on a GPU (docs/benchmarks.md), and their sums are plain sums, as the
     rounding analysis assumes: no transforms.
     """
-    return torch.backends.cudnn.flags(enabled=False)
+    on_gpu = torch.autocast("cuda", enabled=False) if torch.cuda.is_available() else nullcontext()
+    with torch.backends.cudnn.flags(enabled=False), torch.autocast("cpu", enabled=False), on_gpu:
+        yield
 
 
 def _checked(op: LinearOperator) -> LinearOperator:
@@ -140,4 +152,12 @@ def _checked(op: LinearOperator) -> LinearOperator:
         )
     if op.in_size == 0 or op.out_size == 0:
         raise ArgumentError(f"{op} is empty, so it has no norm.")
+    weights = [t.detach() for t in op.tensors() if (t.is_floating_point() or t.is_complex()) and t.numel()]
+    if len(weights) > 1:
+        # Zero and non-finite weights are another matter, and are met elsewhere.
+        sizes = [size for size in (float(t.abs().max()) for t in weights) if 0 < size < math.inf]
+        if sum(abs(math.log2(size)) for size in sizes) > _RANGE:
+            raise NonFiniteError(
+                f"{op} multiplies weights so large or so small that products may leave the range of float64; rescale."
+            )
     return op

@@ -10,7 +10,7 @@ from torch import Tensor
 from lipkit.bound import Bound, Kind, outward
 from lipkit.linops import LinearOperator, Shape, Symbol, symbol
 from lipkit.norms._base import BlockNorm, Enclosure, Norm
-from lipkit.norms._rounding import gamma, widened
+from lipkit.norms._rounding import gamma, log_down, log_up, normalised, widened
 
 # Complex numbers of the symbol held at once; a gibibyte and a few copies of it.
 _CHUNK = 2**26
@@ -31,12 +31,14 @@ def over_grid(
     enclosure is a lower bound too. Only the block that carries the maximum is differentiated: memory does not grow with
     the grid.
     """
+    kernels, exponent = normalised(kernels, method)
     with torch.no_grad():
         enclosure, point, group = _largest(first, kernels.detach(), inner, grid)
         error = replace(first, kernel=kernels).error()
-        gain = math.log(first.gain * factor * (1 + gamma(8)))
-        log_upper = outward(widened(enclosure.log_upper, error, Kind.UPPER) + gain, Kind.UPPER)
-        log_lower = outward(widened(enclosure.log_lower, error, Kind.LOWER) + gain, Kind.LOWER)
+        gain, least = (math.log(first.gain * factor * (1 + slack)) for slack in (gamma(16), -gamma(32)))
+        scale = log_up(torch.ones_like(exponent), exponent), log_down(torch.ones_like(exponent), exponent)
+        log_upper = outward(widened(enclosure.log_upper, error, Kind.UPPER) + gain + scale[0], Kind.UPPER)
+        log_lower = outward(widened(enclosure.log_lower, error, Kind.LOWER) + least + scale[1], Kind.LOWER)
     if kernels.requires_grad:
         blocks = torch.stack(
             [

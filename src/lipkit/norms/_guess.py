@@ -1,5 +1,6 @@
 """Good guesses of the largest eigenvalue of a block-diagonal Gram matrix, for others to prove."""
 
+import math
 from dataclasses import dataclass
 from typing import final
 
@@ -7,31 +8,34 @@ import torch
 from jaxtyping import Float, Inexact, Int
 from torch import Tensor
 
-from lipkit.norms._krylov import generator, lanczos, overlap_quantile
+from lipkit.norms._krylov import gaussian, lanczos, overlap_quantile
 
-# A guess may miss: a start that is unlucky one time in twenty costs a second attempt at the proof.
-_FAILURE = 0.05
-_SEED = 0
+# A guess may miss: a start that is unlucky one time in a thousand costs a second attempt at the proof.
+_FAILURE = 1e-3
 
 
 @final
 @dataclass(frozen=True)
 class Guess:
-    """A Rayleigh quotient (from below, up to rounding), a number likely above, and the quotient's block and vector."""
+    """A Rayleigh quotient (so from below, up to rounding), the block it comes from, and its vector."""
 
     value: Float[Tensor, " batch"]
-    likely: Float[Tensor, " batch"]
     block: Int[Tensor, " batch"]
     vector: Inexact[Tensor, "batch n"]
 
+    def replaced(self, rows: Int[Tensor, " some"], other: "Guess") -> "Guess":
+        """The same with the given rows taken from another guess."""
+        pairs = ((self.value, other.value), (self.block, other.block), (self.vector.to(other.vector), other.vector))
+        return Guess(*(mine.index_copy(0, rows, theirs) for mine, theirs in pairs))
 
-def by_lanczos(gram: Inexact[Tensor, "batch blocks n n"], steps: int, rtol: float) -> Guess:
+
+def by_lanczos(gram: Inexact[Tensor, "batch blocks n n"], steps: int, rtol: float, seed: int) -> Guess:
     """One Lanczos sequence over all blocks, as for the block-diagonal matrix, until it is likely within `rtol`."""
     batch, blocks, n, _ = gram.shape
     flat = gram.flatten(0, 1)
     noise = 64 * torch.finfo(gram.dtype).eps
     delta = overlap_quantile(blocks * n, _FAILURE, gram.is_complex())
-    draw = torch.randn(blocks * n, generator=generator(_SEED, gram.device), dtype=torch.float64, device=gram.device)
+    draw = gaussian(seed, (blocks * n,), gram)
     krylov = lanczos(
         lambda v: (flat @ v.reshape(-1, n, 1)).reshape(batch, -1),
         draw.to(gram.dtype).expand(batch, -1),
@@ -40,22 +44,18 @@ def by_lanczos(gram: Inexact[Tensor, "batch blocks n n"], steps: int, rtol: floa
         done=lambda k: k.within(rtol, delta, noise),
         record=True,
     )
-    vectors = krylov.ritz().reshape(batch, blocks, n)
-    return _best(gram, vectors, krylov.upper(delta, noise))
+    return _best(gram, krylov.ritz().reshape(batch, blocks, n))
 
 
 def by_squaring(gram: Inexact[Tensor, "batch blocks n n"], squarings: int) -> Guess:
     """The longest column of G^(2^squarings), computed in half precision: a few large products, made for tensor cores.
 
-    Complex matrices are squared as real ones of twice the side. Divided once by tr G^2 / tr G, which lies between the
-    mean and the largest eigenvalue, so that the powers stay within the range of bfloat16.
+    Complex matrices are squared as real ones of twice the side.
     """
     n = gram.shape[-1]
-    diagonal = torch.diagonal(gram, dim1=-2, dim2=-1).sum(-1)
-    trace = diagonal.real if gram.is_complex() else diagonal
     parts = torch.view_as_real(gram) if gram.is_complex() else gram.unsqueeze(-1)
-    scale = torch.linalg.vector_norm(parts, dim=(-3, -2, -1)) ** 2 / trace.clamp(min=1e-300)
-    small = (gram / scale.clamp(min=1e-300)[..., None, None]).flatten(0, 1)
+    scale = torch.linalg.vector_norm(parts, ord=math.inf, dim=(-3, -2, -1)).clamp(min=1e-300)
+    small = (gram / scale[..., None, None]).flatten(0, 1)
     if gram.is_complex():
         re, im = small.real.to(torch.bfloat16), small.imag.to(torch.bfloat16)
         power = torch.cat([torch.cat([re, -im], -1), torch.cat([im, re], -1)], -2)
@@ -63,21 +63,22 @@ def by_squaring(gram: Inexact[Tensor, "batch blocks n n"], squarings: int) -> Gu
         power = small.to(torch.bfloat16)
     for _ in range(squarings):
         power = power @ power
+        # Back to a largest entry of 1: bfloat16 ends at 3e38.
+        power = power / power.abs().amax((-2, -1), keepdim=True).clamp(min=1e-30)
     power = power[..., :n].float()
     longest = torch.linalg.vector_norm(power, dim=-2).argmax(-1)
     column = power[torch.arange(len(power), device=power.device), :, longest]
     vector = torch.complex(column[:, :n], column[:, n:]) if gram.is_complex() else column
-    vectors = vector.to(gram.dtype).view(*gram.shape[:2], n)
-    return _best(gram, vectors, torch.zeros(len(gram), dtype=torch.float64, device=gram.device))
+    return _best(gram, vector.to(gram.dtype).view(*gram.shape[:2], n))
 
 
-def _best(gram: Tensor, vectors: Tensor, likely: Tensor) -> Guess:
+def _best(gram: Tensor, vectors: Tensor) -> Guess:
     """The block whose vector has the largest Rayleigh quotient."""
     image = (gram @ vectors.unsqueeze(-1)).squeeze(-1)
     energy, size = (vectors.conj() * image).sum(-1), (vectors.conj() * vectors).sum(-1)
     if gram.is_complex():
         energy, size = energy.real, size.real
-    quotient = torch.where(size > 0, energy / torch.where(size > 0, size, 1.0), 0.0)
+    quotient = torch.where(size > 0, energy / torch.where(size > 0, size, 1.0), 0.0).nan_to_num(0.0)
     value, block = quotient.max(1)
     vector = vectors[torch.arange(len(vectors), device=vectors.device), block]
-    return Guess(value.to(torch.float64), likely, block, vector)
+    return Guess(value.to(torch.float64), block, vector)

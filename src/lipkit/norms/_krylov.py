@@ -89,9 +89,10 @@ def lanczos(
     """
     steps = min(steps, start.shape[1])
     process = _Process(gram, start, steps, noise)
+    record = record and start.is_cuda
     stage, replay = 0, process.step
     for k in range(1, steps + 1):
-        if not (record and start.is_cuda):
+        if not record:
             process.step(k)
         elif k <= stage:
             replay(stage)
@@ -99,9 +100,10 @@ def lanczos(
             # Recorded for one size of the basis at a time; its unwritten vectors are zero and change nothing.
             stage = min(k + _STAGE, steps + 1)
             process.step(stage)
-            replay = recorded(process.step, stage)
+            replay = recorded(process.step, stage, start.device)
         if k % (8 if k <= 32 else 16) == 0 or k == steps:
             diag, offdiag = process.coefficients[:, :, :k].cpu().numpy()
+            assert int(process.count) == k, "a recorded step was not replayed"
             state = Krylov(diag, offdiag, process.basis[:, :k])
             if k == steps or done(state):
                 return state
@@ -153,10 +155,16 @@ def overlap_quantile(n: int, failure: float, complex_: bool) -> float:
     return math.sqrt(float(scipy.special.betaincinv(*shape, failure)))
 
 
-def generator(seed: int, device: torch.device) -> torch.Generator:
-    """A stream of its own: hashed, so that a seed also used to draw weights gives unrelated numbers."""
-    digest = hashlib.sha256(f"lipkit.lanczos {seed}".encode()).digest()
-    return torch.Generator(device).manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+def gaussian(seed: int, shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """Standard normal numbers (complex where `like` is) in float64 from a seed of up to 128 bits.
+
+    torch's generator on the CPU keeps 32 bits of its seed: too few for a failure probability of 1e-9. The seed is
+    hashed, so that a seed also used to draw weights gives unrelated numbers.
+    """
+    digest = hashlib.sha256(f"lipkit start {seed}".encode()).digest()
+    source = np.random.Generator(np.random.PCG64(int.from_bytes(digest, "little")))
+    draw = torch.from_numpy(source.standard_normal((*shape, 2) if like.is_complex() else shape))
+    return (torch.view_as_complex(draw) if like.is_complex() else draw).to(like.device)
 
 
 @final
@@ -169,7 +177,9 @@ class _Recurrence:
 
     @classmethod
     def of(cls, diag: np.ndarray, offdiag: np.ndarray, ritz: float, noise: float) -> "_Recurrence":
-        a, b = (diag / (ritz or 1.0)).tolist(), (offdiag / (ritz or 1.0)).tolist()
+        # A Ritz value of rounding errors may be zero or negative; the norm is then in the slack added later.
+        unit = ritz if ritz > 0 else 1.0
+        a, b = (diag / unit).tolist(), (offdiag / unit).tolist()
         # The first coefficient lost in rounding is the last that counts, raised to what rounding makes of it.
         end = next((j + 1 for j, value in enumerate(b) if value <= noise), len(b))
         return cls(a[:end], [max(value, noise) for value in b[:end]])

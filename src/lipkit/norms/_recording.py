@@ -5,30 +5,49 @@ from dataclasses import fields
 
 import torch
 
-from lipkit.linops import Function, LinearOperator
+from lipkit.linops import (
+    Adjoint,
+    Compose,
+    Conv,
+    ConvTranspose,
+    Dense,
+    DenseStack,
+    Diagonal,
+    LinearOperator,
+    Padding,
+    Permute,
+    Reshape,
+    Sum,
+)
+
+# Operators that only launch kernels on their own tensors. Others may copy from the host, which a recording forbids.
+_RECORDABLE = (Adjoint, Compose, Conv, ConvTranspose, Dense, DenseStack, Diagonal, Permute, Reshape, Sum)
 
 
-def recorded(step: Callable[[int], None], argument: int) -> Callable[[int], None]:
+def recorded(step: Callable[[int], None], argument: int, device: torch.device) -> Callable[[int], None]:
     """`step(argument)` as one recorded CUDA graph; it must work on fixed buffers and must have run once before."""
-    graph, side, here = torch.cuda.CUDAGraph(), torch.cuda.Stream(), torch.cuda.current_stream()
-    side.wait_stream(here)
-    # Recorded by hand: torch's context manager empties the allocator's cache first, which costs more than it saves.
-    with torch.cuda.stream(side):
-        graph.capture_begin()
-        step(argument)
-        graph.capture_end()
-    here.wait_stream(side)
+    with torch.cuda.device(device):
+        graph, side, here = torch.cuda.CUDAGraph(), torch.cuda.Stream(), torch.cuda.current_stream()
+        side.wait_stream(here)
+        # Recorded by hand: torch's context manager empties the allocator's cache first, which costs more than it saves.
+        with torch.cuda.stream(side):
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                step(argument)
+            finally:
+                graph.capture_end()
+        here.wait_stream(side)
 
     def replay(_: int) -> None:
-        graph.replay()
+        with torch.cuda.device(device):
+            graph.replay()
 
     return replay
 
 
-def recordable(value: object) -> bool:
-    """Whether an operator is made of our own parts only; somebody's callable may not allow recording."""
-    if isinstance(value, Function):
+def recordable(op: LinearOperator) -> bool:
+    """Whether every part of the operator is known to allow recording."""
+    if not isinstance(op, _RECORDABLE) or (isinstance(op, Conv) and op.mode is not Padding.ZEROS):
         return False
-    if isinstance(value, LinearOperator):
-        return all(recordable(getattr(value, f.name)) for f in fields(value))  # pyright: ignore[reportArgumentType]
-    return not isinstance(value, tuple) or all(map(recordable, value))
+    parts = (getattr(op, f.name) for f in fields(op))
+    return all(recordable(part) for part in parts if isinstance(part, LinearOperator))

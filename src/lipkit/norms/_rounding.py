@@ -1,6 +1,6 @@
 """Rounding errors of float64 arithmetic, as proven bounds.
 
-Every norm is evaluated in float64 on numbers brought by powers of two to a largest entry between 2^-64 and 2^64, so
+Every norm is evaluated in float64 on numbers brought by powers of two to a largest entry between 2^-16 and 2^16, so
 nothing overflows and what underflows is far below one rounding error of the result: the `+ 2` in the depths below
 covers it. Only two facts about the linear-algebra library are used: an inner product of length n carries at most n
 rounding errors in whatever order it is summed, and elementary functions are within two units in the last place.
@@ -53,7 +53,7 @@ def sums_up(x: Inexact[Tensor, "... rows cols"]) -> Float[Tensor, "..."]:
 
 
 def normalised(x: Inexact[Tensor, "batch *rest"], what: object) -> tuple[Tensor, Float[Tensor, " batch"]]:
-    """x / 2^e with its largest entry within 2^-64 and 2^64 for each batch entry, and e; exact. Refuses NaN and
+    """x / 2^e with its largest entry within 2^-16 and 2^16 for each batch entry, and e; exact. Refuses NaN and
     infinities.
 
     Moderate numbers are left alone, which saves a copy; others are brought to a largest entry in [1/2, 1). The scaling
@@ -64,7 +64,7 @@ def normalised(x: Inexact[Tensor, "batch *rest"], what: object) -> tuple[Tensor,
     if not bool(torch.isfinite(largest).all()):
         raise NonFiniteError(f"{what} has NaN or infinite weights, so it has no norm; repair the weights first.")
     exponent = torch.frexp(largest).exponent.to(torch.float64)
-    if bool((exponent.abs() <= 64).all()):
+    if bool((exponent.abs() <= 16).all()):
         return x, torch.zeros_like(exponent)
     half = torch.floor(exponent / 2)
     tail = (-1,) + (1,) * (x.ndim - 1)
@@ -73,12 +73,12 @@ def normalised(x: Inexact[Tensor, "batch *rest"], what: object) -> tuple[Tensor,
 
 def log_up(value: Float[Tensor, "*b"], exponent: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
     """log(value 2^exponent), rounded up; -inf for 0."""
-    return _moved(value, exponent, 2.0**-51)
+    return _moved(value, exponent, 2.0**-50)
 
 
 def log_down(value: Float[Tensor, "*b"], exponent: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
     """log(value 2^exponent), rounded down; -inf for what is not positive."""
-    return _moved(value.clamp(min=0), exponent, -(2.0**-51))
+    return _moved(value.clamp(min=0), exponent, -(2.0**-50))
 
 
 def _moved(value: Tensor, exponent: Tensor, ulps: float) -> Tensor:

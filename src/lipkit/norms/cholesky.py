@@ -49,10 +49,9 @@ class Cholesky(BlockNorm):
         tall = scaled.mH if flipped else scaled
         gram = tall.mH @ tall
         gram_error = 2 * product_error(tall.shape[-2], tall.dtype) * (norm_up(scaled, 2) ** 2).amax(1)
-        guess = self._guess(gram)
-        square = self._prove(gram, guess) + gram_error
-        block, vector = guess.block, guess.vector.to(gram.dtype)
-        log_lower, left, right = rayleigh(chosen(tall, block), vector, exponent)
+        proven, guess = self._prove(gram, self._guess(gram))
+        square, block = proven + gram_error, guess.block
+        log_lower, left, right = rayleigh(chosen(tall, block), guess.vector.to(gram.dtype), exponent)
         if flipped:
             left, right = right, left
         log_upper = log_up(square.sqrt() * (1 + gamma(4)), exponent)
@@ -66,24 +65,26 @@ class Cholesky(BlockNorm):
         if gram.is_cuda and working != gram.dtype:
             # Few large products instead of many small ones: an accelerator waits for launches, not for arithmetic.
             return by_squaring(gram, squarings=5)
-        return by_lanczos(gram.to(working), self.steps, 2 * self.rtol)
+        return by_lanczos(gram.to(working), self.steps, 2 * self.rtol, seed=0)
 
-    def _prove(self, gram: Tensor, guess: Guess) -> Tensor:
-        """For each batch entry a number >= the largest eigenvalue of all its blocks; t rises until it is proven."""
+    def _prove(self, gram: Tensor, guess: Guess) -> tuple[Tensor, Guess]:
+        """For each batch entry a number >= the largest eigenvalue of all its blocks, and the guess that led there."""
         largest = torch.linalg.vector_norm(torch.diagonal(gram, dim1=-2, dim2=-1), ord=math.inf, dim=(-2, -1))
         # The largest diagonal entry is a Rayleigh quotient too; where it is zero the matrix is, and any t > 0 will do.
-        base = torch.maximum(guess.value, largest)
-        base = torch.where(largest > 0, base, 1.0)
-        relative, square = self.rtol, base * (1 + self.rtol) ** 2
-        proven = _dominates(gram, square, self.rtol)
+        base = torch.where(largest > 0, torch.maximum(guess.value, largest), 1.0)
+        proven = _dominates(gram, base * (1 + self.rtol) ** 2, self.rtol)
+        relative = self.rtol
         # Only now wait for the device: so far everything was queued, and usually this was all.
         while len(todo := torch.isinf(proven).nonzero().flatten()):
-            relative = 2 * relative
             if not relative < 1e6:
                 raise NotProvenError("The Cholesky proof failed even far above the Lanczos value; use SVD instead.")
-            square = torch.maximum(base * (1 + relative) ** 2, guess.likely)
-            proven[todo] = _dominates(gram[todo], square[todo], self.rtol)
-        return torch.where(largest > 0, proven, 0.0)
+            if relative == self.rtol:
+                # The guess was bad luck, or stopped too soon: look longer, from another start, before giving way.
+                guess = guess.replaced(todo, by_lanczos(gram[todo], 4 * self.steps, self.rtol / 4, seed=1))
+                base = torch.maximum(base, guess.value)
+            proven[todo] = _dominates(gram[todo], base[todo] * (1 + relative) ** 2, self.rtol)
+            relative = 2 * relative
+        return torch.where(largest > 0, proven, 0.0), guess
 
 
 def _dominates(gram: Tensor, square: Tensor, rtol: float) -> Tensor:

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
+import scipy.special
 import torch
 from torch import Tensor
 
 from lipkit.bound import Bound, Kind, Witness
-from lipkit.errors import ArgumentError, NonFiniteError, TooLargeError
-from lipkit.linops import LinearOperator, depth, stack
+from lipkit.errors import ArgumentError, TooLargeError
+from lipkit.linops import LinearOperator, stack
 from lipkit.norms._base import Norm, positive_int
-from lipkit.norms._krylov import generator, lanczos, overlap_quantile
-from lipkit.norms._matrix_free import lower_side, sizes
+from lipkit.norms._krylov import lanczos, overlap_quantile
+from lipkit.norms._matrix_free import Iteration
 from lipkit.norms._recording import recordable
 from lipkit.norms._rounding import UNIT, log_up
 from lipkit.norms._vectors import tied
@@ -73,76 +74,51 @@ class Lanczos(Norm):
         return bounds
 
     def _run(self, ops: Sequence[LinearOperator], state: Tensor | None) -> list[Bound]:
-        op = stack([one.to(torch.float64) for one in ops])
-        frozen = op.map(Tensor.detach)
-        n = min(ops[0].in_size, ops[0].out_size)
-        side = frozen if ops[0].in_size <= ops[0].out_size else frozen.T
-        proving = self.seed is None and state is None
-        record = replace(self, seed=secrets.randbits(62)) if proving else self
-        noise = 16 * math.sqrt(depth(ops[0])) * UNIT
-        delta = overlap_quantile(n, self.failure, op.dtype.is_complex) / 2
-        if proving and delta < noise:
-            least = self.failure * noise / delta
-            raise ArgumentError(
-                f"Lanczos.failure = {self.failure:g} is below what float64 can support on {n} unknowns; "
-                f"use at least {least:.0e}."
-            )
-        absolute, relative = sizes(ops, op.device)
-        if not bool(torch.isfinite(absolute).all()):
-            raise NonFiniteError(f"{ops[0]} has NaN, infinite or overflowing weights; repair or rescale them first.")
-        exponent = torch.frexp(absolute).exponent.to(torch.float64).clamp(-1000, 1000)
-        # Powers of two: exact, and A* A neither overflows nor underflows however small the weights are.
-        unit = torch.exp2(-exponent)[:, None]
-        moderate = bool((exponent.abs() <= 64).all())
-
-        def gram(v: Tensor) -> Tensor:
-            x = v if moderate else v * unit
-            y = side.adjoint(side.apply(x.reshape(side.in_shape))).reshape(v.shape)
-            return y if moderate else y * unit
-
-        start = self._start(record.seed, state, len(ops), n, op)
-
-        scale = torch.ones_like(absolute) if moderate else unit[:, 0]
         with torch.no_grad():
+            iteration = Iteration.of(ops)
+            n = iteration.shape[1]
+            proving = self.seed is None and state is None
+            record = replace(self, seed=secrets.randbits(128)) if proving else self
+            noise = 16 * math.sqrt(iteration.depth) * UNIT
+            delta = overlap_quantile(n, self.failure, iteration.side.dtype.is_complex) / 2
+            if proving and delta < noise:
+                raise ArgumentError(
+                    f"Lanczos.failure = {self.failure:g} is below what float64 can support on {n} unknowns; "
+                    f"use at least {_least_failure(n, 2 * noise, iteration.side.dtype.is_complex):.1e}."
+                )
             krylov = lanczos(
-                gram,
-                start,
+                iteration.gram,
+                iteration.start(state, record.seed or 0),
                 self.steps,
                 noise,
                 done=lambda k: k.within((1 + self.rtol) ** 2 - 1, delta, noise),
-                record=recordable(side),
+                record=recordable(iteration.side),
             )
             vector = krylov.ritz()
-            upper = krylov.upper(delta, noise).sqrt() * (1 + 2 * noise) + noise * absolute * scale
-            log_lower, left, right = lower_side(ops, frozen, vector, absolute, relative)
-            log_upper = torch.maximum(log_up(upper, -scale.log2()), log_lower)
+            root = krylov.upper(delta, noise).clamp(min=0).sqrt() * (1 + (2 + iteration.relative) * noise)
+            spread = torch.where(iteration.absolute > 0, iteration.absolute * torch.exp2(-iteration.exponent), 0.0)
+            log_lower, left, right = iteration.lower(vector)
+            log_upper = torch.maximum(log_up(root + noise * spread, iteration.exponent), log_lower)
         log_value = log_upper if proving else log_lower
+        # Live tensors are joined with their graph, which the search above does not need.
+        op = stack([one.to(torch.float64) for one in ops])
         if any(t.requires_grad for t in op.tensors()):
             log_value = tied(log_value, op, left, right)
-        method = record if proving else self
         return [
             Bound(
                 log_value[i],
                 Kind.UPPER if proving else Kind.LOWER,
-                method,
+                record,
                 failure=self.failure if proving else 0.0,
-                lower=Bound(log_lower[i], Kind.LOWER, method),
+                lower=Bound(log_lower[i], Kind.LOWER, record),
                 witness=Witness(left[i], right[i]),
                 state=vector[i],
             )
             for i in range(len(ops))
         ]
 
-    def _start(self, seed: int | None, state: Tensor | None, count: int, n: int, op: LinearOperator) -> Tensor:
-        if state is None:
-            assert seed is not None
-            draw = torch.randn(count, n, generator=generator(seed, op.device), dtype=torch.float64, device=op.device)
-            if op.dtype.is_complex:
-                other = generator(seed + 1, op.device)
-                draw = torch.complex(
-                    draw, torch.randn(count, n, generator=other, dtype=torch.float64, device=op.device)
-                )
-            return draw
-        if state.shape != (count, n):
-            raise ArgumentError(f"The Lanczos state of this operator has {n} entries, got {tuple(state.shape[1:])}.")
-        return state.to(op.dtype)
+
+def _least_failure(n: int, overlap: float, complex_: bool) -> float:
+    """The smallest failure probability whose quantile is at least `overlap`, a tenth more for rounding."""
+    shape = (1.0, n - 1.0) if complex_ else (0.5, (n - 1) / 2)
+    return 1.1 * float(scipy.special.betainc(*shape, overlap**2))

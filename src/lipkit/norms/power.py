@@ -12,8 +12,7 @@ from lipkit.bound import Bound, Kind, Witness
 from lipkit.errors import ArgumentError
 from lipkit.linops import LinearOperator, stack
 from lipkit.norms._base import Norm, positive_int
-from lipkit.norms._krylov import generator
-from lipkit.norms._matrix_free import lower_side, sizes
+from lipkit.norms._matrix_free import Iteration
 from lipkit.norms._vectors import tied
 
 
@@ -41,29 +40,22 @@ class Power(Norm):
         return f"power iteration, {self.steps} steps"
 
     def _batch(self, ops: Sequence[LinearOperator], state: Tensor | None) -> list[Bound]:
-        op = stack([one.to(torch.float64) for one in ops])
         with torch.no_grad():
-            frozen = op.map(Tensor.detach)
-            vector = self._iterate(frozen if ops[0].in_size <= ops[0].out_size else frozen.T, state)
-            log_lower, left, right = lower_side(ops, frozen, vector, *sizes(ops, op.device))
-        log_value = tied(log_lower, op, left, right) if any(t.requires_grad for t in op.tensors()) else log_lower
+            iteration = Iteration.of(ops)
+            vector = self._iterate(iteration, state)
+            log_value, left, right = iteration.lower(vector)
+        op = stack([one.to(torch.float64) for one in ops])
+        if any(t.requires_grad for t in op.tensors()):
+            log_value = tied(log_value, op, left, right)
         return [
             Bound(log_value[i], Kind.LOWER, self, witness=Witness(left[i], right[i]), state=vector[i])
             for i in range(len(ops))
         ]
 
-    def _iterate(self, op: LinearOperator, state: Tensor | None) -> Tensor:
-        count, n = op.in_shape[0], math.prod(op.in_shape[1:])
-        if state is None:
-            state = torch.randn(n, generator=generator(self.seed, op.device), dtype=torch.float64, device=op.device)
-            state = state.expand(count, n)
-        elif state.shape != (count, n):
-            raise ArgumentError(
-                f"The power-iteration state of this operator has {n} entries, got {tuple(state.shape[1:])}."
-            )
-        v, before = state.to(op.dtype), None
+    def _iterate(self, iteration: Iteration, state: Tensor | None) -> Tensor:
+        v, before = iteration.start(state, self.seed), None
         for _ in range(self.steps):
-            w = op.adjoint(op.apply(v.reshape(op.in_shape))).reshape(count, n)
+            w = iteration.gram(v)
             length = torch.linalg.vector_norm(w, dim=1, keepdim=True)
             # A vector in the kernel stays where it is: the bound is then 0.
             v = torch.where(length > 0, w / torch.where(length > 0, length, 1.0), v)

@@ -8,7 +8,7 @@ from jaxtyping import Inexact
 from torch import Tensor
 
 from lipkit.bound import Bound, Kind
-from lipkit.errors import ShapeError
+from lipkit.errors import ArgumentError, ShapeError
 from lipkit.norms._base import positive_int
 from lipkit.norms._rounding import gamma, log_up, norm_up, normalised, product_error
 
@@ -29,6 +29,8 @@ class SpectralRadius:
 
     def __post_init__(self) -> None:
         positive_int("SpectralRadius.steps", self.steps, least=0)
+        if self.steps > 60:
+            raise ArgumentError(f"SpectralRadius.steps above 60 changes no digit of float64, got {self.steps}.")
 
     def __str__(self) -> str:
         return f"spectral radius by squaring, {self.steps} steps"
