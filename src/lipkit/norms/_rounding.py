@@ -82,7 +82,8 @@ def log_down(value: Float[Tensor, "*b"], exponent: Float[Tensor, "*b"]) -> Float
 
 
 def _moved(value: Tensor, exponent: Tensor, ulps: float) -> Tensor:
-    log = value.log()
+    # At zero the logarithm is -inf with derivative zero; NaN stays NaN.
+    log = torch.where(value == 0, 1.0, value).log().masked_fill(value == 0, -math.inf)
     scale = exponent * math.log(2)
     size = torch.where(torch.isfinite(log), log.detach().abs(), 0.0) + scale.abs() + 1
     return log + scale + ulps * size
