@@ -35,9 +35,9 @@ class Lanczos(Norm):
 
     Guarantee: UPPER with confidence 1 - failure, the proven ||A v|| beside it; LOWER with `seed` or `state`.
     Rounding: delta is halved, which covers errors in <b, x_1> of up to half its size; recurrence coefficients below
-    16 sqrt(depth + 16) 2^-53 are not used, and that much of the operator's magnitude is added; a `failure` too small for
-    it is refused. Errors of an inner product of length d are taken as sqrt(d), the probabilistic model of Higham and
-    Mary 2019, which fits the kind of statement made here; all other methods count the worst case.
+    16 sqrt(depth + 16) 2^-53 are not used, and that much of the operator's magnitude is added; a `failure` too small
+    for it is refused. Errors of an inner product of length d are taken as sqrt(d), the probabilistic model of Higham
+    and Mary 2019, which fits the kind of statement made here; all other methods count the worst case.
     Cost: at most `steps` applications of A and A*, and (steps + 1) vectors of the smaller side.
     References: Kuczynski and Wozniakowski 1992; Hochstenbach 2013. The form used here is derived in docs/methods.md.
     """
