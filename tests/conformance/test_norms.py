@@ -136,7 +136,7 @@ def test_many_is_one_by_one(method: Norm) -> None:
     inner = getattr(method, "inner", method)
     slack = 4 * inner.rtol if isinstance(inner, Cholesky) else 1e-11
 
-    @settings(max_examples=4)
+    @settings(max_examples=3)
     @given(covered_by(method), drawn_for(method))
     def check(op: LinearOperator, other: LinearOperator) -> None:
         ops = [op, op.map(lambda t: 3 * t if inexact(t) else t), op.map(torch.clone)]
@@ -161,7 +161,7 @@ def test_gradients_reach_every_tensor(method: Norm) -> None:
     approximate = isinstance(getattr(method, "inner", method), Cholesky | Lanczos | Power)
     step = 1e-6
 
-    @settings(max_examples=6)
+    @settings(max_examples=5)
     @given(built(covered_by(method).filter(lambda op: any(map(inexact, op.tensors())))), st.data())
     def check(drawn: LinearOperator, data: st.DataObject) -> None:
         op = drawn.map(lambda t: t.clone().requires_grad_() if inexact(t) else t)
@@ -217,7 +217,7 @@ def test_a_zero_operator_has_norm_zero_and_gradient_zero(method: Norm) -> None:
 
 
 @every_method
-@pytest.mark.parametrize("exponent", [-300, -33, 40, 300])
+@pytest.mark.parametrize("exponent", [-300, 40, 300])
 def test_a_power_of_two_passes_through(method: Norm, exponent: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("secrets.randbits", lambda _: 7)
     ops = [op for kind in LINEAR if applies(method, op := example(kind))]
@@ -250,6 +250,9 @@ def test_only_warm_starters_take_a_state(method: Norm) -> None:
         assert method(op, state=state).kind is Kind.LOWER
         with pytest.raises(ArgumentError, match="4 entries"):
             method(op, state=state[:3])
+        for bad in (0.0, math.nan, math.inf):
+            with pytest.raises(ArgumentError, match="finite and not zero"):
+                method(op, state=bad * state)
     else:
         with pytest.raises(ArgumentError, match="no warm start"):
             method(op, state=state)

@@ -61,10 +61,11 @@ def by_squaring(gram: Inexact[Tensor, "batch blocks n n"], squarings: int) -> Gu
         power = torch.cat([torch.cat([re, -im], -1), torch.cat([im, re], -1)], -2)
     else:
         power = small.to(torch.bfloat16)
-    for _ in range(squarings):
+    for step in range(squarings):
         power = power @ power
-        # Back to a largest entry of 1: bfloat16 ends at 3e38.
-        power = power / power.abs().amax((-2, -1), keepdim=True).clamp(min=1e-30)
+        if step % 3 == 1:
+            # Back to a largest entry of 1: three squarings raise it to n^7 at most, and bfloat16 ends at 3e38.
+            power = power / power.abs().amax((-2, -1), keepdim=True).clamp(min=1e-30)
     power = power[..., :n].float()
     longest = torch.linalg.vector_norm(power, dim=-2).argmax(-1)
     column = power[torch.arange(len(power), device=power.device), :, longest]
