@@ -54,7 +54,7 @@ def compare(op: LinearOperator) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("mode", "least"), [(Padding.CIRCULAR, 30), (Padding.ZEROS, 15), (Padding.REFLECT, 8), (Padding.REPLICATE, 8)]
+    ("mode", "least"), [(Padding.CIRCULAR, 30), (Padding.ZEROS, 10), (Padding.REFLECT, 10), (Padding.REPLICATE, 1)]
 )
 def test_convolutions_of_every_geometry(mode: Padding, least: int) -> None:
     exact = 0
@@ -69,18 +69,19 @@ def test_convolutions_of_every_geometry(mode: Padding, least: int) -> None:
     assert exact >= least
 
 
-def test_transposed_convolutions_and_pools() -> None:
-    exact = {ConvTranspose: 0, AvgPool: 0}
+@pytest.mark.parametrize("kind", [ConvTranspose, AvgPool])
+def test_transposed_convolutions_and_pools(kind: type[LinearOperator]) -> None:
+    exact = 0
 
     @settings(max_examples=150)
-    @given(st.one_of(KINDS[ConvTranspose], KINDS[AvgPool]))
+    @given(KINDS[kind])
     def check(op: LinearOperator) -> None:
-        exact[type(op)] += compare(op)
+        nonlocal exact
+        exact += compare(op)
 
     check()
     # Those whose windows do not overlap.
-    assert exact[ConvTranspose] >= 10
-    assert exact[AvgPool] >= 5
+    assert exact >= 12
 
 
 @settings(max_examples=80)

@@ -66,10 +66,13 @@ class Iteration:
         return (self.side.adjoint(y * first.reshape(y_axes)) * second).reshape(v.shape)
 
     def start(self, state: Tensor | None, seed: int) -> Inexact[Tensor, "batch n"]:
-        """The given state, checked, or a random vector for each operator."""
+        """The given state, checked, or one random vector for all operators.
+
+        One for all, so that a value does not depend on what else is in the batch; each statement is about one operator.
+        """
         like = torch.empty(0, dtype=self.side.dtype, device=self.side.device)
         if state is None:
-            return gaussian(seed, self.shape, like)
+            return gaussian(seed, self.shape[1:], like).repeat(self.shape[0], 1)
         if state.shape != self.shape:
             raise ArgumentError(
                 f"The state of this operator has {self.shape[1]} entries, got {tuple(state.shape[1:])}."
