@@ -65,14 +65,15 @@ class Iteration:
         y = self.side.apply(x * first) * second.reshape(y_axes)
         return (self.side.adjoint(y * first.reshape(y_axes)) * second).reshape(v.shape)
 
-    def start(self, state: Tensor | None, seed: int) -> Inexact[Tensor, "batch n"]:
-        """The given state, checked, or one random vector for all operators.
+    def start(self, state: Tensor | None, seed: int, own: bool) -> Inexact[Tensor, "batch n"]:
+        """The given state, checked, or random vectors: the same for all operators, or one of its `own` for each.
 
-        One for all, so that a value does not depend on what else is in the batch; each statement is about one operator.
+        The same, so that a value does not depend on what else is in the batch; their own, so that failures do not either.
         """
         like = torch.empty(0, dtype=self.side.dtype, device=self.side.device)
         if state is None:
-            return gaussian(seed, self.shape[1:], like).repeat(self.shape[0], 1)
+            count, n = self.shape
+            return gaussian(seed, (count, n), like) if own else gaussian(seed, (n,), like).repeat(count, 1)
         if state.shape != self.shape:
             raise ArgumentError(
                 f"The state of this operator has {self.shape[1]} entries, got {tuple(state.shape[1:])}."

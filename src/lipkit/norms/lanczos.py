@@ -88,7 +88,7 @@ class Lanczos(Norm):
                 )
             krylov = lanczos(
                 iteration.gram,
-                iteration.start(state, record.seed or 0),
+                iteration.start(state, record.seed or 0, own=proving),
                 self.steps,
                 noise,
                 done=lambda k: k.within((1 + self.rtol) ** 2 - 1, delta, noise),

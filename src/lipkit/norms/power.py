@@ -53,7 +53,7 @@ class Power(Norm):
         ]
 
     def _iterate(self, iteration: Iteration, state: Tensor | None) -> Tensor:
-        v, before = iteration.start(state, self.seed), None
+        v, before = iteration.start(state, self.seed, own=False), None
         for _ in range(self.steps):
             w = iteration.gram(v)
             length = torch.linalg.vector_norm(w, dim=1, keepdim=True)
