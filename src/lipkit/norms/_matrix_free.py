@@ -68,7 +68,7 @@ class Iteration:
     def start(self, state: Tensor | None, seed: int, own: bool) -> Inexact[Tensor, "batch n"]:
         """The given state, checked, or random vectors: the same for all operators, or one of its `own` for each.
 
-        The same, so that a value does not depend on what else is in the batch; their own, so that failures do not either.
+        The same, so that a value does not depend on the rest of the batch; their own, so that failures do not.
         """
         like = torch.empty(0, dtype=self.side.dtype, device=self.side.device)
         if state is None:
