@@ -136,8 +136,8 @@ def positive_int(name: str, value: int, least: int = 1) -> None:
 def _plain_arithmetic() -> Iterator[None]:
     """Convolutions by torch's own matrix products instead of cuDNN, and no automatic casts to half precision.
 
-    In float64 those are 3 to 12 times faster on a GPU (docs/benchmarks.md), and their sums are plain sums, as the
-    rounding analysis assumes: no transforms.
+    In float64 those are 4 to 9 times faster on a GPU for 3 x 3 kernels (docs/benchmarks.md), and their sums are plain
+    sums, as the rounding analysis assumes: no transforms.
     """
     on_gpu = torch.autocast("cuda", enabled=False) if torch.cuda.is_available() else nullcontext()
     with torch.backends.cudnn.flags(enabled=False), torch.autocast("cpu", enabled=False), on_gpu:

@@ -85,6 +85,11 @@ class Iteration:
             raise ArgumentError("The state must be finite and not zero; leave it out to start afresh.")
         return state.to(like)
 
+    def spread(self, exponent: Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
+        """absolute / 2^exponent, in two halves: neither factor leaves the range of float64."""
+        half = torch.floor(exponent / 2)
+        return self.absolute * torch.exp2(-half) * torch.exp2(half - exponent)
+
     def lower(self, vector: Inexact[Tensor, "batch n"]) -> tuple[Tensor, Tensor, Tensor]:
         """log ||A v|| rounded down past its worst-case error, and unit vectors with Re <left, A right> = ||A v||."""
         length = torch.linalg.vector_norm(vector, dim=1, keepdim=True)
@@ -95,7 +100,7 @@ class Iteration:
         other = image / torch.where(norm > 0, norm, 1.0).reshape(-1, *(1,) * (image.ndim - 1))
         error = product_error(self.depth, self.side.dtype)
         slack = gamma(2 * (unit[0].numel() + image[0].numel()) + 8)
-        spread = torch.where(self.absolute > 0, self.absolute * torch.exp2(-exponent), 0.0)
+        spread = self.spread(exponent)
         lower = (norm * (1 - 2 * slack) - 2 * error * spread) / (1 + 2 * error * self.relative) * (1 - slack)
         left, right = (other, unit) if self.forward else (unit, other)
         return log_down(lower, exponent), left, right

@@ -96,7 +96,7 @@ class Lanczos(Norm):
             )
             vector = krylov.ritz()
             root = krylov.upper(delta, noise).clamp(min=0).sqrt() * (1 + (2 + iteration.relative) * noise)
-            spread = torch.where(iteration.absolute > 0, iteration.absolute * torch.exp2(-iteration.exponent), 0.0)
+            spread = iteration.spread(iteration.exponent)
             log_lower, left, right = iteration.lower(vector)
             log_upper = torch.maximum(log_up(root + noise * spread, iteration.exponent), log_lower)
         log_value = log_upper if proving else log_lower
