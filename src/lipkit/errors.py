@@ -39,3 +39,15 @@ class RegionError(LipkitError, ValueError):
 
 class NotProvenError(LipkitError, ArithmeticError):
     """A numerical proof did not go through; the message says how to give it a better chance."""
+
+
+class CaptureError(LipkitError, TypeError):
+    """A model cannot be turned into a network; the message lists every obstacle with its place and its remedy."""
+
+
+class NeedsRegion(RegionError):
+    """A node has no finite constant on the whole space; the message names all of them and the regions that help."""
+
+
+class CertificateError(LipkitError, ValueError):
+    """A certificate does not hold for what it is checked against, or its file is not intact."""

@@ -37,5 +37,8 @@ from lipkit.linops.rounding import magnitude as magnitude
 from lipkit.linops.stack import DenseStack as DenseStack
 from lipkit.linops.stack import signature as signature
 from lipkit.linops.stack import stack as stack
+from lipkit.linops.stated import Stated as Stated
 from lipkit.linops.support import propagate as propagate
 from lipkit.linops.support import support as support
+from lipkit.linops.sweep import Sweep as Sweep
+from lipkit.linops.sweep import sweep as sweep

@@ -1,0 +1,25 @@
+"""What a whole-network method is: a frozen dataclass that turns a network and a region into a bound."""
+
+from abc import ABC, abstractmethod
+from typing import final
+
+from lipkit.bound import Bound
+from lipkit.regions import Everywhere, Region
+from lipkit.trace import Network
+
+
+class Method(ABC):
+    """A way to bound the Lipschitz constant of a network; hyper-parameters are fields, the call is the algorithm.
+
+    The kind belongs to the result. A method that only knows constants on the whole space may be called with any
+    region: what holds everywhere holds there, and the bound says the smaller region.
+    """
+
+    @final
+    def __call__(self, network: Network, region: Region = Everywhere()) -> Bound:
+        """The constant of `network` on `region`."""
+        return self._bound(network, region)
+
+    @abstractmethod
+    def _bound(self, network: Network, region: Region) -> Bound:
+        """The algorithm."""

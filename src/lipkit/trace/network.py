@@ -1,0 +1,164 @@
+"""The normal form of a model: linear operators between nonlinear nodes, in one order."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lipkit.errors import ArgumentError, NeedsRegion, ShapeError
+from lipkit.linops import LinearOperator, Shape
+from lipkit.trace.nodes import Activation, Node, Pointwise
+
+Row = dict[int, LinearOperator]
+
+
+@final
+@dataclass(frozen=True)
+class Origin:
+    """Where a node comes from: the operation, the path of the module that ran it, and its source line."""
+
+    op: str = ""
+    module: str = ""
+    line: str = ""
+
+    def __str__(self) -> str:
+        place = f" at {self.module}" if self.module else ""
+        return f"{self.op or 'a node'}{place}{f' ({self.line})' if self.line else ''}"
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Network:
+    """y_0 = x;  z_k = sum_{j<k} A_kj y_j + b_k,  y_k = phi_k(z_k) for k = 1..K;  the output is z_{K+1}.
+
+    `nodes[k - 1]` is phi_k, `blocks[k, j]` is A_kj, `biases[k]` is b_k (absent: zero). A row without blocks is a
+    constant. Operators and biases hold the model's live tensors. Row K + 1 is the output; its shape is `target`.
+    """
+
+    source: Shape
+    nodes: tuple[Node, ...]
+    blocks: Mapping[tuple[int, int], LinearOperator]
+    biases: Mapping[int, Tensor] = field(default_factory=dict)
+    origins: tuple[Origin, ...] = ()
+    target: Shape = ()
+
+    def __post_init__(self) -> None:
+        last = len(self.nodes) + 1
+        for (k, j), op in self.blocks.items():
+            if not 0 <= j < k <= last:
+                raise ArgumentError(f"Block ({k}, {j}) must go forward, 0 <= j < k <= {last}.")
+            if (op.in_shape, op.out_shape) != (self.shape_of(j), self.shape_into(k)):
+                raise ShapeError(
+                    f"Block ({k}, {j}) is {op}, but value {j} has shape {self.shape_of(j)} "
+                    f"and row {k} has shape {self.shape_into(k)}."
+                )
+        if self.origins and len(self.origins) != len(self.nodes) + 1:
+            raise ArgumentError(
+                f"{len(self.nodes)} nodes and the output need as many origins, got {len(self.origins)}."
+            )
+
+    @property
+    def sink(self) -> int:
+        """The index of the output row, K + 1."""
+        return len(self.nodes) + 1
+
+    def shape_of(self, j: int) -> Shape:
+        """Shape of y_j, without batch axis."""
+        return self.source if j == 0 else self.nodes[j - 1].target
+
+    def shape_into(self, k: int) -> Shape:
+        """Shape of z_k, without batch axis."""
+        return self.target if k == self.sink else self.nodes[k - 1].shape
+
+    def row(self, k: int) -> Row:
+        """The blocks of row k by their column, in order."""
+        return {j: self.blocks[k, j] for j in sorted(col for row, col in self.blocks if row == k)}
+
+    def rows(self) -> dict[int, Row]:
+        """All rows by their index, in order, each with its blocks by column."""
+        found: dict[int, Row] = {k: {} for k in range(1, self.sink + 1)}
+        for k, j in sorted(self.blocks):
+            found[k][j] = self.blocks[k, j]
+        return found
+
+    def origin(self, k: int) -> Origin:
+        """Where row k comes from."""
+        return self.origins[k - 1] if self.origins else Origin(f"row {k}")
+
+    def __call__(self, x: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch ..."]:
+        """The function itself on a batch of inputs, evaluated through the normal form, in the dtype of x."""
+        return self.values(x)[self.sink]
+
+    def values(self, x: Float[Tensor, "batch ..."]) -> list[Float[Tensor, "batch ..."]]:
+        """y_0, ..., y_K and the output, on a batch of inputs."""
+        if tuple(x.shape[1:]) != self.source:
+            raise ShapeError(f"The network takes (batch, {', '.join(map(str, self.source))}), got {tuple(x.shape)}.")
+        found = [x]
+        for k, row in self.rows().items():
+            z = x.new_zeros((x.shape[0], *self.shape_into(k)))
+            if k in self.biases:
+                z = z + self.biases[k].to(x)
+            for j, op in row.items():
+                z = z + op.to(x.dtype).apply(found[j])
+            found.append(z if k == self.sink else self.nodes[k - 1](z))
+        return found
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The live tensors behind it: of the blocks, of the biases, of the nodes."""
+        found: list[Tensor] = []
+        self.map(lambda t: (found.append(t), t)[1])
+        return tuple(found)
+
+    def map(self, fn: Callable[[Tensor], Tensor]) -> "Network":
+        """The same network over `fn(tensor)` for each of its tensors."""
+        return replace(
+            self,
+            blocks={at: self.blocks[at].map(fn) for at in sorted(self.blocks)},
+            biases={k: fn(self.biases[k]) for k in sorted(self.biases)},
+            nodes=tuple(node.map(fn) for node in self.nodes),
+        )
+
+    def detach(self) -> "Network":
+        """The same network without gradients to its tensors."""
+        return self.map(Tensor.detach)
+
+    def to(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> "Network":
+        """The same network in another precision or on another device; index tensors keep their dtype."""
+
+        def move(t: Tensor) -> Tensor:
+            return t.to(device=device, dtype=dtype if t.is_floating_point() else None)
+
+        return self.map(move)
+
+    def then(self, op: LinearOperator) -> "Network":
+        """x -> op(network(x)): what one asks of an output, such as the difference of two logits."""
+        sink = self.sink
+        blocks = {at: op @ block if at[0] == sink else block for at, block in self.blocks.items()}
+        biases = {k: op.to(b.dtype).apply(b) if k == sink else b for k, b in self.biases.items()}
+        return replace(self, blocks=blocks, biases=biases, target=op.out_shape)
+
+    def require_constants(self, p: float) -> None:
+        """Refuse, naming all of them, nodes that have no finite constant in l_p on their domains."""
+        missing = [
+            str(self.origin(k))
+            for k, node in enumerate(self.nodes, start=1)
+            if not bool(node.log_constant(p).detach() < torch.inf)
+        ]
+        if missing:
+            raise NeedsRegion(
+                f"{'; '.join(missing)}: not Lipschitz in l{p:g} on the whole space. Give a bounded region, "
+                "e.g. lipschitz(model, x, region=Ball(x, 0.5)), or declare a constant with `declared_lipschitz`."
+            )
+
+
+def chain(operators: Sequence[LinearOperator], activation: Activation, biases: Iterable[Tensor | None] = ()) -> Network:
+    """A_L f(... f(A_1 x + b_1) ...) + b_L: the plain feed-forward network."""
+    if not operators:
+        raise ArgumentError("A chain needs at least one operator, got none.")
+    nodes = tuple(Pointwise(activation, op.out_shape) for op in operators[:-1])
+    known = {k: b for k, b in enumerate(biases, start=1) if b is not None}
+    blocks = {(k, k - 1): op for k, op in enumerate(operators, start=1)}
+    return Network(operators[0].in_shape, nodes, blocks, known, target=operators[-1].out_shape)

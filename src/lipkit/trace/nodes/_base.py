@@ -1,0 +1,64 @@
+"""What a nonlinearity must tell about itself; methods read nothing else."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import final
+
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from lipkit.linops import LinearOperator, Reshape, Shape
+from lipkit.trace.live import Live
+from lipkit.trace.reach import Reach
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Split:
+    """phi(z) = center z + scale psi(z), where psi is 1-Lipschitz in the norm asked for.
+
+    `center` is None for zero; `scale` acts on the output.
+    """
+
+    center: LinearOperator | None
+    scale: LinearOperator
+
+
+class Node(Live, ABC):
+    """A nonlinearity y = phi(z) from tensors of `shape` to tensors of `target`, for one input (no batch axis).
+
+    A subclass is a frozen dataclass (`eq=False`); see `Live` for what its fields may be. Constants are float64, live
+    in the node's tensors, and rounded up.
+    """
+
+    @property
+    @abstractmethod
+    def shape(self) -> Shape:
+        """Shape of one input."""
+
+    @property
+    @abstractmethod
+    def target(self) -> Shape:
+        """Shape of one output."""
+
+    @abstractmethod
+    def __call__(self, z: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch ..."]:
+        """phi on a batch of inputs, in their dtype, differentiable."""
+
+    @abstractmethod
+    def log_constant(self, p: float) -> Float64[Tensor, ""]:
+        """log of an upper bound of Lip(phi) from l_p to l_p on the node's domain; +inf where there is none."""
+
+    @abstractmethod
+    def within(self, reach: Reach) -> "Node":
+        """The same function, known to receive inputs in `reach` only: its constants may be smaller, never larger."""
+
+    @abstractmethod
+    def reach(self, reach: Reach) -> Reach:
+        """Where phi(z) can lie for z in `reach`."""
+
+    def split(self, p: float) -> Split:
+        """The function as a linear part and a bounded rest; by default the rest is everything."""
+        # exp is within one unit in the last place; a little more keeps the factor an upper bound.
+        factor = self.log_constant(p).exp() * (1 + 2.0**-51)
+        return Split(None, Reshape(self.target, self.target) * factor)

@@ -1,0 +1,121 @@
+"""A scalar function applied to every entry."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from lipkit.linops import Diagonal, Shape
+from lipkit.trace.live import Live
+from lipkit.trace.nodes._base import Node, Split
+from lipkit.trace.reach import Reach
+
+Interval = tuple[Float64[Tensor, "..."], Float64[Tensor, "..."]]
+
+
+class Activation(Live, ABC):
+    """A continuous scalar function f, and what is known of it on every interval.
+
+    Ends may be infinite. All answers are rounded outward, so that they hold for the function of real arithmetic.
+    """
+
+    @abstractmethod
+    def __call__(self, z: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """f, entry by entry, in the dtype of z."""
+
+    @abstractmethod
+    def slopes(self, low: Float64[Tensor, "..."], high: Float64[Tensor, "..."]) -> Interval:
+        """(alpha, beta): every (f(s) - f(t)) / (s - t) with s, t in [low, high] lies between; +-inf if unbounded."""
+
+    @abstractmethod
+    def values(self, low: Float64[Tensor, "..."], high: Float64[Tensor, "..."]) -> Interval:
+        """An interval that contains f([low, high])."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Identity(Activation):
+    """f(z) = z: marks a value that is kept as it is, where a network is cut."""
+
+    def __call__(self, z: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        return z
+
+    def slopes(self, low: Float64[Tensor, "..."], high: Float64[Tensor, "..."]) -> Interval:
+        one = torch.ones_like(low)
+        return one, one
+
+    def values(self, low: Float64[Tensor, "..."], high: Float64[Tensor, "..."]) -> Interval:
+        return low, high
+
+    def __str__(self) -> str:
+        return "identity"
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Pointwise(Node):
+    """y_i = f(z_i), with the slopes of f in [alpha_i, beta_i]: Lip = max_i max(|alpha_i|, |beta_i|) in every l_p.
+
+    `domain` is the box that z is known to lie in; None is the whole space.
+    """
+
+    activation: Activation
+    size: Shape
+    domain: Interval | None = None
+
+    @property
+    def shape(self) -> Shape:
+        return self.size
+
+    @property
+    def target(self) -> Shape:
+        return self.size
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether the node changes nothing."""
+        return isinstance(self.activation, Identity)
+
+    def __call__(self, z: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch ..."]:
+        return self.activation(z)
+
+    def slopes(self) -> Interval:
+        """(alpha, beta), float64: scalars on the whole space, one pair for each entry in a box."""
+        if self.domain is not None:
+            return self.activation.slopes(*self.domain)
+        ends = torch.full((), torch.inf, dtype=torch.float64)
+        return self.activation.slopes(-ends, ends)
+
+    def log_constant(self, p: float) -> Float64[Tensor, ""]:
+        alpha, beta = self.slopes()
+        steepest = torch.maximum(alpha.abs(), beta.abs()).max()
+        # A logarithm is within one unit in the last place.
+        log = steepest.log()
+        return log + 2.0**-51 * torch.where(torch.isfinite(log.detach()), log.detach().abs(), 0.0)
+
+    def split(self, p: float) -> Split:
+        alpha, beta = self.slopes()
+        middle = (alpha + beta) / 2
+        # Rounding of the middle is paid by the rest, so that [alpha, beta] stays covered.
+        spread = torch.maximum(beta - middle, middle - alpha) * (1 + 2.0**-50) + 2.0**-52 * middle.abs()
+        exact = alpha == beta
+        spread = torch.where(exact, 0.0, spread)
+        return Split(Diagonal(middle, self.size), Diagonal(spread, self.size))
+
+    def within(self, reach: Reach) -> "Pointwise":
+        return replace(self, domain=(reach.low, reach.high))
+
+    def reach(self, reach: Reach) -> Reach:
+        low, high = self.activation.values(reach.low, reach.high)
+        alpha, beta = self.activation.slopes(reach.low, reach.high)
+        steepest = torch.maximum(alpha.abs(), beta.abs()).max()
+        center = self.activation(reach.center)
+        # What rounding does to the center: a few units in the last place of an elementary function's value.
+        error = 2.0**-48 * torch.linalg.vector_norm(center.abs() + reach.center.abs())
+        return Reach(low, high, center, steepest * reach.radius * (1 + 2.0**-50) + error)
+
+    def __str__(self) -> str:
+        return str(self.activation)
