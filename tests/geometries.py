@@ -40,6 +40,7 @@ from lipkit.linops import (
     Scaled,
     Shape,
     Sum,
+    Sweep,
     flip,
     pad,
     select,
@@ -201,6 +202,18 @@ def block_diagonals(draw: DrawFn) -> BlockDiagonal:
     return BlockDiagonal((first, draw(between(first.in_shape, first.out_shape))))
 
 
+@st.composite
+def sweeps(draw: DrawFn) -> Sweep:
+    """A leaf, an operator behind it, and a shortcut or a second way around."""
+    first = draw(leaves())
+    second = draw(following(first.out_shape))
+    across = draw(between(first.in_shape, second.out_shape))
+    if draw(st.booleans()):
+        return Sweep(((1, 0, first), (2, 0, across), (2, 1, second)), 0, 2)
+    back = draw(between(second.out_shape, first.out_shape))
+    return Sweep(((1, 0, first), (2, 1, second), (3, 1, Reshape(first.out_shape, first.out_shape)), (3, 2, back)), 0, 3)
+
+
 LEAVES: dict[type[LinearOperator], SearchStrategy[LinearOperator]] = {
     Dense: dense_operators(),
     DenseStack: dense_stacks(),
@@ -224,6 +237,7 @@ _KINDS: dict[type[LinearOperator], SearchStrategy[LinearOperator]] = {
     BlockRow: block_rows().filter(small),
     BlockColumn: block_columns().filter(small),
     BlockDiagonal: block_diagonals().filter(small),
+    Sweep: sweeps().filter(small),
 }
 KINDS = {kind: built(strategy) for kind, strategy in _KINDS.items()}
 

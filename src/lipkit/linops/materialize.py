@@ -9,6 +9,7 @@ from torch import Tensor
 from lipkit.errors import TooLargeError
 from lipkit.linops._base import Adjoint, LinearOperator
 from lipkit.linops.dense import Dense
+from lipkit.linops.stated import Stated
 
 # Columns are computed together while inputs and outputs of one application stay below this many entries.
 _CHUNK_ENTRIES = 2**24
@@ -44,6 +45,11 @@ def _dense(op: Dense) -> Inexact[Tensor, "out in"]:
 @_materialize.register(Adjoint)
 def _adjoint(op: Adjoint) -> Inexact[Tensor, "out in"]:
     return _materialize(op.inner).mH
+
+
+@_materialize.register(Stated)
+def _stated(op: Stated) -> Inexact[Tensor, "out in"]:
+    return _materialize(op.inner)
 
 
 def _images(op: LinearOperator) -> Inexact[Tensor, "in out"]:

@@ -21,6 +21,8 @@ from lipkit.linops.index import Index, Permute, Reshape
 from lipkit.linops.padding import copies
 from lipkit.linops.pool import AvgPool
 from lipkit.linops.stack import DenseStack
+from lipkit.linops.stated import Stated
+from lipkit.linops.sweep import Sweep
 
 # Covers the float64 rounding of a magnitude itself, for sums of up to 2^32 terms in any order.
 _INFLATION = 1 + 1e-6
@@ -148,6 +150,25 @@ def _block_diagonal_depth(op: BlockDiagonal) -> int:
     return max(map(depth, op.parts))
 
 
+@depth.register(Sweep)
+def _sweep_depth(op: Sweep) -> int:
+    longest = {op.source: 0}
+    for k, j, edge in op.edges:
+        # Each further edge into a value is one more addition.
+        through = longest[j] + depth(edge)
+        longest[k] = max(longest[k], through) + 1 if k in longest else through
+    back = {op.sink: 0}
+    for k, j, edge in reversed(op.edges):
+        through = back[k] + depth(edge)
+        back[j] = max(back[j], through) + 1 if j in back else through
+    return max(longest[op.sink], back[op.source])
+
+
+@depth.register(Stated)
+def _stated_depth(op: Stated) -> int:
+    return op.roundings
+
+
 @singledispatch
 def _magnitude(_: LinearOperator) -> float | None:
     """The bound, or None if the operator contains a callable."""
@@ -238,6 +259,22 @@ def _block_diagonal(op: BlockDiagonal) -> float | None:
     parts = [_magnitude(part) for part in op.parts]
     known = [part for part in parts if part is not None]
     return max(known) if len(known) == len(parts) else None
+
+
+@_magnitude.register(Sweep)
+def _sweep(op: Sweep) -> float | None:
+    sizes: dict[int, float] = {op.source: 1.0}
+    for k, j, edge in op.edges:
+        part = _magnitude(edge)
+        if part is None:
+            return None
+        sizes[k] = (sizes.get(k, 0.0) + part * sizes[j]) * _INFLATION
+    return sizes[op.sink]
+
+
+@_magnitude.register(Stated)
+def _stated(op: Stated) -> float:
+    return op.size
 
 
 def _smaller(size: Tensor, rows: Tensor, columns: Tensor) -> float:

@@ -18,6 +18,8 @@ from lipkit.linops.conv_transpose import ConvTranspose
 from lipkit.linops.dense import Dense
 from lipkit.linops.diagonal import Diagonal
 from lipkit.linops.index import Reshape
+from lipkit.linops.stated import Stated
+from lipkit.linops.sweep import Sweep
 
 
 @final
@@ -125,6 +127,19 @@ def _scaled(first: Scaled, *rest: Scaled) -> LinearOperator:
     factors = torch.stack([op.factor for op in ops]).to(first.device, first.dtype)
     shape = (len(ops), *first.out_shape)
     return Diagonal(factors.reshape(-1, *(1,) * (len(shape) - 1)), shape) @ stack([op.inner for op in ops])
+
+
+@_stack.register(Sweep)
+def _sweep(first: Sweep, *rest: Sweep) -> LinearOperator:
+    ops = (first, *rest)
+    edges = tuple((k, j, stack([op.edges[i][2] for op in ops])) for i, (k, j, _) in enumerate(first.edges))
+    return Sweep(edges, first.source, first.sink)
+
+
+@_stack.register(Stated)
+def _stated(first: Stated, *rest: Stated) -> LinearOperator:
+    ops = (first, *rest)
+    return Stated(stack([op.inner for op in ops]), first.roundings, first.size)
 
 
 def _signature_of(value: object) -> Hashable:

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import final
 
-from jaxtyping import Float64
 from torch import Tensor
 
 from lipkit.linops._base import LinearOperator, Shape
@@ -16,12 +15,13 @@ class Stated(LinearOperator):
 
     `roundings` is the longest chain of rounded operations, `size` the sum over all stages of what the stage's rounding
     errors are relative to, times the norms of the parts before and behind it. A long product is far more accurate than
-    the product of the sizes of its factors says, and whoever knows the norms of its parts can state it here.
+    the product of the sizes of its factors says, and whoever knows the norms of its parts can state it here. It is a
+    statement about these tensors: with other ones it must be made anew.
     """
 
     inner: LinearOperator
     roundings: int
-    size: Float64[Tensor, ""]
+    size: float
 
     @property
     def in_shape(self) -> Shape:

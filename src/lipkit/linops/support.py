@@ -11,6 +11,8 @@ from lipkit.linops.batch_norm import BatchNorm
 from lipkit.linops.block import BlockColumn, BlockDiagonal, BlockRow
 from lipkit.linops.diagonal import Diagonal
 from lipkit.linops.index import Index, Permute, Reshape
+from lipkit.linops.stated import Stated
+from lipkit.linops.sweep import Sweep
 
 
 def support(op: LinearOperator) -> Bool[Tensor, "..."]:
@@ -80,3 +82,17 @@ def _row(op: BlockRow, mask: Bool[Tensor, "..."]) -> Bool[Tensor, "..."]:
 @propagate.register(BlockDiagonal)
 def _block_diagonal(op: BlockDiagonal, mask: Bool[Tensor, "..."]) -> Bool[Tensor, "..."]:
     return torch.stack([propagate(part, piece) for part, piece in zip(op.parts, mask, strict=True)])
+
+
+@propagate.register(Sweep)
+def _sweep(op: Sweep, mask: Bool[Tensor, "..."]) -> Bool[Tensor, "..."]:
+    masks = {op.source: mask}
+    for k, j, edge in op.edges:
+        reached = propagate(edge, masks[j])
+        masks[k] = masks[k] | reached if k in masks else reached
+    return masks[op.sink]
+
+
+@propagate.register(Stated)
+def _stated(op: Stated, mask: Bool[Tensor, "..."]) -> Bool[Tensor, "..."]:
+    return propagate(op.inner, mask)

@@ -17,11 +17,13 @@ from lipkit.linops import (
     Padding,
     Permute,
     Reshape,
+    Stated,
     Sum,
+    Sweep,
 )
 
 # Operators that only launch kernels on their own tensors. Others may copy from the host, which a recording forbids.
-_RECORDABLE = (Adjoint, Compose, Conv, ConvTranspose, Dense, DenseStack, Diagonal, Permute, Reshape, Sum)
+_RECORDABLE = (Adjoint, Compose, Conv, ConvTranspose, Dense, DenseStack, Diagonal, Permute, Reshape, Stated, Sum, Sweep)
 
 
 def recorded(step: Callable[[int], None], argument: int, device: torch.device) -> Callable[[int], None]:
@@ -50,4 +52,5 @@ def recordable(op: LinearOperator) -> bool:
     if not isinstance(op, _RECORDABLE) or (isinstance(op, Conv) and op.mode is not Padding.ZEROS):
         return False
     parts = (getattr(op, f.name) for f in fields(op))
-    return all(recordable(part) for part in parts if isinstance(part, LinearOperator))
+    inner = [edge for _, _, edge in op.edges] if isinstance(op, Sweep) else parts
+    return all(recordable(part) for part in inner if isinstance(part, LinearOperator))
