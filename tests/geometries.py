@@ -72,7 +72,7 @@ def batch_norms(draw: DrawFn) -> BatchNorm:
     """Batch normalisations with and without weight."""
     shape = draw(any_shapes())
     weight = draw(st.one_of(st.none(), tensors(shape[:1])))
-    return BatchNorm(weight, draw(tensors(shape[:1])).square(), draw(st.sampled_from([1e-5, 1e-3])), shape)
+    return BatchNorm(weight, draw(tensors(shape[:1])).square() + 0.01, draw(st.sampled_from([1e-5, 1e-3])), shape)
 
 
 @st.composite

@@ -8,6 +8,7 @@ from lipkit.linops._base import Shape as Shape
 from lipkit.linops._base import Sum as Sum
 from lipkit.linops.absolute import absolute as absolute
 from lipkit.linops.absolute import column_sums as column_sums
+from lipkit.linops.absolute import one_entry_per_row as one_entry_per_row
 from lipkit.linops.absolute import row_sums as row_sums
 from lipkit.linops.batch_norm import BatchNorm as BatchNorm
 from lipkit.linops.block import BlockColumn as BlockColumn
@@ -31,6 +32,7 @@ from lipkit.linops.materialize import materialize as materialize
 from lipkit.linops.of import of as of
 from lipkit.linops.padding import Padding as Padding
 from lipkit.linops.pool import AvgPool as AvgPool
+from lipkit.linops.product import product as product
 from lipkit.linops.rounding import Magnitude as Magnitude
 from lipkit.linops.rounding import depth as depth
 from lipkit.linops.rounding import magnitude as magnitude

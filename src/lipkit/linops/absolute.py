@@ -102,7 +102,7 @@ def _block(op: BlockRow | BlockColumn | BlockDiagonal) -> LinearOperator:
 @absolute.register(Compose)
 def _compose(op: Compose) -> LinearOperator:
     # (A B)_ij = sum_k A_ik B_kj has one term at most, so nothing can cancel and |A B| = |A| |B|.
-    if _one_per_row(op.outer) or _one_per_row(op.inner.T):
+    if one_entry_per_row(op.outer) or one_entry_per_row(op.inner.T):
         return absolute(op.outer) @ absolute(op.inner)
     return absolute.dispatch(LinearOperator)(op)
 
@@ -118,7 +118,7 @@ def taps_meet(op: Conv) -> bool:
     return any(any(sides) and (op.mode is not Padding.CIRCULAR or length > n) for sides, length, n in axes)
 
 
-def _one_per_row(op: LinearOperator) -> bool:
+def one_entry_per_row(op: LinearOperator) -> bool:
     """Whether every row of the matrix is known to have at most one entry."""
     match op:
         case Index() | Reshape() | Permute() | Diagonal() | BatchNorm():
@@ -126,12 +126,12 @@ def _one_per_row(op: LinearOperator) -> bool:
         case Adjoint(Reshape() | Permute() | Diagonal() | BatchNorm()):
             return True
         case Compose(outer, inner):
-            return _one_per_row(outer) and _one_per_row(inner)
+            return one_entry_per_row(outer) and one_entry_per_row(inner)
         case Adjoint(Compose(outer, inner)):
-            return _one_per_row(inner.T) and _one_per_row(outer.T)
+            return one_entry_per_row(inner.T) and one_entry_per_row(outer.T)
         case Scaled(_, inner):
-            return _one_per_row(inner)
+            return one_entry_per_row(inner)
         case Adjoint(Scaled(_, inner)):
-            return _one_per_row(inner.T)
+            return one_entry_per_row(inner.T)
         case _:
             return False

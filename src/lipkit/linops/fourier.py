@@ -12,8 +12,10 @@ from torch.nn import functional
 
 from lipkit.errors import UnsupportedError
 from lipkit.linops._base import Adjoint, Compose, LinearOperator, Scaled, Shape
+from lipkit.linops.batch_norm import BatchNorm
 from lipkit.linops.conv import Conv
 from lipkit.linops.conv_transpose import ConvTranspose
+from lipkit.linops.diagonal import Diagonal
 from lipkit.linops.index import Permute, Reshape
 from lipkit.linops.padding import Padding, copies
 from lipkit.linops.pool import AvgPool
@@ -75,8 +77,9 @@ class Symbol:
     def error(self) -> Float64[Tensor, "*batch"]:
         """A bound of ||fl E(w) - E(w)|| for every w and group.
 
-        Angles are within 2 pi (axes + 2) roundings, sine and cosine within two more: 64 in all; the sum over taps adds
-        its own; both act on sum_a |kernel_a|, whose Frobenius norm bounds its norm.
+        Angles are within 2 pi (axes + 2) roundings, sine and cosine within two more, a factor on the kernel (a batch
+        norm's takes four and a product) within eight: 64 in all; the sum over taps adds its own; both act on
+        sum_a |kernel_a|, whose Frobenius norm bounds its norm.
         """
         count = math.prod(self.taps)
         size = self.kernel.detach().flatten(-len(self.torus)).abs().sum(-1)
@@ -136,7 +139,22 @@ def _compose(op: Compose) -> Symbol:
         return symbol(op.inner)
     if _rearranges(op.inner):
         return symbol(op.outer)
+    scale = _channel_scale(op.outer)
+    if scale is not None and isinstance(op.inner, Conv):
+        found = symbol(op.inner)
+        return replace(
+            found, kernel=found.kernel * scale.reshape(*found.kernel.shape[:2], *(1,) * (found.kernel.ndim - 2))
+        )
     raise _unsupported(op)
+
+
+def _channel_scale(op: LinearOperator) -> Tensor | None:
+    """One factor for each channel, if the operator is just that; a product with it scales the rows of the symbol."""
+    if isinstance(op, BatchNorm):
+        return op.diagonal.scale.flatten()
+    if isinstance(op, Diagonal) and tuple(op.scale.shape) == (op.shape[0], *(1,) * (len(op.shape) - 1)):
+        return op.scale.flatten()
+    return None
 
 
 def _rearranges(op: LinearOperator) -> bool:

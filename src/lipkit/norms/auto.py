@@ -8,12 +8,12 @@ from torch import Tensor, nn
 
 from lipkit.bound import Bound
 from lipkit.errors import ArgumentError, ShapeError, UnsupportedError
-from lipkit.linops import Dense, LinearOperator, Shape, Symbol, of, symbol
+from lipkit.linops import Dense, LinearOperator, Shape, Symbol, of, one_entry_per_row, symbol
 from lipkit.norms._base import Norm, refuse_state
 from lipkit.norms.cholesky import Cholesky
 from lipkit.norms.circulant import Circulant
 from lipkit.norms.lanczos import Lanczos
-from lipkit.norms.monomial import MONOMIAL, Monomial
+from lipkit.norms.monomial import Monomial
 from lipkit.norms.small_grid import SmallGrid
 from lipkit.norms.svd import SVD
 
@@ -59,8 +59,8 @@ class Auto(Norm):
     def select(self, op: LinearOperator, /) -> Selection:
         """The method for this operator, and the reason in one sentence."""
         side = min(op.in_size, op.out_size)
-        if isinstance(op, MONOMIAL):
-            return Selection(Monomial(), "one entry in each row: the columns are orthogonal")
+        if one_entry_per_row(op) or one_entry_per_row(op.T):
+            return Selection(Monomial(), "one entry in each row or each column: they are orthogonal")
         found = _symbol_of(op)
         if found is not None and found.exact:
             return self._exact_symbol(found)

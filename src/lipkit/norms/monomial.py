@@ -9,11 +9,9 @@ from torch import Tensor
 
 from lipkit.bound import Bound, Kind
 from lipkit.errors import NonFiniteError, UnsupportedError
-from lipkit.linops import BatchNorm, Diagonal, Index, LinearOperator, Permute, Reshape, depth
+from lipkit.linops import LinearOperator, depth, one_entry_per_row
 from lipkit.norms._base import Norm, refuse_state
 from lipkit.norms._rounding import gamma, log_up
-
-MONOMIAL = (BatchNorm, Diagonal, Index, Permute, Reshape)
 
 
 @final
@@ -21,7 +19,8 @@ MONOMIAL = (BatchNorm, Diagonal, Index, Permute, Reshape)
 class Monomial(Norm):
     """The norm of an operator with at most one entry in each row: A*A is diagonal, so ||A||^2 = max A* A 1.
 
-    Covers scaling, batch norm in evaluation, indexing, padding, permuting and reshaping.
+    Covers scaling, batch norm in evaluation, indexing, padding, permuting and reshaping, products of these, and their
+    adjoints.
 
     Guarantee: EXACT. Cost: one application of A and A*. Gradient: of the returned value.
     """
@@ -31,10 +30,13 @@ class Monomial(Norm):
 
     def _batch(self, ops: Sequence[LinearOperator], state: Tensor | None) -> list[Bound]:
         refuse_state(self, state)
-        if not isinstance(ops[0], MONOMIAL):
-            names = ", ".join(sorted(kind.__name__ for kind in MONOMIAL))
-            raise UnsupportedError(f"Monomial covers {names}, got {ops[0]}; use Auto.")
-        return [self._one(op.to(torch.float64)) for op in ops]
+        if one_entry_per_row(ops[0]):
+            return [self._one(op.to(torch.float64)) for op in ops]
+        if one_entry_per_row(ops[0].T):
+            return [self._one(op.to(torch.float64).T) for op in ops]
+        raise UnsupportedError(
+            f"Monomial covers operators with at most one entry in each row or in each column, got {ops[0]}; use Auto."
+        )
 
     def _one(self, op: LinearOperator) -> Bound:
         ones = torch.ones(op.in_shape, dtype=torch.float64, device=op.device)
