@@ -1,0 +1,194 @@
+"""A network with its nonlinearities pulled apart into a linear part and a bounded rest, and the linear maps in it."""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from lipkit.linops import (
+    Dense,
+    Diagonal,
+    LinearOperator,
+    Reshape,
+    Stated,
+    depth,
+    magnitude,
+    materialize,
+    product,
+    sweep,
+)
+from lipkit.trace import Network
+from lipkit.trace.nodes import Split
+
+# Covers the rounding of the error analysis itself, and its second-order terms.
+_INFLATION = 1.01
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Pulled:
+    """y = C z + R psi(z) for one node: the split, and the sizes max |c|, max |r| and max |c| / |r| of its diagonals."""
+
+    split: Split
+    center: float
+    scale: float
+    ratio: float
+
+    @classmethod
+    def of(cls, split: Split) -> "Pulled":
+        """Sizes of a split whose parts are diagonal or multiples of the identity; others are bounded by magnitudes."""
+        scale = _largest(split.scale)
+        if split.center is None:
+            return cls(split, 0.0, scale, 0.0)
+        if isinstance(split.center, Diagonal) and isinstance(split.scale, Diagonal):
+            c, r = (op.scale.detach().abs().to(torch.float64) for op in (split.center, split.scale))
+            ratio = torch.where(c == 0, 0.0, c / r).max()
+            return cls(split, _largest(split.center), scale, float(ratio) * _INFLATION)
+        return cls(split, _largest(split.center), scale, math.inf)
+
+
+class Paths(ABC):
+    """The linear maps P_sj from y_j to z_s that remain when every psi is cut out.
+
+    `direct` holds bounds of the norms of the blocks, `splits` the pulled nodes. Every map comes with a statement of its
+    rounding error that is made of the norms of its parts: an error that enters at stage i is multiplied by what lies
+    before and behind it, not by the product of all norms.
+    """
+
+    def __init__(self, network: Network, pulled: dict[int, Pulled], direct: dict[tuple[int, int], float]) -> None:
+        self.network = network
+        self.pulled = pulled
+        self.direct = direct
+        self.stage = {at: _stage(op, direct[at]) for at, op in network.blocks.items()}
+
+    @abstractmethod
+    def operator(self, s: int, j: int, rest: bool) -> LinearOperator | None:
+        """P_sj R_j (`rest`), or P_sj; None if no path leads from j to s."""
+
+    @abstractmethod
+    def learn(self, s: int, j: int, rest: bool, norm: float) -> None:
+        """Take note of a proven bound of the norm of `operator(s, j, rest)`."""
+
+
+@final
+class DensePaths(Paths):
+    """All maps as matrices, P_sj = A_sj + sum_i A_si C_i P_ij, each formed once from the earlier ones."""
+
+    def __init__(self, network: Network, pulled: dict[int, Pulled], direct: dict[tuple[int, int], float]) -> None:
+        super().__init__(network, pulled, direct)
+        blocks = {at: op.to(torch.float64) for at, op in network.blocks.items()}
+        self._matrices = {at: materialize(op) for at, op in blocks.items()}
+        self._depths = {at: depth(op) for at, op in blocks.items()}
+        self._paths: dict[tuple[int, int], Tensor | None] = {}
+        self._sizes: dict[tuple[int, int], float] = {}
+        self._local: dict[tuple[int, int], float] = {}
+        self._roundings = 8 + max([0, *self._depths.values()]) + max([0, *(op.in_size for op in blocks.values())])
+
+    def operator(self, s: int, j: int, rest: bool) -> LinearOperator | None:
+        matrix = self._path(s, j)
+        if matrix is None:
+            return None
+        size = sum(
+            (self._size(s, i) * self.pulled[i].center if i < s else 1.0) * self._local.get((i, j), 0.0)
+            for i in range(j + 1, s + 1)
+        )
+        flat = Dense(matrix)
+        if not rest:
+            return Stated(flat, self._roundings, size * _INFLATION)
+        scale = self.pulled[j].split.scale.to(torch.float64)
+        op = product(flat, product(Reshape(scale.out_shape, flat.in_shape), scale))
+        return Stated(op, self._roundings + depth(scale), (size + self._size(s, j)) * self.pulled[j].scale * _INFLATION)
+
+    def learn(self, s: int, j: int, rest: bool, norm: float) -> None:
+        """Frobenius norms of the matrices serve here."""
+
+    def _path(self, s: int, j: int) -> Tensor | None:
+        if (s, j) in self._paths:
+            return self._paths[s, j]
+        found = self._matrices.get((s, j))
+        local = self.stage[s, j] if found is not None else 0.0
+        for i in range(j + 1, s):
+            center, inner = self.pulled[i].split.center, None
+            if (s, i) in self._matrices and center is not None:
+                inner = self._path(i, j)
+            if inner is None or center is None:
+                continue
+            images = center.to(torch.float64).apply(inner.mT.reshape(-1, *center.in_shape)).flatten(1).mT
+            term = self._matrices[s, i] @ images
+            found = term if found is None else found + term
+            local += self.stage[s, i] * self.pulled[i].center * self._size(i, j)
+        self._paths[s, j] = found
+        self._sizes[s, j] = 0.0 if found is None else float(torch.linalg.vector_norm(found.detach()))
+        self._local[s, j] = local + self._sizes[s, j]
+        return found
+
+    def _size(self, s: int, j: int) -> float:
+        self._path(s, j)
+        return self._sizes[s, j] * _INFLATION
+
+
+@final
+class SweepPaths(Paths):
+    """Maps that are applied, never written out; norms that were measured bound the parts of later ones."""
+
+    def __init__(self, network: Network, pulled: dict[int, Pulled], direct: dict[tuple[int, int], float]) -> None:
+        super().__init__(network, pulled, direct)
+        self._known: dict[tuple[int, int, bool], float] = {}
+        self._through: dict[tuple[int, int], LinearOperator] = {}
+        for (k, i), op in network.blocks.items():
+            if k < network.sink and (center := pulled[k].split.center) is not None:
+                self._through[k, i] = product(center, op)
+
+    def operator(self, s: int, j: int, rest: bool) -> LinearOperator | None:
+        edges = [(k, i, op) for (k, i), op in self._through.items() if j <= i and k < s]
+        edges += [(s, i, op) for i, op in self.network.row(s).items() if i >= j]
+        path = sweep(edges, j, s)
+        if path is None:
+            return None
+        start = self.pulled[j].scale if rest else 1.0
+        op = product(path, self.pulled[j].split.scale) if rest else path
+        heads, tails = self._heads(s, j, rest, start), self._tails(s, j)
+        inside = [(k, i) for k, i in self.network.blocks if j <= i and k <= s and i in heads and k in tails]
+        size = start + sum(tails[k] * self.stage[k, i] * heads[i] for k, i in inside)
+        return Stated(op, depth(op), size * _INFLATION) if math.isfinite(size) else op
+
+    def learn(self, s: int, j: int, rest: bool, norm: float) -> None:
+        self._known[s, j, rest] = norm * _INFLATION
+
+    def _heads(self, s: int, j: int, rest: bool, start: float) -> dict[int, float]:
+        """Bounds of the linear part of y_i per unit at the source, for j <= i < s."""
+        found = {j: start}
+        for k in range(j + 1, s):
+            reached = [self.direct[k, i] * found[i] for i in self.network.row(k) if i in found]
+            if reached:
+                found[k] = self.pulled[k].center * min(sum(reached), self._known.get((k, j, rest), math.inf))
+        return found
+
+    def _tails(self, s: int, j: int) -> dict[int, float]:
+        """Bounds of the map from z_k to z_s, for j < k <= s."""
+        found = {s: 1.0}
+        users: dict[int, list[int]] = {}
+        for k, i in self.network.blocks:
+            users.setdefault(i, []).append(k)
+        for i in range(s - 1, j, -1):
+            pulled = self.pulled[i]
+            reached = [found[k] * self.direct[k, i] for k in users.get(i, []) if k in found]
+            if reached:
+                measured = self._known.get((s, i, True), math.inf) * pulled.ratio
+                found[i] = min(sum(reached) * pulled.center, measured)
+        return found
+
+
+def _largest(op: LinearOperator) -> float:
+    """A bound of the norm of a diagonal operator or a multiple of the identity; its magnitude otherwise."""
+    known = magnitude(op)
+    return float(known.absolute) if known.relative == 0 else math.inf
+
+
+def _stage(op: LinearOperator, norm: float) -> float:
+    """What the rounding errors of one application are relative to."""
+    known = magnitude(op)
+    return float(known.absolute) + known.relative * norm

@@ -1,0 +1,53 @@
+"""Which norm a block of a network is measured in, and by what."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from lipkit.bound import L2, Bound, Metric
+from lipkit.errors import KindError, MetricError
+from lipkit.linops import LinearOperator
+from lipkit.norms import Auto, Mixed, Norm
+
+
+@final
+@dataclass(frozen=True)
+class Meter:
+    """Measures blocks for a constant in `metric`: l_p in the middle of the network, l_p_in -> l_p at its input.
+
+    The middle norm p is that of the output, so that the last block needs no change of norm. In l2 blocks are measured
+    by `spectral`; otherwise by closed forms (`Mixed`), which exist for p_in = 1, p_out = inf and p_in = p_out.
+    """
+
+    metric: Metric = L2
+    spectral: Norm = Auto()
+
+    @property
+    def p(self) -> float:
+        """The norm of the values inside the network."""
+        return self.metric.p_out
+
+    def many(self, ops: Sequence[LinearOperator], at_input: Sequence[bool]) -> list[Bound]:
+        """Bounds of the norms of blocks, those that act on the input told apart; refuses what is no upper bound."""
+        p_in = [self.metric.p_in if first else self.p for first in at_input]
+        found: dict[int, Bound] = {}
+        for p in set(p_in):
+            chosen = [i for i, q in enumerate(p_in) if q == p]
+            method = self.spectral if (p, self.p) == (2.0, 2.0) else _mixed(p, self.p, self.metric)
+            found.update(zip(chosen, method.many([ops[i] for i in chosen]), strict=True))
+        for bound in found.values():
+            if not bound.kind.certifies:
+                raise KindError(
+                    f"{self.spectral} gave {bound}, which is no upper bound; use a norm that is, such as norms.Auto()."
+                )
+        return [found[i] for i in range(len(ops))]
+
+
+def _mixed(p_in: float, p_out: float, metric: Metric) -> Norm:
+    if p_in == 1 or p_out == math.inf or p_in == p_out:
+        return Mixed(p_in, p_out)
+    raise MetricError(
+        f"A constant in {metric} needs the norm of a block from l{p_in:g} to l{p_out:g}, which has no closed form; "
+        "use a metric with p_in = p_out, p_in = 1 or p_out = inf."
+    )

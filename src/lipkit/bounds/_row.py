@@ -1,0 +1,105 @@
+"""The constant of one row z = sum_j A_j y_j, from the norms of its blocks and the constants of the y_j."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from lipkit._logarithm import log_product, log_sum, moved
+from lipkit.bound import Bound
+from lipkit.linops import BlockRow, LinearOperator, Reshape, product, support
+
+Log = Float64[Tensor, ""]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Term:
+    """One block of a row: the operator, a bound of its norm, and log of the constant of the value it acts on."""
+
+    op: LinearOperator
+    norm: Bound
+    log_constant: Log
+
+    @property
+    def log_product(self) -> Log:
+        """log of ||A_j|| L_j, rounded up."""
+        return log_product(self.norm.log_value, self.log_constant.to(self.norm.log_value.device), 1.0)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Row:
+    """log of the constant of a row, and the norms that were needed beyond those of its blocks."""
+
+    log_constant: Log
+    extra: tuple[Bound, ...] = ()
+
+
+def fold_row(
+    terms: Sequence[Term], p: float, joint: Callable[[LinearOperator], Bound] | None, apart: bool = True
+) -> Row:
+    """The smallest of the proven constants of sum_j A_j y_j, where y_j is L_j-Lipschitz, in l_p:
+
+        groups   the p-sum over groups of sum_{j in group} ||A_j|| L_j, where blocks of different groups write to
+                 different outputs (one group: the plain sum; all apart: the p-sum of concatenation);
+        joined   ||[A_1 ... A_J]|| times the p-norm of (L_1, ..., L_J), asked of `joint` only where it can win.
+
+    `joint` None leaves the second out; `apart` False spares the search for groups and takes one.
+    Guarantee: an upper bound, rounded up, if the norms are.
+    """
+    if not terms:
+        return Row(torch.full((), -math.inf, dtype=torch.float64))
+    groups = disjoint(terms) if apart else [list(terms)]
+    best = _p_sum([_p_sum([term.log_product for term in group], 1.0) for group in groups], p)
+    if joint is None or len(terms) == 1:
+        return Row(best)
+    sizes = _p_sum([term.log_constant for term in terms], p)
+    # ||[A_1 ... A_J]|| is at least every ||A_j||, so this is the least the second form can be.
+    least = sizes + max(_floor(term.norm) for term in terms)
+    if not bool(least.detach() < best.detach()):
+        return Row(best)
+    whole = joint(BlockRow(tuple(_flat(term.op) for term in terms)))
+    return Row(torch.minimum(best, log_product(whole.log_value, sizes, 1.0)), (whole,))
+
+
+def _floor(norm: Bound) -> float:
+    known = norm.lower if norm.lower is not None else norm
+    return float(known.log_value.detach())
+
+
+def _flat(op: LinearOperator) -> LinearOperator:
+    return product(Reshape(op.out_shape, (op.out_size,)), op)
+
+
+def disjoint(terms: Sequence[Term]) -> list[list[Term]]:
+    """Terms that may write to a common output, together."""
+    if len(terms) == 1:
+        return [list(terms)]
+    groups: list[tuple[Tensor, list[Term]]] = []
+    for term in terms:
+        mask, members = support(term.op), [term]
+        apart: list[tuple[Tensor, list[Term]]] = []
+        for other, others in groups:
+            if bool((mask & other).any()):
+                mask, members = mask | other, [*others, *members]
+            else:
+                apart.append((other, others))
+        groups = [*apart, (mask, members)]
+    return [members for _, members in groups]
+
+
+def _p_sum(logs: Sequence[Log], p: float) -> Log:
+    """log of the p-norm of numbers given by their logarithms, rounded up."""
+    if len(logs) == 1:
+        return logs[0]
+    if p == math.inf:
+        return torch.stack(list(logs)).max()
+    total = moved(logs[0] * p, 1.0) if p != 1 else logs[0]
+    for log in logs[1:]:
+        total = log_sum(total, moved(log * p, 1.0) if p != 1 else log, 1.0)
+    return total if p == 1 else moved(total / p, 1.0)

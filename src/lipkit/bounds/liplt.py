@@ -1,0 +1,143 @@
+"""LipLT: nonlinearities as a mean slope plus a smaller rest, so that linear maps are composed before their norms."""
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from lipkit._logarithm import log_product
+from lipkit.bound import L2, Bound, Kind, Metric
+from lipkit.bounds._base import Method
+from lipkit.bounds._linearised import DensePaths, Paths, Pulled, SweepPaths
+from lipkit.bounds._norms import Meter
+from lipkit.bounds._row import Term, disjoint, fold_row
+from lipkit.bounds.dag import DAG, failures, joins
+from lipkit.errors import ArgumentError
+from lipkit.norms import Auto, Norm
+from lipkit.regions import Region
+from lipkit.trace import Network
+from lipkit.trace.fuse import Junctions, fuse
+
+# Up to this many entries in all composed matrices together they are written out.
+_DENSE = 2**24
+
+
+@final
+@dataclass(frozen=True)
+class LipLT(Method):
+    """Loop transformation on any directed acyclic network: with phi_j = C_j + R_j psi_j, psi_j nonexpansive,
+
+        m_s = ||P_s0|| + sum_{j < s} ||P_sj R_j|| m_j,
+
+    where P_sj is the linear map from value j to row s with all psi cut out, and m_s the constant of z_s. Nodes without
+    a linear part (sorting, pooling, ...) have C = 0. Rows are folded as in `DAG`, so that m_s is never above its value
+    there. With a `window` w, a sink looks back to the last cut vertex that is at least w nodes before it, which counts
+    as opaque: O(K w) norms instead of O(K^2). A norm that is randomised is drawn afresh for every map.
+
+    Guarantee: UPPER, never above `DAG` beyond the slack of the norms; failures add up. Differentiable in the weights.
+    Cost: K (K + 1)/2 norms of composed maps, as matrices while those have at most 2^24 entries together.
+    References: Fazlyab et al. 2023 for feed-forward and residual nets; on general graphs, and the window, ours.
+    """
+
+    norm: Norm = Auto()
+    window: int | None = None
+    metric: Metric = L2
+
+    def __post_init__(self) -> None:
+        if self.window is not None and self.window < 1:
+            raise ArgumentError(f"LipLT.window must be at least 1, or None for no window, got {self.window}.")
+
+    def __str__(self) -> str:
+        return "LipLT" if self.window is None else f"LipLT, window {self.window}"
+
+    def _bound(self, network: Network, region: Region) -> Bound:
+        run = Expansion(fuse(network, Junctions()), Meter(self.metric, self.norm), self.window)
+        log_value = run.into(run.network.sink)
+        parts = tuple(run.norms)
+        found = Bound(log_value, Kind.UPPER, self, self.metric, region, failure=failures(parts), parts=parts)
+        # Where values are joined, a fold over other cuts may win; elsewhere it cannot.
+        return found.best(DAG(self.norm, metric=self.metric)(network, region)) if joins(network) else found
+
+
+@final
+class Expansion:
+    """One run of the recursion: the constants m_k found so far, and every norm that was used."""
+
+    def __init__(self, network: Network, meter: Meter, window: int | None) -> None:
+        network.require_constants(meter.p)
+        self.network = network
+        self.meter = meter
+        self.window = window
+        places = sorted(network.blocks)
+        found = meter.many([network.blocks[at] for at in places], [j == 0 for _, j in places])
+        self.direct = dict(zip(places, found, strict=True))
+        self.norms: list[Bound] = list(found)
+        pulled = {k: Pulled.of(node.split(meter.p)) for k, node in enumerate(network.nodes, start=1)}
+        sizes = {at: float(bound.value.detach()) for at, bound in self.direct.items()}
+        self.paths: Paths = (DensePaths if self._entries() <= _DENSE else SweepPaths)(network, pulled, sizes)
+        self._into: dict[int, Float64[Tensor, ""]] = {}
+
+    def into(self, s: int) -> Float64[Tensor, ""]:
+        """log m_s, the constant of z_s."""
+        for k in range(1, s + 1):
+            if k not in self._into:
+                self._into[k] = self._constant(k)
+        return self._into[s]
+
+    def out(self, j: int) -> Float64[Tensor, ""]:
+        """log of the constant of y_j, the nonlinearity included."""
+        if j == 0:
+            return torch.zeros((), dtype=torch.float64)
+        return log_product(self.into(j), self.network.nodes[j - 1].log_constant(self.meter.p).to(self.into(j)), 1.0)
+
+    def sources(self, s: int) -> list[tuple[int, bool]]:
+        """What row s depends on: the opaque start of its window, then the rests in between, latest first."""
+        start = self._start(s)
+        inside = [j for j in range(start + 1, s) if self.paths.pulled[j].scale > 0]
+        return [*((j, True) for j in reversed(inside)), (start, False)]
+
+    def _constant(self, s: int) -> Float64[Tensor, ""]:
+        row = self.network.row(s)
+        terms = [Term(op, self.direct[s, j], self.out(j)) for j, op in row.items()]
+        apart = len(row) > 1 and len(disjoint(terms)) > 1
+        plain = fold_row(terms, self.meter.p, None, apart).log_constant
+        if s < self.network.sink and self.paths.pulled[s].scale == 0 and self.window is None:
+            return plain  # An identity: its constant is asked for by no later row.
+        expanded: list[Term] = []
+        for j, rest in self.sources(s):
+            term = self._term(s, j, rest)
+            expanded += [] if term is None else [term]
+        return torch.minimum(plain, fold_row(expanded, self.meter.p, None, apart).log_constant)
+
+    def _term(self, s: int, j: int, rest: bool) -> Term | None:
+        op = self.paths.operator(s, j, rest)
+        if op is None:
+            return None
+        norm = self._measured(s, j, rest)
+        if norm is None:
+            norm = self.meter.many([op], [j == 0])[0]
+            self.norms.append(norm)
+        self.paths.learn(s, j, rest, float(norm.value.detach()))
+        return Term(op, norm, self.into(j) if rest else self.out(j))
+
+    def _measured(self, s: int, j: int, rest: bool) -> Bound | None:
+        """The norm of a map that is a single block, which is known already."""
+        alone = not rest and list(self.network.row(s)) == [j]
+        return self.direct[s, j] if alone else None
+
+    def _start(self, s: int) -> int:
+        if self.window is None:
+            return 0
+        crossed = [(k, j) for k, j in self.network.blocks if k <= s]
+        for v in range(s - self.window, 0, -1):
+            if not any(j < v < k for k, j in crossed):
+                return v
+        return 0
+
+    def _entries(self) -> int:
+        shapes = [self.network.shape_of(j) for j in range(self.network.sink)]
+        widths = [torch.Size(shape).numel() for shape in shapes]
+        rows = [torch.Size(self.network.shape_into(k)).numel() for k in range(1, self.network.sink + 1)]
+        return sum(rows[s - 1] * widths[j] for s in range(1, len(rows) + 1) for j in range(self._start(s), s))
