@@ -19,16 +19,21 @@ Log = Float64[Tensor, ""]
 @final
 @dataclass(frozen=True, eq=False)
 class Term:
-    """One block of a row: the operator, a bound of its norm, and log of the constant of the value it acts on."""
+    """One block of a row: the operator, a bound of its norm, and log of the constant of the value it acts on.
+
+    `log_limit` is another bound of the constant of the whole term, where one is known.
+    """
 
     op: LinearOperator
     norm: Bound
     log_constant: Log
+    log_limit: Log | None = None
 
     @property
     def log_product(self) -> Log:
-        """log of ||A_j|| L_j, rounded up."""
-        return log_product(self.norm.log_value, self.log_constant.to(self.norm.log_value.device), 1.0)
+        """log of ||A_j|| L_j, rounded up, or the limit if that is smaller."""
+        found = log_product(self.norm.log_value, self.log_constant.to(self.norm.log_value.device), 1.0)
+        return found if self.log_limit is None else torch.minimum(found, self.log_limit)
 
 
 @final

@@ -12,13 +12,16 @@ from lipkit.bound import L2, Bound, Kind, Metric
 from lipkit.bounds._base import Method
 from lipkit.bounds._linearised import DensePaths, Paths, Pulled, SweepPaths
 from lipkit.bounds._norms import Meter
+from lipkit.bounds._refined import weighed, weights
 from lipkit.bounds._row import Term, disjoint, fold_row
 from lipkit.bounds.dag import DAG, failures, joins
-from lipkit.errors import ArgumentError
+from lipkit.errors import ArgumentError, MetricError
+from lipkit.linops import LinearOperator
 from lipkit.norms import Auto, Norm
 from lipkit.regions import Region
 from lipkit.trace import Network
 from lipkit.trace.fuse import Junctions, fuse
+from lipkit.trace.nodes import Pointwise
 
 # Up to this many entries in all composed matrices together they are written out.
 _DENSE = 2**24
@@ -35,25 +38,32 @@ class LipLT(Method):
     a linear part (sorting, pooling, ...) have C = 0. Rows are folded as in `DAG`, so that m_s is never above its value
     there. With a `window` w, a sink looks back to the last cut vertex that is at least w nodes before it, which counts
     as opaque: O(K w) norms instead of O(K^2). A norm that is randomised is drawn afresh for every map.
+    With `refine`, the term of a pointwise node is the smaller of the above and Lip(D_sj z_j), for diagonal D_sj with
+    (P_sj R_j)*(P_sj R_j) <= D_sj^2, which holds because |psi_j(z) - psi_j(z')| <= |z - z'| entry by entry.
 
     Guarantee: UPPER, never above `DAG` beyond the slack of the norms; failures add up. Differentiable in the weights.
-    Cost: K (K + 1)/2 norms of composed maps, as matrices while those have at most 2^24 entries together.
+    Cost: K (K + 1)/2 norms of composed maps, as matrices while those have at most 2^24 entries together; K^3/3 with
+    `refine`, which is only done for matrices.
     References: Fazlyab et al. 2023 for feed-forward and residual nets; on general graphs, and the window, ours.
     """
 
     norm: Norm = Auto()
     window: int | None = None
     metric: Metric = L2
+    refine: bool = False
 
     def __post_init__(self) -> None:
         if self.window is not None and self.window < 1:
             raise ArgumentError(f"LipLT.window must be at least 1, or None for no window, got {self.window}.")
+        if self.refine and self.metric != L2:
+            raise MetricError(f"LipLT.refine weighs squares, so it needs the metric {L2}, got {self.metric}.")
 
     def __str__(self) -> str:
-        return "LipLT" if self.window is None else f"LipLT, window {self.window}"
+        window = "" if self.window is None else f", window {self.window}"
+        return f"LipLT{window}{', refined' if self.refine else ''}"
 
     def _bound(self, network: Network, region: Region) -> Bound:
-        run = Expansion(fuse(network, Junctions()), Meter(self.metric, self.norm), self.window)
+        run = Expansion(fuse(network, Junctions()), Meter(self.metric, self.norm), self.window, self.refine)
         log_value = run.into(run.network.sink)
         parts = tuple(run.norms)
         found = Bound(log_value, Kind.UPPER, self, self.metric, region, failure=failures(parts), parts=parts)
@@ -65,7 +75,7 @@ class LipLT(Method):
 class Expansion:
     """One run of the recursion: the constants m_k found so far, and every norm that was used."""
 
-    def __init__(self, network: Network, meter: Meter, window: int | None) -> None:
+    def __init__(self, network: Network, meter: Meter, window: int | None, refine: bool = False) -> None:
         network.require_constants(meter.p)
         self.network = network
         self.meter = meter
@@ -77,6 +87,7 @@ class Expansion:
         pulled = {k: Pulled.of(node.split(meter.p)) for k, node in enumerate(network.nodes, start=1)}
         sizes = {at: float(bound.value.detach()) for at, bound in self.direct.items()}
         self.paths: Paths = (DensePaths if self._entries() <= _DENSE else SweepPaths)(network, pulled, sizes)
+        self._refine = refine and isinstance(self.paths, DensePaths)
         self._into: dict[int, Float64[Tensor, ""]] = {}
 
     def into(self, s: int) -> Float64[Tensor, ""]:
@@ -120,7 +131,24 @@ class Expansion:
             norm = self.meter.many([op], [j == 0])[0]
             self.norms.append(norm)
         self.paths.learn(s, j, rest, float(norm.value.detach()))
-        return Term(op, norm, self.into(j) if rest else self.out(j))
+        limit = (
+            self._limit(op, j) if rest and self._refine and isinstance(self.network.nodes[j - 1], Pointwise) else None
+        )
+        return Term(op, norm, self.into(j) if rest else self.out(j), limit)
+
+    def _limit(self, op: LinearOperator, j: int) -> Float64[Tensor, ""]:
+        """log Lip(D z_j) by the same recursion, for the better of two diagonals D with op* op <= D^2."""
+        found: list[Tensor] = []
+        for d in weights(op):
+            terms: list[Term] = []
+            for i, rest in self.sources(j):
+                inner = self.paths.operator(j, i, rest)
+                if inner is not None:
+                    norm = self.meter.many([weighed(d, inner)], [i == 0])[0]
+                    self.norms.append(norm)
+                    terms.append(Term(inner, norm, self.into(i) if rest else self.out(i)))
+            found.append(fold_row(terms, self.meter.p, None, apart=False).log_constant)
+        return torch.stack(found).min()
 
     def _measured(self, s: int, j: int, rest: bool) -> Bound | None:
         """The norm of a map that is a single block, which is known already."""

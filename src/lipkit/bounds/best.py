@@ -1,0 +1,40 @@
+"""Several methods, and the smallest upper bound among them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import final
+
+from lipkit.bound import Bound
+from lipkit.bounds._base import Method
+from lipkit.errors import ArgumentError
+from lipkit.regions import Region
+from lipkit.trace import Network
+
+
+@final
+@dataclass(frozen=True)
+class Best(Method):
+    """The smallest of the upper bounds of several methods, with all results in `parts`.
+
+    Guarantee: EXACT or UPPER as the winner is. A randomised winner was chosen by looking, so failures add up then.
+    """
+
+    methods: tuple[Method, ...]
+
+    def __post_init__(self) -> None:
+        if not self.methods:
+            raise ArgumentError("Best needs at least one method, got none.")
+
+    def __str__(self) -> str:
+        return "best of " + ", ".join(map(str, self.methods))
+
+    def _bound(self, network: Network, region: Region) -> Bound:
+        return smallest([method(network, region) for method in self.methods])
+
+
+def smallest(results: Sequence[Bound]) -> Bound:
+    """The smallest upper bound, saying how it was found, with all of them in `parts`."""
+    best = reduce(Bound.best, results)
+    winner = min(results, key=lambda bound: float(bound.log_value.detach().sum()))
+    return replace(best, method=winner.method, parts=tuple(results))
