@@ -15,6 +15,7 @@ from lipkit.errors import UnsupportedError
 from lipkit.linops import (
     Adjoint,
     AvgPool,
+    BatchNorm,
     Conv,
     ConvTranspose,
     Dense,
@@ -109,9 +110,25 @@ def test_rearrangements_change_nothing() -> None:
         assert found.exact
         # The same blocks; a decomposition of 6 unknowns and one of 60.
         assert on_torus(found) == pytest.approx(norm(some), rel=1e-12)
-    for other in (op.T @ op, Diagonal(torch.ones(2, 1, 1), op.out_shape) @ op):
+    for other in (
+        op.T @ op,
+        Diagonal(torch.ones(2, 4, 5), op.out_shape) @ op,
+        Diagonal(torch.ones(5), op.out_shape) @ op,
+    ):
         with pytest.raises(UnsupportedError, match="not a convolution"):
             symbol(other)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_factor_for_each_channel_scales_the_rows(groups: int) -> None:
+    draw = torch.Generator().manual_seed(0)
+    weight, scale, variance = (torch.randn(s, dtype=torch.float64, generator=draw) for s in ((4, 2, 2, 2), (4,), (4,)))
+    op = Conv(weight, (4, 6), (1, 2), ((1, 0), (0, 0)), (1, 1), groups, Padding.CIRCULAR)
+    flat = Reshape(op.out_shape, (op.out_size,))
+    norm_layer = BatchNorm(scale, variance.square(), 1e-3, op.out_shape)
+    for some in (Diagonal(scale[:, None, None], op.out_shape) @ op, flat @ norm_layer @ op):
+        # The same blocks; a decomposition of 8 unknowns and one of 96.
+        assert on_torus(symbol(some)) == pytest.approx(norm(some), rel=1e-12)
 
 
 def test_a_whole_circle_is_exact_and_a_part_of_it_is_not() -> None:

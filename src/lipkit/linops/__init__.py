@@ -32,6 +32,7 @@ from lipkit.linops.materialize import materialize as materialize
 from lipkit.linops.of import of as of
 from lipkit.linops.padding import Padding as Padding
 from lipkit.linops.pool import AvgPool as AvgPool
+from lipkit.linops.product import factors as factors
 from lipkit.linops.product import product as product
 from lipkit.linops.rounding import Magnitude as Magnitude
 from lipkit.linops.rounding import depth as depth

@@ -49,14 +49,14 @@ def _parts_meet(op: LinearOperator) -> bool:
 
 
 @singledispatch
-def _dominating(op: LinearOperator, written_out: int) -> LinearOperator:
+def _dominating(op: LinearOperator, _written_out: int) -> LinearOperator:
     # Operators with structure answer without a matrix; anything else is taken for a callable.
     known = absolute.dispatch(type(op)) is not absolute.dispatch(LinearOperator)
     return absolute(op) if known else _Rowwise(op)
 
 
 @_dominating.register(Conv)
-def _conv(op: Conv, written_out: int) -> LinearOperator:
+def _conv(op: Conv, _written_out: int) -> LinearOperator:
     return replace(op, weight=op.weight.abs())
 
 

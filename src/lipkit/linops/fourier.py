@@ -19,6 +19,7 @@ from lipkit.linops.diagonal import Diagonal
 from lipkit.linops.index import Permute, Reshape
 from lipkit.linops.padding import Padding, copies
 from lipkit.linops.pool import AvgPool
+from lipkit.linops.product import factors
 
 _UNIT = 2.0**-53
 
@@ -135,16 +136,18 @@ def _scaled(op: Scaled) -> Symbol:
 @symbol.register(Compose)
 def _compose(op: Compose) -> Symbol:
     # Rearranging entries before or after changes no singular value.
-    if _rearranges(op.outer):
-        return symbol(op.inner)
-    if _rearranges(op.inner):
-        return symbol(op.outer)
-    scale = _channel_scale(op.outer)
-    if scale is not None and isinstance(op.inner, Conv):
-        found = symbol(op.inner)
-        return replace(
-            found, kernel=found.kernel * scale.reshape(*found.kernel.shape[:2], *(1,) * (found.kernel.ndim - 2))
-        )
+    core = factors(op)
+    while core and isinstance(core[0], Reshape | Permute):
+        core = core[1:]
+    while core and isinstance(core[-1], Reshape | Permute):
+        core = core[:-1]
+    scale = _channel_scale(core[0]) if len(core) == 2 and isinstance(core[1], Conv) else None
+    if scale is not None:
+        found = symbol(core[1])
+        kernel = found.kernel
+        return replace(found, kernel=kernel * scale.reshape(*kernel.shape[:2], *(1,) * (kernel.ndim - 2)))
+    if len(core) == 1:
+        return symbol(core[0])
     raise _unsupported(op)
 
 
@@ -155,12 +158,6 @@ def _channel_scale(op: LinearOperator) -> Tensor | None:
     if isinstance(op, Diagonal) and tuple(op.scale.shape) == (op.shape[0], *(1,) * (len(op.shape) - 1)):
         return op.scale.flatten()
     return None
-
-
-def _rearranges(op: LinearOperator) -> bool:
-    if isinstance(op, Compose):
-        return _rearranges(op.outer) and _rearranges(op.inner)
-    return isinstance(op, (Reshape, Permute))
 
 
 def _unsupported(op: LinearOperator) -> UnsupportedError:

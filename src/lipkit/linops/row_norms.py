@@ -76,7 +76,7 @@ def _formed(op: LinearOperator, q: float) -> Tensor:
             units = torch.zeros(count, op.out_size, dtype=torch.float64, device=op.device)
             units[torch.arange(count), torch.arange(at, at + count)] = 1
             rows = op.adjoint(units.reshape(count, *op.out_shape)).reshape(count, op.in_size)
-        found.append(_vector_norms(rows, q))
+        found.append(vector_norms(rows, q))
     norms = torch.cat(found).reshape(op.out_shape)
     if isinstance(op, Dense):
         return norms
@@ -84,7 +84,8 @@ def _formed(op: LinearOperator, q: float) -> Tensor:
     return norms + _up(2.0**-52 * (depth(op) + 2) * sums, 8)
 
 
-def _vector_norms(rows: Tensor, q: float) -> Tensor:
+def vector_norms(rows: Float64[Tensor, "rows length"], q: float) -> Float64[Tensor, " rows"]:
+    """The l_q norm of every row of a matrix, rounded up."""
     # In units of the largest entry no power underflows to where it counts.
     unit = rows.abs().amax(1, keepdim=True).clamp(min=1e-300)
     norms = torch.linalg.vector_norm(rows / unit, ord=q, dim=1) * unit.squeeze(1)
