@@ -15,16 +15,19 @@ from lipkit.linops import (
     Reshape,
     Stated,
     depth,
+    factors,
     magnitude,
     materialize,
     product,
     sweep,
 )
-from lipkit.trace import Network
-from lipkit.trace.nodes import Split
+from lipkit.trace import Network, chain
+from lipkit.trace.nodes import Identity, Split
 
 # Covers the rounding of the error analysis itself, and its second-order terms.
 _INFLATION = 1.01
+# Products of more factors are multiplied out if all partial products have at most so many entries together.
+_LONG, _DENSE = 6, 2**23
 
 
 @final
@@ -38,8 +41,10 @@ class Pulled:
     ratio: float
 
     @classmethod
-    def of(cls, split: Split) -> "Pulled":
+    def of(cls, split: Split, device: torch.device) -> "Pulled":
         """Sizes of a split whose parts are diagonal or multiples of the identity; others are bounded by magnitudes."""
+        center = None if split.center is None else split.center.to(device=device)
+        split = Split(center, split.scale.to(device=device))
         scale = _largest(split.scale)
         if split.center is None:
             return cls(split, 0.0, scale, 0.0)
@@ -180,6 +185,25 @@ class SweepPaths(Paths):
                 measured = self._known.get((s, i, True), math.inf) * pulled.ratio
                 found[i] = min(sum(reached) * pulled.center, measured)
         return found
+
+
+def multiplied_out(op: LinearOperator) -> LinearOperator:
+    """A long product as its matrix, with the rounding error that the norms of its parts tell; others as they are.
+
+    The error of a product as `linops.magnitude` bounds it grows with the product of the sizes of all factors, which
+    beyond a few factors has nothing to do with their product.
+    """
+    parts = [factor.to(torch.float64) for factor in reversed(factors(op))]
+    widths = [parts[0].in_size, *(part.out_size for part in parts)]
+    entries = sum(n * sum(widths[: k + 1]) for k, n in enumerate(widths[1:]))
+    if len(parts) <= _LONG or entries > _DENSE or any(magnitude(part).relative for part in parts):
+        return op
+    network = chain(parts, Identity())
+    pulled = {k: Pulled.of(node.split(2.0), network.device) for k, node in enumerate(network.nodes, start=1)}
+    sizes = {at: float(magnitude(block).absolute) for at, block in network.blocks.items()}
+    found = DensePaths(network, pulled, sizes).operator(network.sink, 0, rest=False)
+    assert found is not None, "a chain leads from its input to its output"
+    return found
 
 
 def _largest(op: LinearOperator) -> float:

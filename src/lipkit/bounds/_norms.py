@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 from lipkit.bound import L2, Bound, Metric
+from lipkit.bounds._linearised import multiplied_out
 from lipkit.errors import KindError, MetricError
 from lipkit.linops import LinearOperator
 from lipkit.norms import Auto, Mixed, Norm
@@ -35,7 +36,7 @@ class Meter:
         for p in set(p_in):
             chosen = [i for i, q in enumerate(p_in) if q == p]
             method = self.spectral if (p, self.p) == (2.0, 2.0) else _mixed(p, self.p, self.metric)
-            found.update(zip(chosen, method.many([ops[i] for i in chosen]), strict=True))
+            found.update(zip(chosen, method.many([multiplied_out(ops[i]) for i in chosen]), strict=True))
         for bound in found.values():
             if not bound.kind.certifies:
                 raise KindError(

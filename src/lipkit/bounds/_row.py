@@ -21,6 +21,8 @@ Log = Float64[Tensor, ""]
 class Term:
     """One block of a row: the operator, a bound of its norm, and log of the constant of the value it acts on.
 
+    Constants are numbers, and are kept on the CPU wherever the operators live.
+
     `log_limit` is another bound of the constant of the whole term, where one is known.
     """
 
@@ -32,7 +34,7 @@ class Term:
     @property
     def log_product(self) -> Log:
         """log of ||A_j|| L_j, rounded up, or the limit if that is smaller."""
-        found = log_product(self.norm.log_value, self.log_constant.to(self.norm.log_value.device), 1.0)
+        found = log_product(self.norm.log_value.cpu(), self.log_constant, 1.0)
         return found if self.log_limit is None else torch.minimum(found, self.log_limit)
 
 
@@ -69,7 +71,7 @@ def fold_row(
     if not bool(least.detach() < best.detach()):
         return Row(best)
     whole = joint(BlockRow(tuple(_flat(term.op) for term in terms)))
-    return Row(torch.minimum(best, log_product(whole.log_value, sizes, 1.0)), (whole,))
+    return Row(torch.minimum(best, log_product(whole.log_value.cpu(), sizes, 1.0)), (whole,))
 
 
 def _floor(norm: Bound) -> float:
@@ -87,7 +89,7 @@ def disjoint(terms: Sequence[Term]) -> list[list[Term]]:
         return [list(terms)]
     groups: list[tuple[Tensor, list[Term]]] = []
     for term in terms:
-        mask, members = support(term.op), [term]
+        mask, members = support(term.op).cpu(), [term]
         apart: list[tuple[Tensor, list[Term]]] = []
         for other, others in groups:
             if bool((mask & other).any()):

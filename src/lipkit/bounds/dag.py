@@ -126,7 +126,7 @@ def folded(network: Network, meter: Meter, joined: bool) -> Fold:
         extra += folded_row.extra
         into[k] = folded_row.log_constant
         if k < network.sink:
-            constant = network.nodes[k - 1].log_constant(meter.p).to(into[k].device)
+            constant = network.nodes[k - 1].log_constant(meter.p).cpu()
             out[k] = log_product(into[k], constant, 1.0)
     return Fold(network, norms, tuple(extra), into, out)
 

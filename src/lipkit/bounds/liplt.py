@@ -1,5 +1,6 @@
 """LipLT: nonlinearities as a mean slope plus a smaller rest, so that linear maps are composed before their norms."""
 
+import math
 from dataclasses import dataclass
 from typing import final
 
@@ -62,6 +63,18 @@ class LipLT(Method):
         window = "" if self.window is None else f", window {self.window}"
         return f"LipLT{window}{', refined' if self.refine else ''}"
 
+    def work(self, network: Network) -> int:
+        """How many blocks one application of every map passes through: what the cost is proportional to.
+
+        Matrices are formed once, so each counts as one block there.
+        """
+        fused = fuse(network, Junctions())
+        starts = {s: window_start(fused, s, self.window) for s in range(1, fused.sink + 1)}
+        if _entries(fused, starts) <= _DENSE:
+            return sum(s - start for s, start in starts.items())
+        pairs = [(s, j) for s, start in starts.items() for j in range(start, s)]
+        return sum(sum(j <= i and k <= s for k, i in fused.blocks) for s, j in pairs)
+
     def _bound(self, network: Network, region: Region) -> Bound:
         run = Expansion(fuse(network, Junctions()), Meter(self.metric, self.norm), self.window, self.refine)
         log_value = run.into(run.network.sink)
@@ -77,6 +90,8 @@ class Expansion:
 
     def __init__(self, network: Network, meter: Meter, window: int | None, refine: bool = False) -> None:
         network.require_constants(meter.p)
+        # Once for all maps: every norm is taken in float64.
+        network = network.to(torch.float64)
         self.network = network
         self.meter = meter
         self.window = window
@@ -84,9 +99,10 @@ class Expansion:
         found = meter.many([network.blocks[at] for at in places], [j == 0 for _, j in places])
         self.direct = dict(zip(places, found, strict=True))
         self.norms: list[Bound] = list(found)
-        pulled = {k: Pulled.of(node.split(meter.p)) for k, node in enumerate(network.nodes, start=1)}
+        pulled = {k: Pulled.of(node.split(meter.p), network.device) for k, node in enumerate(network.nodes, start=1)}
         sizes = {at: float(bound.value.detach()) for at, bound in self.direct.items()}
-        self.paths: Paths = (DensePaths if self._entries() <= _DENSE else SweepPaths)(network, pulled, sizes)
+        starts = {s: window_start(network, s, window) for s in range(1, network.sink + 1)}
+        self.paths: Paths = (DensePaths if _entries(network, starts) <= _DENSE else SweepPaths)(network, pulled, sizes)
         self._refine = refine and isinstance(self.paths, DensePaths)
         self._into: dict[int, Float64[Tensor, ""]] = {}
 
@@ -101,11 +117,11 @@ class Expansion:
         """log of the constant of y_j, the nonlinearity included."""
         if j == 0:
             return torch.zeros((), dtype=torch.float64)
-        return log_product(self.into(j), self.network.nodes[j - 1].log_constant(self.meter.p).to(self.into(j)), 1.0)
+        return log_product(self.into(j), self.network.nodes[j - 1].log_constant(self.meter.p).cpu(), 1.0)
 
     def sources(self, s: int) -> list[tuple[int, bool]]:
         """What row s depends on: the opaque start of its window, then the rests in between, latest first."""
-        start = self._start(s)
+        start = window_start(self.network, s, self.window)
         inside = [j for j in range(start + 1, s) if self.paths.pulled[j].scale > 0]
         return [*((j, True) for j in reversed(inside)), (start, False)]
 
@@ -155,17 +171,16 @@ class Expansion:
         alone = not rest and list(self.network.row(s)) == [j]
         return self.direct[s, j] if alone else None
 
-    def _start(self, s: int) -> int:
-        if self.window is None:
-            return 0
-        crossed = [(k, j) for k, j in self.network.blocks if k <= s]
-        for v in range(s - self.window, 0, -1):
-            if not any(j < v < k for k, j in crossed):
-                return v
-        return 0
 
-    def _entries(self) -> int:
-        shapes = [self.network.shape_of(j) for j in range(self.network.sink)]
-        widths = [torch.Size(shape).numel() for shape in shapes]
-        rows = [torch.Size(self.network.shape_into(k)).numel() for k in range(1, self.network.sink + 1)]
-        return sum(rows[s - 1] * widths[j] for s in range(1, len(rows) + 1) for j in range(self._start(s), s))
+def window_start(network: Network, s: int, window: int | None) -> int:
+    """The last cut vertex at least `window` nodes before row s: no block that row s depends on passes it by."""
+    if window is None:
+        return 0
+    crossing = [(k, j) for k, j in network.blocks if k <= s]
+    return next((v for v in range(s - window, 0, -1) if not any(j < v < k for k, j in crossing)), 0)
+
+
+def _entries(network: Network, starts: dict[int, int]) -> int:
+    """Entries of all composed matrices together."""
+    widths = [math.prod(network.shape_of(j)) for j in range(network.sink)]
+    return sum(math.prod(network.shape_into(s)) * sum(widths[start:s]) for s, start in starts.items())

@@ -7,6 +7,7 @@ import torch
 
 from lipkit.linops import (
     Adjoint,
+    BatchNorm,
     Compose,
     Conv,
     ConvTranspose,
@@ -23,7 +24,21 @@ from lipkit.linops import (
 )
 
 # Operators that only launch kernels on their own tensors. Others may copy from the host, which a recording forbids.
-_RECORDABLE = (Adjoint, Compose, Conv, ConvTranspose, Dense, DenseStack, Diagonal, Permute, Reshape, Stated, Sum, Sweep)
+_RECORDABLE = (
+    Adjoint,
+    BatchNorm,
+    Compose,
+    Conv,
+    ConvTranspose,
+    Dense,
+    DenseStack,
+    Diagonal,
+    Permute,
+    Reshape,
+    Stated,
+    Sum,
+    Sweep,
+)
 
 
 def recorded(step: Callable[[int], None], argument: int, device: torch.device) -> Callable[[int], None]:

@@ -121,6 +121,11 @@ class Network:
             nodes=tuple(node.map(fn) for node in self.nodes),
         )
 
+    @property
+    def device(self) -> torch.device:
+        """The device of its operators' tensors (cpu if there are none)."""
+        return next((op.device for op in self.blocks.values() if op.tensors()), torch.device("cpu"))
+
     def detach(self) -> "Network":
         """The same network without gradients to its tensors."""
         return self.map(Tensor.detach)
