@@ -11,9 +11,9 @@ from torch import Tensor
 
 from lipkit._logarithm import log_of, log_product, log_sum, moved
 from lipkit.bound import L2, Bound, Kind, Metric, Of
+from lipkit.bounds._expansion import Expansion
 from lipkit.bounds._norms import Meter
 from lipkit.bounds.dag import DAG, Fold, failures
-from lipkit.bounds.liplt import Expansion
 from lipkit.errors import ShapeError
 from lipkit.linops import LinearOperator, depth, magnitude
 from lipkit.norms import Auto, Norm, dual_exponent
@@ -76,18 +76,19 @@ class PairwiseLipLT(Pairwise):
     norm: Norm = Auto()
     window: int | None = None
     metric: Metric = L2
+    negligible: float = 1e-3
 
     def __str__(self) -> str:
         return "LipLT for each pair of outputs"
 
     def __call__(self, network: Network, region: Region = Everywhere()) -> Bound:
-        run = Expansion(fuse(network, Junctions()), Meter(_inner(self.metric), self.norm), self.window)
+        run = Expansion(fuse(network, Junctions()), Meter(_inner(self.metric), self.norm), self.window, self.negligible)
         sink = run.network.sink
         sources: list[tuple[LinearOperator, Tensor]] = []
         for j, rest in run.sources(sink):
             op = run.paths.operator(sink, j, rest)
             if op is not None:
-                sources.append((op, run.into(j) if rest else run.out(j)))
+                sources.append((op, run.size((j, rest))))
         return _bound(self, run.network, sources, tuple(run.norms), region)
 
 

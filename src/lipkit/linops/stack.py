@@ -12,12 +12,13 @@ from torch import Tensor
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.linops._base import Adjoint, Compose, LinearOperator, Scaled, Shape, Sum
 from lipkit.linops._promotion import promoted
+from lipkit.linops.batch_norm import BatchNorm
 from lipkit.linops.block import BlockDiagonal
 from lipkit.linops.conv import Conv
 from lipkit.linops.conv_transpose import ConvTranspose
 from lipkit.linops.dense import Dense
 from lipkit.linops.diagonal import Diagonal
-from lipkit.linops.index import Reshape
+from lipkit.linops.index import Permute, Reshape
 from lipkit.linops.stated import Stated
 from lipkit.linops.sweep import Sweep
 
@@ -95,6 +96,16 @@ def _diagonal(first: Diagonal, *rest: Diagonal) -> LinearOperator:
     ops = (first, *rest)
     scale = torch.stack([op.scale.expand(op.shape) for op in ops])
     return Diagonal(scale, (len(ops), *first.shape))
+
+
+@_stack.register(BatchNorm)
+def _batch_norm(first: BatchNorm, *rest: BatchNorm) -> LinearOperator:
+    return stack([op.diagonal for op in (first, *rest)])
+
+
+@_stack.register(Permute)
+def _permute(first: Permute, *rest: Permute) -> LinearOperator:
+    return Permute((len(rest) + 1, *first.shape), (0, *(axis + 1 for axis in first.order)))
 
 
 @_stack.register(Reshape)
