@@ -1,8 +1,9 @@
 """Lipschitz constants of neural networks: every number says what it proves.
 
-lipkit.spectral_norm(torch.nn.Conv2d(3, 16, 3, padding=1), in_shape=(3, 32, 32))  ->  Bound
+lipkit.lipschitz(model, example)  ->  Bound: the best constant that can be proven, with a lower bound beside it
 """
 
+from lipkit import bounds as bounds
 from lipkit import errors as errors
 from lipkit import linops as linops
 from lipkit import norms as norms
@@ -12,9 +13,16 @@ from lipkit.bound import Metric as Metric
 from lipkit.bound import Of as Of
 from lipkit.bound import Rule as Rule
 from lipkit.bound import Witness as Witness
+from lipkit.bounds.certificate import Certificate as Certificate
+from lipkit.bounds.issuing import certificate as certificate
+from lipkit.bounds.lipschitz import lipschitz as lipschitz
+from lipkit.bounds.lipschitz import pairwise as pairwise
+from lipkit.bounds.verify import verify as verify
 from lipkit.kind import Kind as Kind
 from lipkit.norms import spectral_norm as spectral_norm
 from lipkit.regions import Ball as Ball
 from lipkit.regions import Box as Box
 from lipkit.regions import Everywhere as Everywhere
 from lipkit.regions import Region as Region
+from lipkit.trace import Network as Network
+from lipkit.trace.capture import capture as capture

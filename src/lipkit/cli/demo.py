@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from lipkit import Bound, Kind
+from lipkit.cli.console import table as _table
+from lipkit.cli.console import terminal
 from lipkit.errors import ArgumentError
 from lipkit.linops import LinearOperator, Shape, of
 from lipkit.norms import (
@@ -34,7 +36,7 @@ from lipkit.norms import (
 from lipkit.report.figures import Curve, convergence
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from lipkit.cli.console import Table
 
 _COLOURS = {Kind.EXACT: "green", Kind.UPPER: "cyan", Kind.LOWER: "yellow", Kind.ESTIMATE: "red"}
 
@@ -186,12 +188,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _run(folder: Path, seed: int) -> None:
-    from rich.console import Console
-
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=132)
-    say: Callable[..., None] = console.print
+    say: Callable[..., None] = terminal().print
     say(layer_table(seed))
     say("The true norm lies between lower bound and bound, so the gap is all there is left to know.")
     say("  [green]exact[/]        the norm itself, up to rounding and never below it")
@@ -231,18 +228,6 @@ def _timed(method: Norm, op: LinearOperator) -> tuple[Bound, float]:
 def _lower(bound: Bound) -> Bound:
     assert bound.lower is not None
     return bound.lower
-
-
-def _table(title: str, *headers: str) -> "Table":
-    """An empty table; `>` in front of a header aligns to the right, `+` keeps room for a sentence."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for header in headers:
-        justify = "right" if header.startswith(">") else "left"
-        table.add_column(header.strip(">+"), justify=justify, min_width=12 if header.startswith("+") else None)
-    return table
 
 
 def _kind(bound: Bound) -> str:

@@ -17,6 +17,7 @@ from lipkit.linops.block import BlockRow as BlockRow
 from lipkit.linops.conv import Conv as Conv
 from lipkit.linops.conv_transpose import ConvTranspose as ConvTranspose
 from lipkit.linops.dense import Dense as Dense
+from lipkit.linops.depth import depth as depth
 from lipkit.linops.diagonal import Diagonal as Diagonal
 from lipkit.linops.fourier import Symbol as Symbol
 from lipkit.linops.fourier import symbol as symbol
@@ -28,15 +29,14 @@ from lipkit.linops.index import Reshape as Reshape
 from lipkit.linops.index import flip as flip
 from lipkit.linops.index import pad as pad
 from lipkit.linops.index import select as select
+from lipkit.linops.magnitude import Magnitude as Magnitude
+from lipkit.linops.magnitude import magnitude as magnitude
 from lipkit.linops.materialize import materialize as materialize
 from lipkit.linops.of import of as of
 from lipkit.linops.padding import Padding as Padding
 from lipkit.linops.pool import AvgPool as AvgPool
 from lipkit.linops.product import factors as factors
 from lipkit.linops.product import product as product
-from lipkit.linops.rounding import Magnitude as Magnitude
-from lipkit.linops.rounding import depth as depth
-from lipkit.linops.rounding import magnitude as magnitude
 from lipkit.linops.stack import DenseStack as DenseStack
 from lipkit.linops.stack import signature as signature
 from lipkit.linops.stack import stack as stack

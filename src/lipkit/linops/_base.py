@@ -282,4 +282,4 @@ def _on_batches(fn: Callable[[Tensor], Tensor], x: Tensor, given: Shape, result:
     if cut < 0 or tuple(x.shape[cut:]) != given:
         raise ShapeError(f"{verb} expects (*batch, {', '.join(map(str, given))}), got {tuple(x.shape)}.")
     batch = x.shape[:cut]
-    return fn(x.reshape(math.prod(batch), *given)).reshape(*batch, *result)
+    return fn(x.reshape(math.prod(batch), *given)).reshape((*batch, *result))

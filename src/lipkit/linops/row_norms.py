@@ -14,11 +14,11 @@ from lipkit.linops.batch_norm import BatchNorm
 from lipkit.linops.conv import Conv
 from lipkit.linops.conv_transpose import ConvTranspose
 from lipkit.linops.dense import Dense
+from lipkit.linops.depth import depth
 from lipkit.linops.diagonal import Diagonal
 from lipkit.linops.dominating import dominating
 from lipkit.linops.index import Index, Permute, Reshape
 from lipkit.linops.pool import AvgPool
-from lipkit.linops.rounding import depth
 from lipkit.linops.stated import Stated
 
 # Up to this many entries the rows of an operator without structure are formed, a few at a time.

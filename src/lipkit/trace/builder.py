@@ -7,7 +7,8 @@ from typing import final
 from torch import Tensor
 
 from lipkit.errors import ShapeError
-from lipkit.linops import LinearOperator, Reshape, Shape
+from lipkit.linops import LinearOperator, Padding, Reshape, Shape
+from lipkit.linops.padding import Sides
 from lipkit.trace.network import Network, Origin
 from lipkit.trace.nodes import Identity, Node, Pointwise
 
@@ -19,6 +20,16 @@ class Ref:
 
     index: int
     shape: Shape
+
+
+@final
+@dataclass(frozen=True)
+class Padded:
+    """What a padded value was before: one pair (left, right) for each of the last axes."""
+
+    inner: Ref
+    sides: Sides
+    mode: Padding
 
 
 @final
@@ -36,19 +47,33 @@ class Builder:
         self._blocks: dict[tuple[int, int], LinearOperator] = {}
         self._biases: dict[int, Tensor] = {}
         self._origins: list[Origin] = []
+        self._padded: dict[int, Padded] = {}
 
     def linear(self, op: LinearOperator, x: Ref, bias: Tensor | None = None) -> Ref:
         """op(x) + bias; the bias has the shape of the result or broadcasts to it."""
         return self.affine([(op, x)], bias)
 
     def affine(self, terms: Sequence[tuple[LinearOperator, Ref]], bias: Tensor | None = None) -> Ref:
-        """sum of op(x) over the terms, plus a bias; terms over one value are added up."""
+        """sum of op(x) over the terms, at least one, plus a bias; terms over one value are added up."""
         shape = terms[0][0].out_shape
         return self._add(Pointwise(Identity(), shape), terms, bias)
 
     def node(self, node: Node, x: Ref) -> Ref:
         """phi(x)."""
         return self._add(node, [(Reshape(x.shape, node.shape), x)], None)
+
+    def constant(self, value: Tensor) -> Ref:
+        """A value that does not depend on the input: a row without blocks."""
+        return self._add(Pointwise(Identity(), tuple(value.shape)), [], value)
+
+    def remember(self, x: Ref, padded: Padded) -> Ref:
+        """Note that x is a padded value, for a convolution that pads by itself; gives x."""
+        self._padded[x.index] = padded
+        return x
+
+    def padded(self, x: Ref) -> Padded | None:
+        """What x was before it was padded, if it was."""
+        return self._padded.get(x.index)
 
     def reshape(self, x: Ref, shape: Shape) -> Ref:
         """The same entries in another shape."""
@@ -69,10 +94,13 @@ class Builder:
 
     def finish(self, output: Ref, shape: Shape) -> Network:
         """The network that ends in `output`, reshaped; rows it does not depend on are left out."""
+        columns: dict[int, list[int]] = {}
+        for k, j in self._blocks:
+            columns.setdefault(k, []).append(j)
         needed = {output.index}
         for k in range(output.index, 0, -1):
             if k in needed:
-                needed |= {j for row, j in self._blocks if row == k}
+                needed.update(columns.get(k, ()))
         kept = [k for k in sorted(needed) if k]
         new = {0: 0, **{k: i for i, k in enumerate(kept, start=1)}}
         sink = len(kept) + 1

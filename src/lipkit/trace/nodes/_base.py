@@ -7,6 +7,7 @@ from typing import final
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+from lipkit._logarithm import exp_of
 from lipkit.linops import LinearOperator, Reshape, Shape
 from lipkit.trace.live import Live
 from lipkit.trace.reach import Reach
@@ -59,6 +60,5 @@ class Node(Live, ABC):
 
     def split(self, p: float) -> Split:
         """The function as a linear part and a bounded rest; by default the rest is everything."""
-        # exp is within one unit in the last place; a little more keeps the factor an upper bound.
-        factor = self.log_constant(p).exp() * (1 + 2.0**-51)
+        factor = exp_of(self.log_constant(p), 1.0)
         return Split(None, Reshape(self.target, self.target) * factor)

@@ -8,12 +8,13 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+from lipkit.errors import UnsupportedError
 from lipkit.linops import Diagonal, Shape
 from lipkit.trace.live import Live
 from lipkit.trace.nodes._base import Node, Split
+from lipkit.trace.nodes._outward import combined, log_above, settled
+from lipkit.trace.nodes.curve import Interval
 from lipkit.trace.reach import Reach
-
-Interval = tuple[Float64[Tensor, "..."], Float64[Tensor, "..."]]
 
 
 class Activation(Live, ABC):
@@ -34,6 +35,28 @@ class Activation(Live, ABC):
     def values(self, low: Float64[Tensor, "..."], high: Float64[Tensor, "..."]) -> Interval:
         """An interval that contains f([low, high])."""
 
+    @abstractmethod
+    def bends(self, low: Float64[Tensor, "..."], high: Float64[Tensor, "..."]) -> Interval:
+        """An interval that contains every difference quotient of f' on [low, high]: its range of curvature.
+
+        A kink inside makes an end infinite: +inf where the slope jumps up, -inf where it jumps down. So f is convex
+        there if the lower end is >= 0, concave if the upper one is <= 0, and f' is Lipschitz if both are finite.
+        """
+
+    @property
+    def kinks(self) -> tuple[float, ...]:
+        """The points at which f has no derivative; by default none."""
+        return ()
+
+    def smoothed(self, mu: float) -> "Activation":
+        """A function without kinks that tends to f as mu > 0 tends to 0; by default f itself, if it has none."""
+        if self.kinks:
+            raise UnsupportedError(
+                f"{self} has kinks at {', '.join(f'{k:g}' for k in self.kinks)} and no smooth version; "
+                "replace it by a smooth activation."
+            )
+        return self
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -49,6 +72,10 @@ class Identity(Activation):
 
     def values(self, low: Float64[Tensor, "..."], high: Float64[Tensor, "..."]) -> Interval:
         return low, high
+
+    def bends(self, low: Float64[Tensor, "..."], high: Float64[Tensor, "..."]) -> Interval:
+        zero = torch.zeros_like(low)
+        return zero, zero
 
     def __str__(self) -> str:
         return "identity"
@@ -91,14 +118,13 @@ class Pointwise(Node):
 
     def log_constant(self, p: float) -> Float64[Tensor, ""]:
         alpha, beta = self.slopes()
-        steepest = torch.maximum(alpha.abs(), beta.abs()).max()
-        # A logarithm is within one unit in the last place.
-        log = steepest.log()
-        return log + 2.0**-51 * torch.where(torch.isfinite(log.detach()), log.detach().abs(), 0.0)
+        return log_above(torch.maximum(alpha.abs(), beta.abs()).max())
 
     def split(self, p: float) -> Split:
         alpha, beta = self.slopes()
-        middle = (alpha + beta) / 2
+        # An infinite slope leaves no middle; the rest is then infinite too, and nothing becomes NaN.
+        finite = torch.isfinite(alpha) & torch.isfinite(beta)
+        middle = torch.where(finite, (alpha + beta) / 2, 0.0)
         # Rounding of the middle is paid by the rest, so that [alpha, beta] stays covered.
         spread = torch.maximum(beta - middle, middle - alpha) * (1 + 2.0**-50) + 2.0**-52 * middle.abs()
         exact = alpha == beta
@@ -106,16 +132,18 @@ class Pointwise(Node):
         return Split(Diagonal(middle, self.size), Diagonal(spread, self.size))
 
     def within(self, reach: Reach) -> "Pointwise":
+        reach = combined(reach)
         return replace(self, domain=(reach.low, reach.high))
 
     def reach(self, reach: Reach) -> Reach:
+        reach = combined(reach)
         low, high = self.activation.values(reach.low, reach.high)
         alpha, beta = self.activation.slopes(reach.low, reach.high)
         steepest = torch.maximum(alpha.abs(), beta.abs()).max()
         center = self.activation(reach.center)
         # What rounding does to the center: a few units in the last place of an elementary function's value.
-        error = 2.0**-48 * torch.linalg.vector_norm(center.abs() + reach.center.abs())
-        return Reach(low, high, center, steepest * reach.radius * (1 + 2.0**-50) + error)
+        error = 2.0**-46 * torch.linalg.vector_norm(center.abs() + reach.center.abs())
+        return settled(low, high, center, steepest * reach.radius + error)
 
     def __str__(self) -> str:
         return str(self.activation)

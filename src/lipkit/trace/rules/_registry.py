@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 from torch._ops import OpOverload
 
@@ -10,13 +10,19 @@ from lipkit.trace.builder import Ref
 
 # Called with the builder and the arguments of the operation, of which those that depend on the input are references
 # and all others plain values: (builder, *args, **kwargs). Several results are a tuple; None marks one that is refused.
+# An operation may have several rules: they are tried in turn until one does not raise `Refusal`. So the product has a
+# rule for a constant factor and, in another file, one for two factors that depend on the input.
 Lowering = Callable[..., "Ref | tuple[Ref | None, ...]"]
+R = TypeVar("R", bound=Lowering)
 
 
 @final
 @dataclass(frozen=True)
 class Sample:
-    """Arguments to try a rule on; `wrt` are the positions of the arguments (tensors) that depend on the input."""
+    """Arguments to try a rule on; `wrt` are the positions of the arguments that depend on the input.
+
+    Each of these is a tensor, or a list of tensors that all depend on it. The shape of the first has a batch axis of 1.
+    """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -35,7 +41,7 @@ class Rule:
 
 @final
 class Refusal(Exception):
-    """A rule meets a case it cannot prove; with the reason and what to do about it."""
+    """A rule meets a case it cannot prove; with the reason and what to do about it. The next rule is tried, if any."""
 
     def __init__(self, reason: str, remedy: str) -> None:
         super().__init__(reason)
@@ -43,16 +49,15 @@ class Refusal(Exception):
         self.remedy = remedy
 
 
-RULES: dict[OpOverload, Rule] = {}
+RULES: dict[OpOverload, list[Rule]] = {}
 
 
-def lowers(*ops: OpOverload, samples: Callable[[], Sequence[Sample]]) -> Callable[[Lowering], Lowering]:
-    """Register a function as the rule of `ops`; a rule without samples is refused by the conformance suite."""
+def lowers(*ops: OpOverload, samples: Callable[[], Sequence[Sample]]) -> Callable[[R], R]:
+    """Register a function as a rule of `ops`; a rule without samples is refused by the conformance suite."""
 
-    def register(rule: Lowering) -> Lowering:
+    def register(rule: R) -> R:
         for op in ops:
-            assert op not in RULES, f"two rules for {op}"
-            RULES[op] = Rule(op, rule, samples)
+            RULES.setdefault(op, []).append(Rule(op, rule, samples))
         return rule
 
     return register

@@ -1,4 +1,4 @@
-"""What the rounding error of an operator is made of: how deep its sums are, and how large its entries without signs."""
+"""How large the entries of an operator are without their signs: what its rounding errors are relative to."""
 
 import math
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from lipkit.linops.block import BlockColumn, BlockDiagonal, BlockRow
 from lipkit.linops.conv import Conv
 from lipkit.linops.conv_transpose import ConvTranspose
 from lipkit.linops.dense import Dense
+from lipkit.linops.depth import most_copies
 from lipkit.linops.diagonal import Diagonal
 from lipkit.linops.frobenius import frobenius
 from lipkit.linops.index import Index, Permute, Reshape
@@ -39,18 +40,6 @@ class Magnitude:
     relative: float
 
 
-@singledispatch
-def depth(op: LinearOperator) -> int:
-    """The largest number d of rounded operations behind one entry of an output, of the operator or of its adjoint.
-
-    In a standard model of arithmetic with unit roundoff u the computed y^ then satisfies |y^ - A x| <= gamma_d |A| |x|
-    entrywise, gamma_d = d u / (1 - d u), whatever the order of the sums, as long as convolutions are summed tap by tap
-    (not by FFT or Winograd). What a callable does is not known; it is taken for a product with a matrix of its shape
-    and then one with its transpose.
-    """
-    return _terms(op.in_size + op.out_size, op)
-
-
 def magnitude(op: LinearOperator) -> Magnitude:
     """An upper bound, in float64, of the spectral norm of |A| for the operator evaluated as it is written.
 
@@ -62,111 +51,6 @@ def magnitude(op: LinearOperator) -> Magnitude:
         found = _magnitude(op.to(torch.float64))
     absolute, relative = (0.0, min(op.in_size, op.out_size) ** 0.5) if found is None else (found, 0.0)
     return Magnitude(torch.tensor(absolute, dtype=torch.float64, device=op.device), relative)
-
-
-def _terms(count: int, op: LinearOperator) -> int:
-    """Operations behind a sum of `count` products; torch computes a complex product by three real ones."""
-    # Three real sums of count + 1 roundings each, combined: an error of sqrt(10) gamma_(count + 4).
-    return 4 * (count + 4) if op.dtype.is_complex else count
-
-
-@depth.register(Dense)
-def _dense_depth(op: Dense) -> int:
-    return _terms(max(op.weight.shape), op)
-
-
-@depth.register(DenseStack)
-def _dense_stack_depth(op: DenseStack) -> int:
-    return _terms(max(op.weight.shape[1:]), op)
-
-
-@depth.register(Conv)
-def _conv_depth(op: Conv) -> int:
-    added = [copies(n, sides, op.mode) - 1 for n, sides in zip(op.spatial, op.padding, strict=True)]
-    c_out, c_in = op.weight.shape[0] // op.groups, op.weight.shape[1]
-    return _terms(max(c_in, c_out) * math.prod(op.kernel), op) + sum(added)
-
-
-@depth.register(ConvTranspose)
-def _conv_transpose_depth(op: ConvTranspose) -> int:
-    return _terms(max(op.weight.shape[0] // op.groups, op.weight.shape[1]) * math.prod(op.kernel), op)
-
-
-@depth.register(AvgPool)
-def _avg_pool_depth(op: AvgPool) -> int:
-    return math.prod(op.kernel) + 1
-
-
-@depth.register(Diagonal)
-def _diagonal_depth(op: Diagonal) -> int:
-    return _terms(1, op)
-
-
-@depth.register(BatchNorm)
-def _batch_norm_depth(_: BatchNorm) -> int:
-    return 4
-
-
-@depth.register(Reshape)
-@depth.register(Permute)
-def _isometry_depth(_: Reshape | Permute) -> int:
-    return 0
-
-
-@depth.register(Index)
-def _index_depth(op: Index) -> int:
-    return max(_most_copies(op) - 1, 0)
-
-
-@depth.register(Adjoint)
-def _adjoint_depth(op: Adjoint) -> int:
-    return depth(op.inner)
-
-
-@depth.register(Compose)
-def _compose_depth(op: Compose) -> int:
-    return depth(op.outer) + depth(op.inner)
-
-
-@depth.register(Sum)
-def _sum_depth(op: Sum) -> int:
-    return max(depth(op.left), depth(op.right)) + 1
-
-
-@depth.register(Scaled)
-def _scaled_depth(op: Scaled) -> int:
-    # One rounding of the product, one of the factor where it is wider than the vector.
-    return depth(op.inner) + _terms(1, op) + 1
-
-
-@depth.register(BlockRow)
-@depth.register(BlockColumn)
-def _block_depth(op: BlockRow | BlockColumn) -> int:
-    return max(map(depth, op.parts)) + len(op.parts) - 1
-
-
-@depth.register(BlockDiagonal)
-def _block_diagonal_depth(op: BlockDiagonal) -> int:
-    return max(map(depth, op.parts))
-
-
-@depth.register(Sweep)
-def _sweep_depth(op: Sweep) -> int:
-    longest = {op.source: 0}
-    for k, j, edge in op.edges:
-        # Each further edge into a value is one more addition.
-        through = longest[j] + depth(edge)
-        longest[k] = max(longest[k], through) + 1 if k in longest else through
-    back = {op.sink: 0}
-    for k, j, edge in reversed(op.edges):
-        through = back[k] + depth(edge)
-        back[j] = max(back[j], through) + 1 if j in back else through
-    return max(longest[op.sink], back[op.source])
-
-
-@depth.register(Stated)
-def _stated_depth(op: Stated) -> int:
-    return op.roundings
 
 
 @singledispatch
@@ -220,7 +104,7 @@ def _isometry(_: Reshape | Permute) -> float:
 
 @_magnitude.register(Index)
 def _index(op: Index) -> float:
-    return _most_copies(op) ** 0.5 * _INFLATION
+    return most_copies(op) ** 0.5 * _INFLATION
 
 
 @_magnitude.register(Adjoint)
@@ -295,8 +179,3 @@ def _tap_sums(weight: Tensor, groups: int) -> tuple[Tensor, Tensor]:
     """Bounds of the absolute row and column sums of a convolution: all taps of one channel, on either side."""
     taps = weight.abs().flatten(2).sum(2)
     return taps.sum(1), taps.reshape(groups, -1, taps.shape[1]).sum(1)
-
-
-def _most_copies(op: Index) -> int:
-    used = op.index[op.index >= 0]
-    return int(used.bincount().max()) if used.numel() else 0

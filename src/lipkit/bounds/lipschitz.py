@@ -1,0 +1,86 @@
+"""The front door: a model in, a number with its guarantee out."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from lipkit.bound import Bound, Kind, Of
+from lipkit.bounds._base import Method
+from lipkit.bounds.auto import Auto
+from lipkit.bounds.gradient_ascent import GradientAscent
+from lipkit.bounds.pairwise import Pairwise, PairwiseLipLT
+from lipkit.errors import ArgumentError
+from lipkit.regions import Everywhere, Region
+from lipkit.trace import Network
+from lipkit.trace.capture import capture
+
+Model = nn.Module | ExportedProgram | Network
+Example = Tensor | tuple[Any, ...] | Mapping[str, Any] | None
+
+
+def lipschitz(
+    model: Model,
+    example: Example = None,
+    method: Method = Auto(),
+    region: Region = Everywhere(),
+    *,
+    lower: Method | None = None,
+    wrt: str | tuple[str, ...] | None = None,
+    output: str | int | None = None,
+) -> Bound:
+    """The best Lipschitz constant of any model that `method` can prove on `region`, with a lower bound beside it.
+
+        ||f(x) - f(y)|| <= bound.value ||x - y||   for all x, y of the region,
+
+    for one sample, in evaluation mode, in real arithmetic. `example` is a tensor, a tuple of arguments or a mapping of
+    them by name, each with a batch axis of which the first sample is used; a `Network` or an exported program needs
+    none. `wrt` and `output` are those of `capture`. `bound.lower` comes from `lower`, by default gradient ascent; the
+    true constant lies between the two. The bound is differentiable in the model's parameters.
+
+    Guarantee: the kind of the bound; nothing but EXACT and UPPER certifies. Unknown operations are refused.
+    Cost: about the budget of `Auto` (60 s), or what the method says, plus some dozens of passes for the lower bound.
+    """
+    network = network_of(model, example, wrt, output)
+    bound = method(network, region)
+    if not bound.kind.certifies:
+        return bound
+    below = (GradientAscent(metric=bound.metric) if lower is None else lower)(network.detach(), region)
+    if below.kind is not Kind.LOWER:
+        raise ArgumentError(f"`lower` must be a method that gives lower bounds, got {below}.")
+    if bound.lower is not None:
+        better = torch.maximum(below.log_value, bound.lower.log_value)
+        below = replace(below, log_value=better)
+    return replace(bound, lower=below)
+
+
+def pairwise(
+    model: Model,
+    example: Example = None,
+    method: Pairwise = PairwiseLipLT(),
+    region: Region = Everywhere(),
+    *,
+    wrt: str | tuple[str, ...] | None = None,
+    output: str | int | None = None,
+) -> Bound:
+    """Constants of all differences z_a - z_b of a classifier's outputs: symmetric, zero diagonal, differentiable.
+
+    A point x with label y keeps its label within min_b (z_y - z_b)(x) / K_yb. Arguments as in `lipschitz`.
+    Guarantee and cost: those of the method.
+    """
+    found = method(network_of(model, example, wrt, output), region)
+    assert found.of is Of.PAIR, "a pairwise method gives one value for each pair"
+    return found
+
+
+def network_of(model: Model, example: Example, wrt: str | tuple[str, ...] | None, output: str | int | None) -> Network:
+    """The network of whatever a user calls a model."""
+    if isinstance(model, Network):
+        return model
+    if isinstance(example, Mapping):
+        return capture(model, wrt=wrt, output=output, **example)
+    args = () if example is None else (example,) if isinstance(example, Tensor) else tuple(example)
+    return capture(model, *args, wrt=wrt, output=output)

@@ -1,0 +1,206 @@
+"""`lipkit bound` and `lipkit verify`: a model from a file, its constant on the terminal, a certificate on disk."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from lipkit._logarithm import said
+from lipkit.bound import Bound, Kind
+from lipkit.bounds import Method
+from lipkit.bounds.certificate import Certificate
+from lipkit.bounds.issuing import certified, table_on, winner
+from lipkit.bounds.provenance import Model, Subject, call_of
+from lipkit.bounds.table import LayerRow
+from lipkit.bounds.verify import verify
+from lipkit.cli import load, names
+from lipkit.cli.console import escaped, progress, table, terminal
+from lipkit.errors import ArgumentError
+from lipkit.linops import Shape
+from lipkit.regions import Everywhere, Region
+
+Say = Callable[..., None]
+# Columns that the table of layers needs.
+_WIDE = 76
+
+
+@final
+@dataclass(frozen=True)
+class Request:
+    """What was asked for on the command line, as it was written."""
+
+    model: str
+    shapes: tuple[str, ...] = ()
+    weights: Path | None = None
+    method: str = names.DEFAULT
+    norm: str = "2"
+    ball: float | None = None
+    at: Path | None = None
+    box: str | None = None
+    budget: float | None = None
+    lower: str = "sampling"
+    wrt: tuple[str, ...] = ()
+    output: str | None = None
+    seed: int = 0
+    json: Path | None = None
+
+    def __post_init__(self) -> None:
+        if (self.ball is None) != (self.at is None):
+            raise ArgumentError("--ball and --at go together: a radius and the .npy file of the center.")
+        if self.ball is not None and self.box is not None:
+            raise ArgumentError("--ball and --box are two regions; give one of them.")
+        if self.ball is not None and not (math.isfinite(self.ball) and self.ball >= 0):
+            raise ArgumentError(f"--ball is a radius >= 0, got {self.ball}.")
+        if self.budget is not None and not self.budget > 0:
+            raise ArgumentError(f"--budget is a number of seconds > 0, got {self.budget}.")
+        if not 0 <= self.seed < 2**63:
+            raise ArgumentError(f"--seed must lie in [0, 2^63), got {self.seed}.")
+        if self.json is not None and not self.json.absolute().parent.is_dir():
+            raise ArgumentError(f"--json {self.json} lies in no folder that exists.")
+        names.lower(self.lower, names.metric(self.norm), self.seed)
+        if self.box is not None:
+            names.ends(self.box)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A request with its model loaded: nothing that is wrong with the command line is found after this."""
+
+    request: Request
+    model: Model
+    example: tuple[Tensor, ...]
+    center: Tensor | None
+
+    @classmethod
+    def of(cls, request: Request) -> "Task":
+        """Load what the request names; refuses with an `ArgumentError`."""
+        model = loaded(request.model, request.weights, request.seed)
+        if not request.shapes and isinstance(model, nn.Module):
+            raise ArgumentError("--shape is missing: the shape of one input without batch axis, such as 3,32,32.")
+        example = names.example(list(request.shapes), _dtype(model))
+        names.method(request.method, names.metric(request.norm), Everywhere(), request.budget)
+        return cls(request, model, example, None if request.at is None else load.array(request.at))
+
+    def region(self, source: Shape) -> Region:
+        """The region asked for, in the input space of the network."""
+        if self.request.ball is not None:
+            assert self.center is not None
+            p = names.metric(self.request.norm).p_in
+            return names.ball(self.request.ball, self.center, source, p)
+        return Everywhere() if self.request.box is None else names.box(self.request.box, source)
+
+
+def loaded(target: str, weights: Path | None, seed: int) -> Model:
+    """The model of a file with its weights; what it draws is drawn from `seed`."""
+    torch.manual_seed(seed)
+    model = load.model(target)
+    if weights is not None:
+        if not isinstance(model, nn.Module):
+            raise ArgumentError("A .pt2 program has its own weights; leave out --weights.")
+        load.weights(model, weights)
+    return model
+
+
+def run(task: Task) -> None:
+    """Bound the model, print what was found, and write the certificate."""
+    request, begin = task.request, time.perf_counter()
+    metric = names.metric(request.norm)
+    with progress() as doing:
+        doing("capturing the model")
+        call = call_of(task.model, task.example)
+        subject = Subject.of(task.model, call, names.wrt(list(request.wrt)), names.output(request.output))
+        region = task.region(subject.network.source)
+        method = names.method(request.method, metric, region, request.budget)
+        doing(f"bounding {len(subject.network.nodes)} operations by {request.method}")
+        with torch.no_grad():
+            bound = method(subject.network, region)
+        seconds = time.perf_counter() - begin
+        search = names.lower(request.lower, metric, request.seed)
+        if search is not None and bound.lower is None and bound.kind.certifies:
+            doing("searching for a lower bound")
+            bound = with_lower(bound, search(subject.network.detach(), region))
+        doing("measuring layer by layer")
+        rows = table_on(subject.network, metric, region, savings=True)
+    console = terminal()
+    layers(rows, console.print, console.width)
+    _summary(console.print, task, subject, bound, method, seconds)
+    if request.json is not None:
+        certified(bound, subject, method, region, rows, seconds).save(request.json)
+        console.print(f"certificate in {request.json}", soft_wrap=True, markup=False, highlight=False)
+
+
+def with_lower(bound: Bound, found: Bound) -> Bound:
+    """The bound with a lower one beside it, if that is proven."""
+    return replace(bound, lower=found) if found.kind is Kind.LOWER else bound
+
+
+def layers(rows: list[LayerRow], say: Say, width: int) -> None:
+    """Each block of the network with its norm, its part of the bound, and what fusing its operations saved.
+
+    A window too narrow for the table gets lines: a number that is cut off would be another number.
+    """
+    made = table("Layer by layer", ">row", "+where", "+operator", ">norm", "kind", ">share", ">fusing saved")
+    for row in rows:
+        norm, share = said(row.log_norm), "" if row.share is None else f"{row.share:.1%}"
+        saved = "" if row.saved is None else f"x {row.saved:.4g}"
+        if width >= _WIDE:
+            made.add_row(str(row.row), escaped(row.origin), escaped(row.operator), norm, row.kind.value, share, saved)
+            continue
+        say(f"{row.row}  {row.origin}: {row.operator}", markup=False, highlight=False)
+        parts = [f"norm {norm} ({row.kind.value})", share and f"share {share}", saved and f"fusing saved {saved}"]
+        say(f"   {', '.join(part for part in parts if part)}", markup=False, highlight=False)
+    if width >= _WIDE:
+        say(made)
+
+
+def _summary(say: Say, task: Task, subject: Subject, bound: Bound, method: Method, seconds: float) -> None:
+    lines = {
+        "model": f"{task.request.model}, {len(subject.network.nodes)} operations, inputs {subject.network.source}",
+        "bound": f"{_digits(bound)} ({bound.kind.value}, {bound.metric})",
+        "lower bound": "not known" if bound.lower is None else f"{_digits(bound.lower)} ({bound.lower.kind.value})",
+        "ratio": "not known" if bound.lower is None else f"{math.exp(_log(bound) - _log(bound.lower)):.4g}",
+        "region": str(bound.region),
+        "method": str(winner(bound, method)),
+        "failure": f"at most {bound.failure:.0e}" if bound.failure else "none: deterministic",
+        "seconds": f"{seconds:.2f}",
+    }
+    for name, text in lines.items():
+        say(f"{name:>12}  {text}", soft_wrap=True, markup=False, highlight=False)
+
+
+def check(path: Path, target: str, weights: Path | None, seed: int) -> None:
+    """Verify a certificate against a model and say so; a `CertificateError` otherwise."""
+    paper = Certificate.load(path)
+    model = loaded(target, weights, seed)
+    with progress() as doing:
+        doing("computing the bound anew")
+        found = verify(paper, model)
+    say = terminal().print
+    say(f"The certificate holds: {paper}", soft_wrap=True, markup=False)
+    say(f"Computed anew: {_digits(found)} ({found.kind.value})", soft_wrap=True, markup=False)
+
+
+def _dtype(model: Model) -> torch.dtype:
+    """The precision of the parameters, in which an example is drawn."""
+    tensors = [] if not isinstance(model, nn.Module) else [*model.parameters(), *model.buffers()]
+    return next((t.dtype for t in tensors if t.is_floating_point()), torch.get_default_dtype())
+
+
+def _digits(bound: Bound) -> str:
+    """Six digits, rounded to the safe side, so that what is printed is a bound too."""
+    value = bound.value.item()
+    if not 1e-300 < value < 1e300:
+        return said(_log(bound))
+    unit = 10.0 ** (math.floor(math.log10(value)) - 5)
+    side = {Kind.UPPER: math.ceil, Kind.EXACT: math.ceil, Kind.LOWER: math.floor}.get(bound.kind, round)
+    return f"{side(value / unit) * unit:.6g}"
+
+
+def _log(bound: Bound) -> float:
+    return float(bound.log_value.detach())

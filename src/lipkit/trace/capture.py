@@ -1,0 +1,130 @@
+"""From any torch model to the network it computes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from torch import Tensor, nn
+from torch._ops import OpOverload
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from lipkit.errors import ArgumentError, CaptureError
+from lipkit.trace.canonical import (
+    canonical,
+    evaluating,
+    exported,
+    functional,
+    is_composite,
+    live_nodes,
+    refuse_mutation,
+    split_up,
+)
+from lipkit.trace.cross_sample import refuse_mixing
+from lipkit.trace.declarations import Promises, declarations
+from lipkit.trace.fold import Folded, fold
+from lipkit.trace.lower import Lowering, without_rule
+from lipkit.trace.network import Network
+from lipkit.trace.signature import arguments, first_samples, result
+from lipkit.trace.source import placed, sources
+
+
+def capture(
+    model: nn.Module | ExportedProgram,
+    *args: Any,
+    wrt: str | tuple[str, ...] | None = None,
+    output: str | int | None = None,
+    **kwargs: Any,
+) -> Network:
+    """The model as a `Network`, in evaluation mode, over its live parameters: one row for each operation.
+
+    `args` and `kwargs` are an example of its inputs with a batch axis of any size; the first sample is traced, and the
+    shapes of the network are those of one sample, without batch axis.
+
+    `wrt` says what the network is a function of. None: the floating-point inputs; several of them are taken jointly,
+    flattened and joined in order. A string: the name of an argument, or the path of a module (`"bert.embeddings"`),
+    whose result is then the input: the way to go for token ids. A tuple of names: jointly, in this order. Inputs that
+    are not selected are constants with their example values. `output` is needed if the model returns several tensors:
+    a name (a key or a field) or a position.
+
+    Guarantee: the network is the function of real arithmetic that the model computes on one sample of these shapes;
+    what cannot be proven is refused with a `CaptureError` that lists every obstacle. An exported program (`.pt2`) may
+    stand for the model; without arguments its own example is used, and samples are not tested for mixing.
+    Cost: one export, about as much as a few evaluations of the model.
+    """
+    if isinstance(model, ExportedProgram):
+        args, kwargs = _example(model, args, kwargs)
+        return _lowered(_prepared(model, None, args, kwargs, wrt, output))
+    args, kwargs = first_samples(args, kwargs)
+    with evaluating(model):
+        prepared = _prepared(exported(model, args, kwargs), model, args, kwargs, wrt, output)
+        network = _lowered(prepared)
+        refuse_mixing(model, args, kwargs, prepared.position, tuple(prepared.target.meta["val"].shape))
+    return network
+
+
+def _example(program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    if not args and not kwargs:
+        if program.example_inputs is None:
+            raise ArgumentError("This exported program has no example inputs; give some, capture(program, x).")
+        args, kwargs = program.example_inputs
+    if program.range_constraints:
+        raise CaptureError("This program has dynamic shapes; export it again with static ones and a batch of one.")
+    cut_args, cut_kwargs = first_samples(args, kwargs)
+    for node in program.graph.nodes:
+        like = node.meta.get("val")
+        if node.op == "placeholder" and node.name in program.graph_signature.user_inputs and isinstance(like, Tensor):
+            if like.ndim and like.shape[0] != 1:
+                raise CaptureError(
+                    f"The program was exported with an input {node.name} of shape {tuple(like.shape)}; "
+                    "export it again with a batch of one."
+                )
+            break
+    return cut_args, cut_kwargs
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A folded graph, the nodes it starts from, and the one it ends in, which is tensor number `position` returned."""
+
+    folded: Folded
+    sources: Sequence[Node]
+    target: Node
+    position: int
+    promises: Promises
+    inside: frozenset[Node]
+
+
+def _prepared(
+    program: ExportedProgram,
+    model: nn.Module | None,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    wrt: str | tuple[str, ...] | None,
+    output: str | int | None,
+) -> Prepared:
+    program = functional(program)
+    tried: set[OpOverload] = set()
+    while True:
+        refuse_mutation(program)
+        graph = canonical(program)
+        given = arguments(program, graph, model, args, kwargs)
+        chosen = sources(graph, given, wrt)
+        position, target = result(program, graph, output)
+        known = live_nodes(program, graph) | {argument.node: argument.value for argument in given}
+        folded = fold(graph, chosen, known, target)
+        promises, inside = declarations(model, folded, target, chosen)
+        unknown = {op for op in without_rule(folded, inside) if is_composite(op)} - tried
+        if not unknown:
+            return Prepared(folded, chosen, target, position, promises, inside)
+        # What has no rule may be made of operations that have.
+        tried |= unknown
+        program = split_up(program, unknown)
+
+
+def _lowered(prepared: Prepared) -> Network:
+    builder, refs = placed(prepared.sources)
+    lowering = Lowering(prepared.folded, builder, refs)
+    lowering.run(prepared.promises, prepared.inside)
+    return lowering.finish(prepared.target)

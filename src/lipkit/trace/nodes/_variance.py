@@ -1,0 +1,71 @@
+"""How much a group of entries varies: at a point, and at least in a box."""
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from lipkit.trace.nodes._outward import above, below
+from lipkit.trace.nodes.curve import Interval
+
+
+def group_norms(z: Float64[Tensor, "... d"], centered: bool) -> Interval:
+    """A lower and an upper bound of |P z| for each group along the last axis, P = I - 11'/d or I."""
+    d = z.shape[-1]
+    part = z - z.mean(-1, keepdim=True) if centered else z
+    norm = torch.linalg.vector_norm(part, dim=-1, keepdim=True)
+    # A mean of d numbers is off by d units in the last place of the largest, a sum of squares relatively by d.
+    slack = 2.0**-51 * (d + 4) * (norm + d**0.5 * z.abs().amax(-1, keepdim=True))
+    return (norm - slack).clamp(min=0.0), norm + slack
+
+
+def centered_box(low: Float64[Tensor, "... d"], high: Float64[Tensor, "... d"]) -> Interval:
+    """The range of every entry of z - mean(z) in a box: its own end against the opposite ends of all others."""
+    d = low.shape[-1]
+    largest = torch.maximum(low.abs(), high.abs()).amax(-1, keepdim=True)
+
+    def end(own: Tensor, other: Tensor, sign: float) -> Tensor:
+        value = own - (own + (other.sum(-1, keepdim=True) - other)) / d
+        # Where an end is infinite nothing is known.
+        return torch.where(torch.isfinite(largest), value + sign * 2.0**-50 * (d + 4) * largest, sign * torch.inf)
+
+    return end(low, high, -1.0), end(high, low, 1.0)
+
+
+def least_norm(low: Float64[Tensor, "... d"], high: Float64[Tensor, "... d"]) -> Float64[Tensor, "... 1"]:
+    """A lower bound of |z| for each group in a box: the distance of the box from 0."""
+    nearest = torch.maximum(low, -high).clamp(min=0.0)
+    return below(torch.linalg.vector_norm(nearest, dim=-1, keepdim=True), low.shape[-1] + 2)
+
+
+def least_spread(low: Float64[Tensor, "... d"], high: Float64[Tensor, "... d"]) -> Float64[Tensor, "... 1"]:
+    """A lower bound of |z - mean(z)| for each group in a box.
+
+    As |z - mean(z)|^2 = min_m sum_i (z_i - m)^2, the smallest in the box is min_m g(m) with
+    g(m) = sum_i dist(m, [low_i, high_i])^2, which is convex. Bisection of g' finds m, and by convexity the minimum is
+    at least g(m) - |g'(m)| times the width of the bracket, wherever the bisection stopped. Our derivation.
+    """
+    d = low.shape[-1]
+    left, right = high.amin(-1, keepdim=True), low.amax(-1, keepdim=True)
+    if not bool((left < right).any()):
+        return torch.zeros_like(left)
+    # If some m lies in all intervals there is a constant vector, of spread 0; elsewhere both ends are finite.
+    flat = left >= right
+    left, right = torch.where(flat, 0.0, left), torch.where(flat, 0.0, right)
+    start, end = left, right
+    middle = (start + end) / 2
+    for _ in range(52):
+        falling = _half_slope(middle, low, high) < 0
+        start, end = torch.where(falling, middle, start), torch.where(falling, end, middle)
+        middle = (start + end) / 2
+    beyond = torch.maximum(middle - high, low - middle).clamp(min=0.0)
+    size = torch.maximum(left.abs(), right.abs())
+    width = right - left
+    slope = _half_slope(middle, low, high).abs() + 2.0**-50 * d * d * (width + size)
+    least = (beyond * beyond).sum(-1, keepdim=True) * (1 - 2.0**-50 * (d + 2)) - above(2 * slope * width, 4)
+    # Each difference is rounded once, relative to its terms.
+    norm = least.clamp(min=0.0).sqrt() - 2.0**-51 * d**0.5 * (size + width)
+    return torch.where(flat, 0.0, below(norm.clamp(min=0.0), 2))
+
+
+def _half_slope(m: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    return ((m - high).clamp(min=0.0) - (low - m).clamp(min=0.0)).sum(-1, keepdim=True)

@@ -1,0 +1,80 @@
+"""A module that states its own constant."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, final, runtime_checkable
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from lipkit.bound import Bound
+from lipkit.linops import Shape
+from lipkit.trace.nodes._base import Node
+from lipkit.trace.reach import Reach
+
+
+@runtime_checkable
+class DeclaresLipschitz(Protocol):
+    """A module that knows its constant better than its graph shows (orthogonal layers, for example)."""
+
+    def declared_lipschitz(self, in_shape: Shape) -> Bound:
+        """An EXACT or UPPER bound, everywhere, from l_p to l_p, for one input of `in_shape` (no batch axis)."""
+        ...
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Declared(Node):
+    """A module call that is believed: Lip = the constant the module declared, whatever its operations are.
+
+    `fn` is called with one input of shape `size` and `parameters`, and gives one output. `promise` is the declaration
+    and `path` the module that made it; a certificate lists both as an assumption.
+    """
+
+    fn: Callable[..., Tensor]
+    size: Shape
+    result: Shape
+    parameters: tuple[Tensor, ...]
+    promise: Bound
+    path: str
+
+    @property
+    def shape(self) -> Shape:
+        return self.size
+
+    @property
+    def target(self) -> Shape:
+        return self.result
+
+    def __call__(self, z: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch ..."]:
+        # One by one: nothing is known of the module, not even whether its operations can be batched.
+        parameters = [t.to(z) if t.is_floating_point() else t for t in self.parameters]
+        images = [self.fn(one, *parameters) for one in z]
+        return torch.stack(images) if images else z.new_zeros((0, *self.result))
+
+    def log_constant(self, p: float) -> Float64[Tensor, ""]:
+        if p != self.promise.metric.p_in:
+            return torch.full((), torch.inf, dtype=torch.float64)
+        return self.promise.log_value
+
+    def within(self, reach: Reach) -> "Declared":
+        return self
+
+    def reach(self, reach: Reach) -> Reach:
+        """A ball around the image of the center; a float64 evaluation of the module is trusted to 2^-30."""
+        p = self.promise.metric.p_in
+        offset = torch.maximum(reach.high - reach.center, reach.center - reach.low)
+        # The ball of the reach, or its box, whichever is smaller in the norm of the promise.
+        spread = torch.linalg.vector_norm(offset, ord=p)
+        if p == 2:
+            spread = torch.minimum(spread, reach.radius)
+        center = self(reach.center[None])[0]
+        error = 2.0**-30 * (center.abs().max() + reach.center.abs().max())
+        moved = self.promise.value * spread * (1 + 2.0**-40) + error
+        # ||v||_2 <= ||v||_p for p <= 2, and at most n^(1/2 - 1/p) times as large beyond.
+        radius = moved * max(1.0, center.numel() ** (0.5 - 1 / p)) * (1 + 2.0**-40)
+        return Reach(center - moved, center + moved, center, radius)
+
+    def __str__(self) -> str:
+        return f"declared by {self.path or 'the model'}"

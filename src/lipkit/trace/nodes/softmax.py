@@ -1,0 +1,69 @@
+"""Softmax."""
+
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from lipkit.errors import ArgumentError
+from lipkit.linops import Shape
+from lipkit.trace.nodes._base import Node
+from lipkit.trace.nodes._outward import combined, log_above, settled
+from lipkit.trace.nodes._probabilities import jacobian_norm, probabilities
+from lipkit.trace.nodes.curve import Interval
+from lipkit.trace.reach import Reach
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Softmax(Node):
+    """y_i = exp z_i / sum_j exp z_j along the last axis.
+
+    The Jacobian diag(p) - p p' is symmetric with row sums 2 p_i (1 - p_i) <= 1/2, so Lip <= 1/2 in every l_p; attained
+    (for n > 2 in the limit) where two entries have probability 1/2. One entry alone is constant. On a box the
+    probabilities have ranges, and `jacobian_norm` bounds the Jacobian over them. `domain` is that box.
+    """
+
+    size: Shape
+    domain: Interval | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.size and self.size[-1]):
+            raise ArgumentError(f"A softmax needs an axis with entries, got {self.size}.")
+
+    @property
+    def shape(self) -> Shape:
+        return self.size
+
+    @property
+    def target(self) -> Shape:
+        return self.size
+
+    def __call__(self, z: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch ..."]:
+        return z.softmax(-1)
+
+    def log_constant(self, p: float) -> Float64[Tensor, ""]:
+        if self.size[-1] == 1:
+            return torch.tensor(-torch.inf, dtype=torch.float64)
+        whole = torch.tensor(0.5, dtype=torch.float64)
+        if self.domain is None:
+            return log_above(whole)
+        return log_above(jacobian_norm(p, *probabilities(*self.domain)).max().clamp(max=0.5))
+
+    def within(self, reach: Reach) -> "Softmax":
+        reach = combined(reach)
+        return replace(self, domain=(reach.low, reach.high))
+
+    def reach(self, reach: Reach) -> Reach:
+        reach = combined(reach)
+        low, high = probabilities(reach.low, reach.high)
+        center = self(reach.center)
+        constant = self.within(reach).log_constant(2.0).exp()
+        # The shift, the exponential, the sum and the quotient: relative to the probabilities.
+        error = 2.0**-50 * (self.size[-1] + 8) * torch.linalg.vector_norm(center)
+        return settled(low, high, center, constant * reach.radius + error)
+
+    def __str__(self) -> str:
+        return "softmax"

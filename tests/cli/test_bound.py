@@ -1,0 +1,307 @@
+"""`lipkit bound` from the command line to the certificate, and every way it may end."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lipkit.bounds import Auto, Best, LipLT, Product
+from lipkit.bounds.certificate import Certificate
+from lipkit.bounds.table import LayerRow
+from lipkit.cli.bound import Request, layers
+from lipkit.cli.main import Code, app, main
+from lipkit.errors import ArgumentError
+from lipkit.kind import Kind
+
+pytest.importorskip("typer")
+
+MODELS = '''
+"""Models for tests."""
+import torch
+from torch import nn
+from beside import WIDTH
+
+
+def make_model():
+    return nn.Sequential(nn.Linear(4, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 3))
+
+
+ready = make_model()
+number = 3
+
+
+def make_number():
+    return 3
+
+
+class Branching(nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+
+class Squares(nn.Module):
+    def forward(self, x):
+        return x * x
+
+
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(10, 4)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, ids):
+        return self.head(self.embed(ids)).sum(1)
+'''
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("models")
+    (made / "models.py").write_text(MODELS)
+    (made / "beside.py").write_text("WIDTH = 6\n")
+    np.save(made / "x.npy", np.full((1, 4), 0.5))
+    return made
+
+
+class Run(NamedTuple):
+    """What one run said, and how it ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Run]
+
+
+@pytest.fixture
+def lipkit(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    monkeypatch.chdir(folder)
+
+    def call(*arguments: str) -> Run:
+        code = main(arguments)
+        caught = capsys.readouterr()
+        return Run(code, caught.out, caught.err)
+
+    return call
+
+
+def lines(text: str) -> dict[str, str]:
+    """The lines `name  value` of the summary."""
+    pairs = [line.strip().split("  ", 1) for line in text.splitlines() if "  " in line.strip()]
+    return {pair[0]: pair[1].strip() for pair in pairs}
+
+
+def test_a_bound_and_its_certificate(lipkit: Command, folder: Path):
+    run = lipkit(
+        "bound", "models.py:make_model", "--shape", "4", "--method", "product,liplt", "--seed", "3", "--json", "c.json"
+    )
+    assert run.code == Code.OK, run.err
+    assert "Linear 4->6" in run.out
+    assert "certificate in c.json" in run.out
+    torch.manual_seed(3)
+    norms = [torch.linalg.matrix_norm(layer.weight.detach(), 2).item() for layer in (nn.Linear(4, 6), nn.Linear(6, 3))]
+    paper = Certificate.load(folder / "c.json")
+    # LipLT is never above the product, and on two random layers below it.
+    assert 0 < paper.value < norms[0] * norms[1]
+    said = lines(run.out)
+    assert said["method"] == "LipLT"
+    assert said["region"] == "everywhere"
+    assert said["failure"] == "none: deterministic"
+    assert said["bound"].endswith("(upper bound, l2->l2)")
+    # Printed bounds are rounded up, in the sixth digit.
+    printed = float(said["bound"].split()[0])
+    assert paper.value <= printed <= paper.value * (1 + 1e-5)
+    # The largest slope at points that were drawn is never above the bound.
+    least = float(said["lower bound"].split()[0])
+    assert paper.log_lower is not None
+    assert 0 < least <= math.exp(paper.log_lower) <= paper.value
+    assert float(said["ratio"]) == pytest.approx(paper.value / math.exp(paper.log_lower), rel=1e-3)
+    assert isinstance(paper.asked, Best)
+    assert paper.asked.methods == (Product(), LipLT())
+
+
+def test_within_a_budget_the_winner_is_recorded(lipkit: Command, folder: Path):
+    run = lipkit("bound", "models.py:ready", "--shape", "4", "--budget", "20", "--json", "a.json")
+    assert run.code == 0, run.err
+    paper = Certificate.load(folder / "a.json")
+    assert paper.asked == Auto(budget=20.0)
+    # What is run again must not depend on the time of day.
+    assert not isinstance(paper.method, Auto)
+    assert lines(run.out)["method"] == str(paper.method)
+
+
+def test_verify_accepts_the_model_and_refuses_another(lipkit: Command):
+    assert lipkit("bound", "models.py:make_model", "--shape", "4", "--method", "dag", "--json", "v.json").code == 0
+    held = lipkit("verify", "v.json", "models.py:make_model")
+    assert held.code == Code.OK, held.err
+    assert "The certificate holds" in held.out
+    other = lipkit("verify", "v.json", "models.py:make_model", "--seed", "9")
+    assert other.code == Code.OTHER
+    assert "differs from the certified one" in other.err
+    assert lipkit("verify", "beside.py", "models.py:make_model").code == Code.OTHER
+
+
+def test_a_program_is_bounded_without_shapes(lipkit: Command, folder: Path):
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+    torch.export.save(torch.export.export(model, (torch.ones(1, 4),)), folder / "m.pt2")
+    torch.save(model.state_dict(), folder / "w.pt")
+    run = lipkit("bound", "m.pt2", "--method", "dag", "--json", "m.json")
+    assert run.code == 0, run.err
+    assert lipkit("verify", "m.json", "m.pt2").code == 0
+    # The same weights in the model they came from give the same number.
+    same = lipkit("bound", "models.py:make_model", "--weights", "w.pt", "--shape", "4", "--method", "dag")
+    assert lines(same.out)["bound"] == lines(run.out)["bound"]
+    assert lipkit("bound", "m.pt2", "--weights", "w.pt", "--method", "dag").code == Code.USAGE
+
+
+def test_a_ball_around_a_point(lipkit: Command, folder: Path):
+    run = lipkit(
+        *("bound", "models.py:ready", "--shape", "4", "--method", "dag"),
+        *("--ball", "0.1", "--at", "x.npy", "--norm", "inf", "--json", "b.json"),
+    )
+    assert run.code == 0, run.err
+    assert "linf ball of radius 0.1" in run.out
+    assert Certificate.load(folder / "b.json").metric == (float("inf"), float("inf"))
+
+
+def test_a_model_that_is_lipschitz_on_regions_only(lipkit: Command):
+    needs = lipkit("bound", "models.py:Squares", "--shape", "4", "--method", "dag")
+    assert needs.code == Code.NEEDS_REGION
+    assert "region" in needs.err
+    run = lipkit("bound", "models.py:Squares", "--shape", "4", "--method", "dag", "--box", "-1,2")
+    assert run.code == 0, run.err
+    # |2 x| is at most 4 on [-1, 2]; six digits are printed, rounded up.
+    assert float(lines(run.out)["bound"].split()[0]) == pytest.approx(4, rel=1e-5)
+
+
+def test_a_model_that_cannot_be_captured(lipkit: Command):
+    run = lipkit("bound", "models.py:Branching", "--shape", "4", "--method", "dag")
+    assert run.code == Code.UNSUPPORTED
+    assert "cannot" in run.err
+
+
+def test_a_lower_bound_is_no_certificate(lipkit: Command, folder: Path):
+    run = lipkit("bound", "models.py:ready", "--shape", "4", "--method", "sampling", "--json", "l.json")
+    assert run.code == Code.OTHER
+    assert "lower bound, l2->l2" in run.out
+    assert "Only exact and upper bounds can be certified" in run.err
+    assert not (folder / "l.json").exists()
+
+
+def test_token_ids_and_the_module_behind_them(lipkit: Command):
+    run = lipkit("bound", "models.py:Words", "--shape", "5:int64", "--wrt", "embed", "--method", "dag")
+    assert run.code == 0, run.err
+    assert "(5, 4)" in lines(run.out)["model"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("models.py:make_model",), "--shape is missing"),
+        (("models.py:make_model", "--shape", "4,x"), "--shape is whole numbers"),
+        (("models.py:make_model", "--shape", "0"), "--shape is whole numbers"),
+        (("models.py:make_model", "--shape", "4:real"), "names the type 'real'"),
+        (("models.py:absent", "--shape", "4"), "has no absent; it has"),
+        (("models.py:number", "--shape", "4"), "is a int"),
+        (("models.py:make_number", "--shape", "4"), "made a int"),
+        (("models.py", "--shape", "4"), "neither path/to/file.py:make_model nor"),
+        (("absent.py:f", "--shape", "4"), "There is no file absent.py"),
+        (("absent.pt2",), "There is no file absent.pt2"),
+        (
+            ("models.py:ready", "--shape", "4", "--method", "magic"),
+            "no method 'magic'; --method is one of .*dag.*liplt",
+        ),
+        (("models.py:ready", "--shape", "4", "--norm", "0.5"), "--norm is 2, 1, inf"),
+        (("models.py:ready", "--shape", "4", "--ball", "1"), "--ball and --at go together"),
+        (("models.py:ready", "--shape", "4", "--ball", "-1", "--at", "x.npy"), "radius >= 0"),
+        (
+            ("models.py:ready", "--shape", "4", "--ball", "1", "--method", "dag", "--at", "models.py"),
+            "no readable .npy",
+        ),
+        (("models.py:ready", "--shape", "4", "--ball", "1", "--at", "x.npy", "--box", "0,1"), "two regions"),
+        (("models.py:ready", "--shape", "3,4", "--ball", "1", "--method", "dag", "--at", "x.npy"), "--at has shape"),
+        (("models.py:ready", "--shape", "4", "--box", "2,1"), "--box is two numbers"),
+        (("models.py:ready", "--shape", "4", "--method", "dag", "--budget", "5"), "has no budget of time; auto has"),
+        (("models.py:ready", "--shape", "4", "--budget", "-1"), "--budget is a number of seconds > 0"),
+        (("models.py:ready", "--shape", "4", "--lower", "magic"), "--lower is one of none, gradientascent, sampling"),
+        (("models.py:ready", "--shape", "4", "--seed", "-1"), "--seed must lie in"),
+        (("models.py:ready", "--shape", "4", "--json", "no/such/c.json"), "lies in no folder"),
+    ],
+)
+def test_a_wrong_command_line_ends_in_one_sentence(lipkit: Command, arguments: tuple[str, ...], words: str):
+    run = lipkit("bound", *arguments)
+    assert run.code == Code.USAGE
+    assert run.out == ""
+    assert run.err.count("\n") == 1
+    with pytest.raises(ArgumentError, match=words):
+        raise ArgumentError(run.err)
+
+
+def test_an_unknown_option_is_a_usage_error(lipkit: Command):
+    assert lipkit("bound", "models.py:ready", "--colour").code == Code.USAGE
+    assert lipkit("bound").code == Code.USAGE
+
+
+def test_the_help_says_that_the_file_is_executed(lipkit: Command):
+    run = lipkit("bound", "--help")
+    assert run.code == 0
+    assert "EXECUTED" in run.out
+
+
+def test_with_the_runner_of_typer(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    from typer.testing import CliRunner
+
+    monkeypatch.chdir(folder)
+    arguments = ["bound", "models.py:ready", "--shape", "4", "--method", "dag", "--lower", "none"]
+    result = CliRunner().invoke(app(), arguments)
+    assert result.exit_code == 0, result.output
+    assert lines(result.output)["lower bound"] == "not known"
+
+
+def test_as_a_process(folder: Path):
+    command = [sys.executable, "-m", "lipkit.cli.main", "bound", "models.py:ready", "--shape", "4", "--method", "dag"]
+    env = {**os.environ, "NO_COLOR": "1"}
+    run = subprocess.run(
+        [*command, "--json", "p.json"], check=False, cwd=folder, env=env, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    assert "\x1b" not in run.stdout
+    assert json.loads((folder / "p.json").read_text())["digest"]
+
+
+ROWS = [LayerRow(1, 0, "features[0]", "Conv 3->64 7x7 /2 on 224x224", 1.5, Kind.UPPER, "m", 1.0, 0.25, 1.75)]
+
+
+@pytest.mark.parametrize("width", [30, 60, 76, 200])
+def test_numbers_survive_in_narrow_windows(width: int):
+    from rich.console import Console
+
+    console = Console(width=width, no_color=True)
+    with console.capture() as caught:
+        layers(ROWS, console.print, width)
+    text = caught.get()
+    for number in ("4.4817", "25.0%", "1.75", "features[0]"):
+        assert number in text.replace("\n", "")
+
+
+def test_a_request_checks_itself():
+    with pytest.raises(ArgumentError, match="seed"):
+        Request("m", seed=2**63)
+
+
+def test_a_missing_extra_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "typer", None)
+    assert main(["bound"]) == Code.USAGE
+    assert "needs typer" in capsys.readouterr().err

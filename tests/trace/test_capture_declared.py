@@ -1,0 +1,179 @@
+"""Modules that state their own constant."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lipkit.bound import Bound, Kind, Metric
+from lipkit.errors import CaptureError
+from lipkit.linops import Shape
+from lipkit.regions import Ball
+from lipkit.trace.capture import capture
+from lipkit.trace.network import Network
+from lipkit.trace.nodes.declared import Declared
+from lipkit.trace.reach import Reach
+
+
+class Wavy(nn.Module):
+    """slope * sin-like function that has no rule, with a constant that depends on a parameter."""
+
+    def __init__(self, p: float = 2.0, kind: Kind = Kind.UPPER) -> None:
+        super().__init__()
+        self.slope = nn.Parameter(torch.tensor(2.0, dtype=torch.float64))
+        self.p, self.kind = p, kind
+        self.asked: list[Shape] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        # |d/dx J0| <= 0.582.
+        return self.slope * torch.special.bessel_j0(x)
+
+    def declared_lipschitz(self, in_shape: Shape) -> Bound:
+        self.asked.append(in_shape)
+        value = self.slope.abs() * 0.582
+        return Bound.from_value(value, self.kind, "by its derivative", Metric(self.p, self.p))
+
+
+def promises(network: Network) -> list[Declared]:
+    return [node for node in network.nodes if isinstance(node, Declared)]
+
+
+def example() -> Tensor:
+    return torch.randn(2, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def test_a_declared_module_becomes_one_node():
+    module: Any = nn.Sequential(nn.Linear(4, 5), nn.Sequential(Wavy()), nn.Linear(5, 2)).double()
+    network = capture(module, example())
+    (node,) = promises(network)
+    assert node.path == "1.0"
+    assert node.promise.kind is Kind.UPPER
+    assert (node.shape, node.target) == ((1, 3, 5), (1, 3, 5))
+    assert module[1][0].asked == [(3, 5)]
+    assert torch.allclose(network(example()), module(example()), rtol=0, atol=1e-12)
+    assert network(example()[:0]).shape == (0, 3, 2)
+
+
+def test_the_constant_is_live_in_the_norm_it_was_declared_for():
+    module: Any = nn.Sequential(Wavy()).double()
+    (node,) = promises(capture(module, example()))
+    constant = node.log_constant(2.0)
+    assert math.isclose(constant.item(), math.log(2 * 0.582), rel_tol=1e-12)
+    assert node.log_constant(1.0) == torch.inf
+    (slope,) = torch.autograd.grad(constant, module[0].slope)
+    assert math.isclose(float(slope), 0.5, rel_tol=1e-12)
+
+
+def test_the_function_is_live_too():
+    module: Any = nn.Sequential(Wavy()).double()
+    network = capture(module, example())
+    (found,) = torch.autograd.grad(network(example()).sum(), module[0].slope)
+    assert torch.allclose(found, torch.special.bessel_j0(example()).sum())
+    assert network.to(torch.float32)(example().float()).dtype == torch.float32
+
+
+def test_every_call_is_a_node_of_its_own():
+    wavy = Wavy()
+    network = capture(nn.Sequential(wavy, nn.Linear(4, 4), wavy).double(), example())
+    assert [node.path for node in promises(network)] == ["0", "2"]
+
+
+def test_the_whole_model_may_declare():
+    (node,) = promises(capture(Wavy(), example()))
+    assert node.path == ""
+
+
+class Outer(nn.Module):
+    """A declaring module around another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Wavy()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) / 3
+
+    def declared_lipschitz(self, in_shape: Shape) -> Bound:
+        return Bound.from_value(1.0, Kind.UPPER, "of the whole")
+
+
+def test_the_outermost_declaration_counts():
+    (node,) = promises(capture(nn.Sequential(Outer()), example()))
+    assert node.path == "0"
+
+
+class Split(nn.Module):
+    """Two results: no region with one output."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.relu(x), 2 * x
+
+    def declared_lipschitz(self, in_shape: Shape) -> Bound:
+        return Bound.from_value(1e-3, Kind.UPPER, "wrong for the pair")
+
+
+class Uses(nn.Module):
+    """The sum of both results of `Split`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.split = Split()
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = self.split(x)
+        return a + b
+
+
+def test_a_region_with_two_results_is_lowered_by_its_operations():
+    network = capture(Uses(), example())
+    assert promises(network) == []
+    assert torch.allclose(network(example()), Uses()(example()))
+
+
+@pytest.mark.parametrize("kind", [Kind.LOWER, Kind.ESTIMATE])
+def test_a_declaration_must_prove(kind: Kind):
+    with pytest.raises(CaptureError, match="must be an exact or upper bound"):
+        _ = capture(nn.Sequential(Wavy(kind=kind)), example())
+
+
+class Elsewhere(Wavy):
+    """A promise about something else than the map from l_p to l_p everywhere."""
+
+    def __init__(self, **change: Any) -> None:
+        super().__init__()
+        self.change = change
+
+    def declared_lipschitz(self, in_shape: Shape) -> Bound:
+        zero = torch.zeros((), dtype=torch.float64)
+        return Bound(**{"log_value": zero, "kind": Kind.UPPER, "method": "m", **self.change})
+
+
+@pytest.mark.parametrize(
+    "change", [{"region": Ball(torch.zeros(4), 1.0)}, {"metric": Metric(2.0, math.inf)}, {"metric": Metric(1.0, 2.0)}]
+)
+def test_a_declaration_holds_everywhere_in_one_norm(change: dict[str, Any]):
+    with pytest.raises(CaptureError, match="declares"):
+        _ = capture(nn.Sequential(Elsewhere(**change)), example())
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
+def test_the_reach_of_a_declared_node_holds_its_values(p: float):
+    (node,) = promises(capture(nn.Sequential(Wavy(p)), example()))
+    center = example()[:1]
+    radius = torch.rand(center.shape, dtype=torch.float64)
+    reach = Reach(center - radius, center + radius, center, torch.linalg.vector_norm(radius))
+    found = node.reach(reach)
+    assert node.within(reach) is node
+    inside = center + radius * (2 * torch.rand(200, *center.shape, dtype=torch.float64) - 1)
+    values = node(inside)
+    assert ((found.low <= values) & (values <= found.high)).all()
+    assert (torch.linalg.vector_norm((values - found.center).flatten(1), dim=1) <= found.radius).all()
+
+
+def test_a_source_inside_a_declared_module_breaks_its_promise():
+    module = nn.Sequential(Outer(), nn.ReLU())
+    network = capture(module, example(), wrt="0.inner")
+    assert promises(network) == []
+    assert network.source == (3, 4)
