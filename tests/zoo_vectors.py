@@ -134,6 +134,13 @@ def max_min() -> nn.Module:
     return Plain(run, a=nn.Linear(8, 8), b=nn.Linear(8, 4))
 
 
+@entry(3, 4)
+def recurrent() -> nn.Module:
+    return Plain(
+        lambda self, x: self.head(self.rnn(x)[0][:, -1]), rnn=nn.RNN(4, 5, batch_first=True), head=nn.Linear(5, 2)
+    )
+
+
 @entry(6)
 def soft() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 5), nn.Softmax(1), nn.Linear(5, 4), nn.LogSoftmax(1))

@@ -32,7 +32,7 @@ def reduced(network: Network, region: Ball | Box) -> Uncertain:
     return uncertain(found, slopes_of(found, ranges(network, region)), 1000)
 
 
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(seed=st.integers(0, 10**6))
 def test_the_reduced_system_has_the_networks_jacobians(seed: int):
     # Every Jacobian at a point is C + G D (I - N D)^-1 P for the D of that point; a random graph with skips.
@@ -58,7 +58,7 @@ def test_the_reduced_system_has_the_networks_jacobians(seed: int):
         np.testing.assert_allclose(rebuilt, truth, atol=1e-9 * (1 + np.abs(truth).max()))
 
 
-@settings(max_examples=6)
+@settings(max_examples=3)
 @given(seed=st.integers(0, 10**6), radius=st.sampled_from([0.05, 0.5]), p=st.sampled_from([1.0, 2.0, math.inf]))
 def test_not_below_the_enumeration(seed: int, radius: float, p: float):
     weights, biases = random_weights(seed, 3, 4, 2, 2)

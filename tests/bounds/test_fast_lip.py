@@ -33,7 +33,7 @@ def test_published_figures(p: float, published: float):
     assert found.kind is Kind.UPPER
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(seed=st.integers(0, 10**6), radius=st.sampled_from([0.05, 0.5]), p=st.sampled_from([1.0, 2.0, math.inf]))
 def test_not_below_the_enumeration(seed: int, radius: float, p: float):
     weights, biases = random_weights(seed, 3, 4, 2, 2)

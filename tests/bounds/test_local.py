@@ -24,7 +24,7 @@ from lipkit.trace.nodes import Product as ProductNode
 from local_oracles import exact_constant, network_of, random_weights, reference_network
 
 
-@settings(max_examples=4)
+@settings(max_examples=2)
 @given(seed=st.integers(0, 10**6), radius=st.sampled_from([0.05, 0.5]))
 def test_between_the_truth_and_the_global_bound(seed: int, radius: float):
     weights, biases = random_weights(seed, 3, 4, 2, 2)

@@ -56,7 +56,7 @@ def assert_contained(network: Network, region: Region, reaches: list[Reach]) -> 
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(seed=st.integers(0, 10**6), data=st.data())
 def test_ranges_contain_what_random_graphs_compute(method: Ranges, seed: int, data: st.DataObject):
     network = random_network(seed, dtype=torch.float32 if seed % 2 else torch.float64)

@@ -27,7 +27,7 @@ ACTIVATIONS = (RELU, LEAKY, ABS, HARDTANH, TANH, SIGMOID, GELU, EXP, Identity())
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=str)
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(low=st.floats(-20, 20), width=st.one_of(st.just(0.0), st.floats(1e-8, 1e-3), st.floats(0.01, 30)))
 def test_lines_stay_on_their_side(activation: Activation, low: float, width: float):
     ends = torch.tensor([low], dtype=torch.float64), torch.tensor([low + width], dtype=torch.float64)
@@ -71,7 +71,7 @@ def test_infinite_slopes_and_ends_give_constants():
     assert float(steep.upper_shift) == pytest.approx(2.0)
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(seed=st.integers(0, 10**6), radius=st.sampled_from([0.01, 0.3]), p=st.sampled_from([1.0, 2.0, math.inf]))
 def test_never_wider_than_intervals_and_sound(seed: int, radius: float, p: float):
     network = network_of(*random_weights(seed, 4, 6, 3, 2), TANH if seed % 2 else RELU)

@@ -174,7 +174,7 @@ def test_an_example_is_needed():
     for nothing in ((), (torch.tensor(1.0),)):
         with pytest.raises(ArgumentError, match="got no tensor with axes"):
             _ = capture(nn.ReLU(), *nothing)
-    with pytest.raises(ArgumentError, match="at least 1 samples"):
+    with pytest.raises(ArgumentError, match="at least one sample"):
         _ = capture(nn.ReLU(), torch.zeros(0, 3))
 
 

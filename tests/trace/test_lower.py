@@ -136,6 +136,22 @@ def test_linear_code_of_many_styles(run: Callable[[Tensor], Tensor]):
     assert all(isinstance(node, Pointwise) and node.is_identity for node in network.nodes)
 
 
+def test_operations_without_a_rule_are_split_up_if_that_helps():
+    # No rule speaks of trapezoid; torch defines it by slices, sums and products.
+    network = same(Lambda(lambda x: torch.trapezoid(x, dx=0.5)), image())
+    assert all(isinstance(node, Pointwise) and node.is_identity for node in network.nodes)
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+def test_recurrent_layers_are_split_up(kind: type[nn.RNN | nn.GRU | nn.LSTM]):
+    layer = kind(3, 4, batch_first=True).double().eval()
+    _ = same(Lambda(lambda x: layer(x)[0]), torch.randn(2, 3, 3, dtype=torch.float64))
+
+
+def test_the_identity_is_captured():
+    assert len(same(nn.Identity(), image()).nodes) == 1
+
+
 def test_all_gaps_are_reported_at_once_with_their_places():
     class Broken(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

@@ -111,6 +111,32 @@ def test_running_statistics_that_are_updated_are_refused():
         _ = capture(model(run, norm=nn.BatchNorm1d(6)), vector()[:, :, None].expand(-1, -1, 4))
 
 
+class Counter(nn.Module):
+    """Counts its calls in a buffer."""
+
+    count: Tensor
+
+    def __init__(self, by_assignment: bool) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+        self.by_assignment = by_assignment
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.by_assignment:
+            self.count = self.count + 1
+        else:
+            self.count += 1
+        return x * self.count
+
+
+@pytest.mark.parametrize("by_assignment", [True, False])
+def test_a_model_that_changes_its_buffers_is_refused(by_assignment: bool):
+    module = Counter(by_assignment)
+    with pytest.raises(CaptureError, match=r"changes its own state in evaluation mode: count"):
+        _ = capture(module, vector())
+    assert module.count == 0
+
+
 # 4. Dropout and noise.
 
 

@@ -32,8 +32,13 @@ def test_cond_is_refused():
 
 
 def test_item_is_refused():
-    with pytest.raises(CaptureError):
-        _ = capture(model(lambda self, x: x * self.a(x).sum().item(), a=linear()), vector())
+    with pytest.raises(CaptureError, match=r"item .*\n.*leave out .item\(\)"):
+        _ = capture(model(lambda self, x: x * (self.a(x).sum().item() + 1), a=linear()), vector())
+
+
+def test_item_of_a_constant_is_a_constant():
+    module = model(lambda self, x: x * self.a.bias.sum().item(), a=linear())
+    agrees(capture(module, vector()), module, vector())
 
 
 def test_blocks_without_gradients_are_followed():

@@ -1,5 +1,6 @@
 """An estimate of the local constant from extreme values of random gradients."""
 
+import math
 import warnings
 from dataclasses import dataclass, replace
 from typing import final
@@ -24,6 +25,8 @@ from lipkit.trace import Network
 _SHAPES = (0.1, 1.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 # Below this Kolmogorov-Smirnov probability no fit is believed.
 _REJECTED = 1e-3
+# Entries of the points that are drawn together.
+_TOGETHER = 2**22
 # Maxima that differ by less than this, relatively, are one number.
 _SPREAD = 1e-9
 
@@ -66,11 +69,13 @@ class CLEVER(Method):
     def maxima(self, network: Network, region: Region) -> Float64[Tensor, " batches"]:
         """The largest Jacobian norm in each batch."""
         generator = torch.Generator(device_of(network)).manual_seed(self.seed)
+        together = max(1, _TOGETHER // (self.samples * math.prod(network.source)))
         found: list[Tensor] = []
-        for _ in range(self.batches):
-            x = drawn(region, network.source, self.samples, generator)
-            found.append(steepest(network, x, self.metric)[0].max())
-        return torch.stack(found)
+        for start in range(0, self.batches, together):
+            count = min(together, self.batches - start)
+            x = drawn(region, network.source, count * self.samples, generator)
+            found.append(steepest(network, x, self.metric)[0].reshape(count, self.samples).amax(1))
+        return torch.cat(found)
 
     def __str__(self) -> str:
         return f"extreme values of {self.batches} x {self.samples} gradients"

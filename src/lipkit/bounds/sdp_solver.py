@@ -14,7 +14,7 @@ from lipkit.bounds.sdp_program import Program
 from lipkit.errors import ArgumentError, NotProvenError
 
 # By how much mu is reduced in one step, tried in this order.
-_REDUCTIONS = (100.0, 10.0, 4.0, 2.0, 1.5)
+_REDUCTIONS = (100.0, 10.0, 4.0, 2.0, 1.5, 1.2)
 # Up to this many numbers P is kept as one matrix, from points to entries.
 _SMALL = 2**20
 # A point whose Newton decrement is below this is central enough to go on.

@@ -1,4 +1,4 @@
-"""A first look, `python -m lipkit.cli.demo --out DIR`: norms of real layers, and a figure of how methods converge."""
+"""A first look, `python -m lipkit.cli.demo --out DIR`: norms of layers, the constant of a trained network, figures."""
 
 import argparse
 import math
@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lipkit import Bound, Kind
+from lipkit.bound import Bound, Kind
 from lipkit.cli.console import table as _table
 from lipkit.cli.console import terminal
+from lipkit.cli.digits import Digits, trained
+from lipkit.cli.ladder import COLOURS, EVERYWHERE, ON_A_REGION, climb, ladder_table, panel
 from lipkit.errors import ArgumentError
 from lipkit.linops import LinearOperator, Shape, of
 from lipkit.norms import (
@@ -33,12 +35,15 @@ from lipkit.norms import (
     SmallGrid,
     Toeplitz,
 )
-from lipkit.report.figures import Curve, convergence
+from lipkit.regions import Ball, Everywhere, Region
+from lipkit.report.figures import Curve, convergence, ladder
+from lipkit.trace.capture import capture
 
 if TYPE_CHECKING:
     from lipkit.cli.console import Table
 
-_COLOURS = {Kind.EXACT: "green", Kind.UPPER: "cyan", Kind.LOWER: "yellow", Kind.ESTIMATE: "red"}
+# Of the ball around a digit: one pixel may move by a tenth of its range, or several by less.
+_RADIUS = 0.1
 
 
 class Layer(NamedTuple):
@@ -155,11 +160,25 @@ def draw(op: LinearOperator, stem: Path, seed: int) -> tuple[Path, Path]:
     return convergence(curves, title, ("norm on the torus", torus), stem)
 
 
+def climbed(digits: Digits, say: Callable[..., None], stem: Path) -> tuple[Path, Path]:
+    """The ladder of methods on a trained classifier, everywhere and around one digit: two tables and a figure."""
+    network = capture(digits.model, digits.images[:1]).detach()
+    regions: list[Region] = [Everywhere(), Ball(digits.images[0], _RADIUS)]
+    headings = ("everywhere", f"on the {regions[1]} around a digit")
+    panels = []
+    for heading, region in zip(headings, regions, strict=True):
+        rungs = climb(network, region, EVERYWHERE if region == Everywhere() else ON_A_REGION)
+        say(ladder_table(f"Lipschitz constant of a classifier of digits, {heading}", rungs))
+        panels.append(panel(heading, rungs))
+    title = f"A classifier of digits, 64-32-32-10, {digits.accuracy:.0%} right: what each method proves"
+    return ladder(panels, title, stem, one_scale=True)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the demonstration; 0 if all went well, 2 with one sentence on standard error if it cannot run."""
     parser = argparse.ArgumentParser(prog="python -m lipkit.cli.demo", description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the figure, made if missing")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="draws the weights (default 0)")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for figures, made if missing")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="draws all weights (default 0)")
     chosen = parser.parse_args(arguments)
     try:
         if not 0 <= chosen.seed < 2**63:
@@ -171,7 +190,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     except ModuleNotFoundError as missing:
-        print(f"The demonstration needs {missing.name}; pip install 'lipkit[cli,plot]' brings it.", file=sys.stderr)
+        print(
+            f"The demonstration needs {missing.name}; pip install 'lipkit[cli,data,plot]' brings it.", file=sys.stderr
+        )
         return 2
     return 0
 
@@ -189,6 +210,8 @@ def _one_thread() -> Iterator[None]:
 
 def _run(folder: Path, seed: int) -> None:
     say: Callable[..., None] = terminal().print
+    # First, because it needs the most packages: what is missing is missed before anything is printed.
+    digits = trained(seed)
     say(layer_table(seed))
     say("The true norm lies between lower bound and bound, so the gap is all there is left to know.")
     say("  [green]exact[/]        the norm itself, up to rounding and never below it")
@@ -197,8 +220,11 @@ def _run(folder: Path, seed: int) -> None:
     say("  [red]estimate[/]     proves nothing\n")
     say(method_table(seed))
     say("ReshapedKernel is what many libraries call the norm of a convolution: it belongs to another map.\n")
-    paths = draw(convolution(32, 28, seed), folder / "convergence", seed)
-    say(f"Wrote {paths[0]} and {paths[1]}.", soft_wrap=True, markup=False)
+    paths = climbed(digits, say, folder / "ladder")
+    say("If two digits differ by d in the l2 norm, the ten scores differ by at most the constant times d.")
+    say("A lower bound is proven by two inputs that reach it, so the truth lies between it and the best upper bound.\n")
+    paths += draw(convolution(32, 28, seed), folder / "convergence", seed)
+    say(f"Wrote {', '.join(map(str, paths[:-1]))} and {paths[-1]}.", soft_wrap=True, markup=False)
 
 
 def _writable(folder: Path) -> Path:
@@ -232,7 +258,7 @@ def _lower(bound: Bound) -> Bound:
 
 def _kind(bound: Bound) -> str:
     sure = f", fails <= {bound.failure:.0e}" if bound.failure else ""
-    return f"[{_COLOURS[bound.kind]}]{bound.kind.value}[/]{sure}"
+    return f"[{COLOURS[bound.kind]}]{bound.kind.value}[/]{sure}"
 
 
 def _digits(bound: Bound, kind: Kind) -> str:

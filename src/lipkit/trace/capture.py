@@ -47,6 +47,10 @@ def capture(
     are not selected are constants with their example values. `output` is needed if the model returns several tensors:
     a name (a key or a field) or a position.
 
+    A weight that is computed from parameters (a parametrization) is computed once, here, and stays differentiable.
+    A module with a `declared_lipschitz` becomes one node. Operations without a rule are split up by torch's own
+    definitions as long as these have rules.
+
     Guarantee: the network is the function of real arithmetic that the model computes on one sample of these shapes;
     what cannot be proven is refused with a `CaptureError` that lists every obstacle. An exported program (`.pt2`) may
     stand for the model; without arguments its own example is used, and samples are not tested for mixing.

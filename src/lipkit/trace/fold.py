@@ -38,14 +38,12 @@ class Folded:
     """A graph after partial evaluation.
 
     `steps` are the nodes that depend on the input, in order and without duplicates; `constants` the values of those
-    that do not and are needed; `same` maps a duplicate to the node that is kept; `random` are nodes that draw random
-    numbers, whether they depend on the input or not.
+    that do not and are needed; `same` maps a duplicate to the node that is kept.
     """
 
     steps: tuple[Node, ...]
     constants: Mapping[Node, object]
     same: Mapping[Node, Node]
-    random: tuple[Node, ...]
 
     def kept(self, node: Node) -> Node:
         """The node that stands for this one."""
@@ -65,15 +63,12 @@ def fold(graph: Graph, sources: Iterable[Node], known: Mapping[Node, object], re
     same: dict[Node, Node] = {}
     seen: dict[Hashable, Node] = {}
     steps: list[Node] = []
-    random: list[Node] = []
     for node in graph.nodes:
         if node not in needed or node in given:
             continue
         if node.op == "placeholder":
             values[node] = known[node]
             continue
-        if is_random(node):
-            random.append(node)
         key = _key(node, same)
         if key in seen:
             same[node] = seen[key]
@@ -89,7 +84,7 @@ def fold(graph: Graph, sources: Iterable[Node], known: Mapping[Node, object], re
             # A branch on constants, a random constant or a subgraph: refused where it is lowered.
             moving.add(node)
             steps.append(node)
-    return Folded(tuple(steps), values, same, tuple(random))
+    return Folded(tuple(steps), values, same)
 
 
 def _evaluated(node: Node, values: Mapping[Node, object], same: Mapping[Node, Node]) -> object:

@@ -34,9 +34,8 @@ class Lowering:
         self._values: dict[Node, Any] = {**folded.constants, **known}
         self._gaps: list[Gap] = []
 
-    def run(self, promises: Mapping[Node, "tuple[Declared, Node]"], inside: frozenset[Node]) -> None:
-        """All steps in order. `promises` replaces a node by a declared one on the value of another; `inside` are the
-        nodes of declared modules, which are skipped."""
+    def run(self, promises: Mapping[Node, tuple[Declared, Node]], inside: frozenset[Node]) -> None:
+        """All steps in order; the last node of a declared module becomes one node, the others `inside` are skipped."""
         for node in self._folded.steps:
             self._builder.origin = origin_of(node)
             if node in promises:
@@ -84,7 +83,9 @@ class Lowering:
         if is_batch_statistic(node):
             why = "normalises by the statistics of the batch, so samples are mixed"
             return Gap(origin, Verdict.BATCH, why, "track running statistics and evaluate with them")
-        assert isinstance(node.target, OpOverload)
+        if not isinstance(node.target, OpOverload):
+            why = "computes with a number that was read from a tensor"
+            return Gap(origin, Verdict.UNKNOWN, why, "leave out .item(), so that it stays a tensor")
         if node.target in DISCONTINUOUS:
             why = DISCONTINUOUS[node.target]
             return Gap(origin, Verdict.REFUSED, why, "replace the layer, or compute it from something constant")

@@ -30,8 +30,8 @@ class Argument:
         return isinstance(self.value, Tensor) and self.value.is_floating_point()
 
 
-def first_samples(args: tuple[Any, ...], kwargs: Mapping[str, Any], count: int = 1) -> tuple[Any, ...]:
-    """(args, kwargs) with `count` samples: the leading axis of every tensor that has the batch size is cut.
+def first_samples(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """(args, kwargs) with one sample: the leading axis of every tensor that has the batch size is cut.
 
     The batch size is the leading axis of the first tensor that has axes. A tensor with another one is left as it is.
     """
@@ -39,11 +39,11 @@ def first_samples(args: tuple[Any, ...], kwargs: Mapping[str, Any], count: int =
     if not tensors:
         raise ArgumentError("capture needs an example with a batch axis, got no tensor with axes; give one, x[None].")
     size = tensors[0].shape[0]
-    if size < count:
-        raise ArgumentError(f"The example needs at least {count} samples along axis 0, got {size}.")
+    if size < 1:
+        raise ArgumentError(f"The example needs at least one sample along axis 0, got shape {tuple(tensors[0].shape)}.")
 
     def cut(leaf: object) -> object:
-        return leaf[:count] if isinstance(leaf, Tensor) and leaf.ndim and leaf.shape[0] == size else leaf
+        return leaf[:1] if isinstance(leaf, Tensor) and leaf.ndim and leaf.shape[0] == size else leaf
 
     return pytree.tree_map(cut, (args, dict(kwargs)))
 

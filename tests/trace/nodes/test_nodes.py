@@ -38,6 +38,7 @@ EVERY: dict[str, Callable[[], Node]] = {
     "softmax": lambda: Softmax((2, 4)),
     "softmax of two": lambda: Softmax((2,)),
     "softmax of one": lambda: Softmax((3, 1)),
+    "softmax, masked": lambda: Softmax((2, 3), hidden=torch.tensor([[False, True, False], [False] * 3])),
     "log softmax": lambda: LogSoftmax((2, 4)),
     "log softmax of two": lambda: LogSoftmax((2,)),
     "logsumexp": lambda: LogSumExp((2, 4)),

@@ -61,3 +61,8 @@ def test_a_confident_softmax_has_a_small_constant():
 def test_an_empty_axis_is_refused(kind: type):
     with pytest.raises(ArgumentError, match="an axis with entries"):
         kind((2, 0))
+
+
+def test_a_row_without_an_entry_to_see_is_refused():
+    with pytest.raises(ArgumentError, match="one entry in each row to be seen"):
+        Softmax((2, 2), hidden=torch.tensor([[True, True], [False, False]]))

@@ -21,7 +21,7 @@ R = TypeVar("R", bound=Lowering)
 class Sample:
     """Arguments to try a rule on; `wrt` are the positions of the arguments that depend on the input.
 
-    Each of these is a tensor, or a list of tensors that all depend on it. The shape of the first has a batch axis of 1.
+    Each of these is a tensor, or a list of tensors that all depend on it.
     """
 
     args: tuple[Any, ...]

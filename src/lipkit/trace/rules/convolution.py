@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from lipkit.linops import BlockDiagonal, Conv, ConvTranspose, LinearOperator, Padding, Reshape, Shape
-from lipkit.linops._geometry import extent
 from lipkit.linops.padding import Sides
 from lipkit.trace.builder import Builder, Ref
 from lipkit.trace.rules._registry import Sample, constant, lowers
@@ -114,7 +113,7 @@ def conv_named(
     weight = constant(weight, "the kernel")
     rank = weight.ndim - 2
     taps = _axes(dilation, rank)
-    spare = [extent(k, d) - 1 if padding == "same" else 0 for k, d in zip(weight.shape[2:], taps, strict=True)]
+    spare = [d * (k - 1) if padding == "same" else 0 for k, d in zip(weight.shape[2:], taps, strict=True)]
     x, sides, mode = _unpadded(b, x, tuple((total // 2, total - total // 2) for total in spare))
     spatial, many = _lifted(x, rank)
     op = Conv(weight, spatial, _axes(stride, rank), sides, taps, groups, mode)

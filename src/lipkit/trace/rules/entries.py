@@ -62,7 +62,7 @@ class Entries:
 
     def _read(self, k: int) -> Combination | None:
         shift = _shift(self.network.biases.get(k))
-        factors = {j: _factor(op) for j, op in self._rows[k].items()}
+        factors = {j: factor_of(op) for j, op in self._rows[k].items()}
         if shift is None or not factors or None in factors.values():
             return None
         total: dict[int, float] = {}
@@ -128,12 +128,12 @@ class Entries:
         return j if isinstance(op, Reshape) and j else None
 
 
-def _factor(op: LinearOperator) -> float | None:
+def factor_of(op: LinearOperator) -> float | None:
     """The number that an operator multiplies every entry by, if that is all it does."""
     if isinstance(op, Reshape):
         return 1.0
     if isinstance(op, Scaled):
-        inner = _factor(op.inner)
+        inner = factor_of(op.inner)
         # A factor that is learned must stay live.
         return None if inner is None or op.factor.requires_grad else inner * op.factor.item()
     return None

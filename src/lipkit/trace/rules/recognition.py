@@ -3,13 +3,14 @@
 from lipkit.trace.network import Network
 from lipkit.trace.rules.gates import merge_gates
 from lipkit.trace.rules.normalizers import merge_normalizers
+from lipkit.trace.rules.scores import merge_attention, merge_masks
 from lipkit.trace.rules.sorting import merge_max_min
 
 
 def recognized(network: Network) -> Network:
-    """The same function with known patterns as single nodes: gated activations, normalisation, MaxMin pairs.
+    """The same function with known patterns as single nodes: gates, normalisation, attention, MaxMin pairs.
 
     To be called on a network as it is lowered, one operation in each row, before anything is fused. Constants only
     become smaller: products, which have none on the whole space, become activations that have one.
     """
-    return merge_max_min(merge_normalizers(merge_gates(network)))
+    return merge_max_min(merge_attention(merge_masks(merge_normalizers(merge_gates(network)))))

@@ -1,0 +1,112 @@
+"""The front door on torch models: what comes out, and what is said when nothing can."""
+
+import pytest
+import torch
+from torch import nn
+
+import lipkit
+from lipkit import Ball, Everywhere, Kind
+from lipkit.bounds import DAG, Auto, GradientAscent, LipLT, PairwiseDAG, Product
+from lipkit.errors import ArgumentError, CaptureError, NeedsRegion
+
+
+def mlp(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def test_any_model_gets_both_sides():
+    model = mlp()
+    bound = lipkit.lipschitz(model, torch.randn(5, 6))
+    assert bound.kind is Kind.UPPER
+    assert bound.lower is not None
+    assert bound.lower.kind is Kind.LOWER
+    assert 0 < bound.lower.value.item() <= bound.value.item()
+    # The product of the norms is what one would compute by hand.
+    by_hand = 1.0
+    for layer in (model[0], model[2], model[4]):
+        by_hand *= torch.linalg.matrix_norm(layer.weight.double(), 2).item()
+    assert bound.value.item() < by_hand
+    assert [str(part.method).split(",")[0] for part in bound.parts] == ["fold over the network", "LipLT", "LipSDP"]
+
+
+def test_an_affine_model_is_exact_up_to_rounding():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 4))
+    truth = torch.linalg.matrix_norm(model[1].weight.double() @ model[0].weight.double(), 2)
+    bound = lipkit.lipschitz(model, torch.randn(1, 5))
+    assert bound.lower is not None
+    # A decomposition of a 4 x 5 matrix; the lower side is a difference quotient, accurate to 1e-9 or better.
+    assert bound.value.item() == pytest.approx(truth.item(), rel=1e-10)
+    assert bound.lower.value.item() == pytest.approx(truth.item(), rel=1e-3)
+
+
+def test_a_region_gives_a_smaller_number_and_keeps_its_name():
+    model, x = mlp(1), torch.randn(6)
+    everywhere = lipkit.lipschitz(model, x[None], method=Auto(budget=5))
+    region = Ball(x.double(), 0.05)
+    local = lipkit.lipschitz(model, x[None], method=Auto(budget=5), region=region)
+    assert local.region == region
+    assert everywhere.region == Everywhere()
+    assert local.value.item() <= everywhere.value.item() * (1 + 1e-9)
+    assert local.lower is not None
+    assert local.lower.value.item() <= local.value.item()
+
+
+def test_the_bound_is_differentiable_in_the_parameters():
+    model = mlp(2)
+    for method in (Product(), DAG(), LipLT(), Auto(budget=5)):
+        model.zero_grad()
+        lipkit.lipschitz(model, torch.randn(1, 6), method=method).value.backward()
+        for layer in (model[0], model[2], model[4]):
+            assert bool(layer.weight.grad.norm() > 0), method
+
+
+def test_it_can_be_trained():
+    model = mlp(3)
+    before = lipkit.lipschitz(model, torch.randn(1, 6), method=LipLT()).value.item()
+    step = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(5):
+        step.zero_grad()
+        lipkit.lipschitz(
+            model, torch.randn(1, 6), method=LipLT(), lower=GradientAscent(steps=1, starts=1)
+        ).value.backward()
+        step.step()
+    assert lipkit.lipschitz(model, torch.randn(1, 6), method=LipLT()).value.item() < 0.8 * before
+
+
+def test_networks_and_mappings_are_taken_too():
+    model = mlp(4)
+    network = lipkit.capture(model, torch.randn(1, 6))
+    from_network = lipkit.lipschitz(network, method=DAG())
+    by_name = lipkit.lipschitz(model, {"input": torch.randn(1, 6)}, method=DAG())
+    assert from_network.value.item() == by_name.value.item()
+
+
+def test_pairs_of_a_model():
+    model = mlp(5)
+    direct = lipkit.pairwise(model, torch.randn(1, 6)).value
+    loose = lipkit.pairwise(model, torch.randn(1, 6), method=PairwiseDAG()).value
+    assert direct.shape == (3, 3)
+    # Up to the rounding of a handful of sums.
+    assert bool((direct <= loose * (1 + 1e-10)).all())
+
+
+def test_what_cannot_be_bounded_is_refused_with_its_place():
+    class Square(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.square()
+
+    with pytest.raises(NeedsRegion, match="bounded region"):
+        lipkit.lipschitz(nn.Sequential(nn.Linear(3, 3), Square()), torch.randn(1, 3))
+    with pytest.raises(CaptureError, match="floor"):
+        lipkit.lipschitz(_Floor(), torch.randn(1, 3))
+    with pytest.raises(ArgumentError, match="seconds > 0, got 0"):
+        Auto(budget=0)
+    with pytest.raises(ArgumentError, match="lower bounds"):
+        lipkit.lipschitz(mlp(), torch.randn(1, 6), method=DAG(), lower=DAG())
+
+
+class _Floor(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.floor(x)
