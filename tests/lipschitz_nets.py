@@ -28,6 +28,12 @@ def published(name: str) -> dict[str, float]:
     return json.loads((_folder(name) / "published.json").read_text())[name]
 
 
+def arrays(name: str) -> dict[str, np.ndarray]:
+    """The stored arrays of a network."""
+    with np.load(_folder(name) / f"{name}.npz") as stored:
+        return {key: stored[key] for key in stored}
+
+
 def trained(name: str, logit: int | None = None) -> Network:
     """The network, or one of its logits, in the precision it is stored in."""
     with np.load(_folder(name) / f"{name}.npz") as stored:

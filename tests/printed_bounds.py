@@ -67,13 +67,6 @@ def kim(tokens: int) -> float:
     return math.sqrt(tokens) * (4 * float(scipy.special.lambertw((tokens - 1) / math.e).real) + 1)
 
 
-def interval(weights: tuple[float, float]) -> float:
-    """The printed bound of |d f/d x| for W1, W2 of size one and an unstable neuron: W2 W2 instead of W2 W1."""
-    _, second = weights
-    low, high = min(second * second, 0.0), max(second * second, 0.0)
-    return max(low, high)
-
-
 def aligned(ratio: float, alpha: float) -> float:
     """The printed factor for two layers with the same ratio of singular values."""
     return math.sqrt((1 - 2 * ratio) * alpha + 2 * ratio + ratio**2)
@@ -84,7 +77,9 @@ def independent(n: int) -> float:
     rng = np.random.default_rng(0)
     first, last = rng.standard_normal((2, n, n))
     active = first @ rng.standard_normal(n) > 0
-    return float(np.linalg.norm(last @ (first * active[:, None]), 2) / np.linalg.norm(first, 2) / np.linalg.norm(last, 2))
+    return float(
+        np.linalg.norm(last @ (first * active[:, None]), 2) / np.linalg.norm(first, 2) / np.linalg.norm(last, 2)
+    )
 
 
 def printed_sdp() -> np.ndarray:
@@ -101,7 +96,7 @@ def coupled_sdp(rho: float, weight: float) -> np.ndarray:
     return np.block([[-rho * np.eye(1), inner.T @ t], [t @ inner, -2 * t + outer.T @ outer]])
 
 
-# Multiplied by 1 / 0.9 in the first entry: what power iteration has to find among 15 others.
+# One direction that power iteration has to tell from 15 others.
 SPREAD = np.diag([1.0, *[0.9] * 15])
 
 
@@ -198,8 +193,9 @@ def of_cuts() -> list[str]:
 
 
 def of_margin() -> list[str]:
-    assert 10 * (-1 / 9) + 1 == -1 / 9
-    return ["x = -1/9"]
+    crossing = -1 / (10 - 1)
+    assert math.isclose(10 * crossing + 1, crossing)
+    return [f"{1 / (10 - 1):.3f}"]
 
 
 def of_end_point() -> list[str]:
@@ -211,8 +207,9 @@ def of_end_point() -> list[str]:
 
 
 def of_coordinates() -> list[str]:
-    assert interval((3.0, 1.0)) == 1
-    return [f"{math.sqrt(2 + 2):.0f} <", f"{math.hypot(2, 2):.3f}"]
+    inner, outer = 3.0, 1.0
+    assert (max(outer * outer, 0), max(outer * inner, 0)) == (1, 3)
+    return ["L + C = U + C = -3", f"{math.sqrt(2 + 2):.0f} instead of {math.hypot(2, 2):.3f}"]
 
 
 def of_alignment() -> list[str]:

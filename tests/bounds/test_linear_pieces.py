@@ -60,9 +60,13 @@ def test_several_kinks():
     f = chain([Dense(torch.tensor([[2.0]])), Dense(torch.tensor([[1.0]]))], HARDTANH)
     assert float(LinearPieces()(f, Box(torch.tensor([0.6]), torch.tensor([9.0]))).value) < 1e-200
     assert float(LinearPieces()(f, Box(torch.tensor([0.4]), torch.tensor([9.0]))).value) == pytest.approx(2.0, rel=1e-9)
-    g = chain([Dense(torch.tensor([[1.0], [2.0]])), Dense(torch.tensor([[1.0, -3.0]]))], ABS, [torch.tensor([-0.2, 0.0])])
+    g = chain(
+        [Dense(torch.tensor([[1.0], [2.0]])), Dense(torch.tensor([[1.0, -3.0]]))], ABS, [torch.tensor([-0.2, 0.0])]
+    )
     # |x - 0.2| - 3 |2x|: slopes 5, -7, -5.
-    assert float(LinearPieces()(g, Box(torch.tensor([-1.0]), torch.tensor([1.0]))).value) == pytest.approx(7.0, rel=1e-9)
+    assert float(LinearPieces()(g, Box(torch.tensor([-1.0]), torch.tensor([1.0]))).value) == pytest.approx(
+        7.0, rel=1e-9
+    )
     assert float(LinearPieces()(g, Box(torch.tensor([0.3]), torch.tensor([1.0]))).value) == pytest.approx(5.0, rel=1e-9)
 
 

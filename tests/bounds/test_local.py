@@ -62,7 +62,9 @@ def test_one_value_for_each_sample():
     for value, center in zip(found.value, centers, strict=True):
         assert float(value) == pytest.approx(float(method(network, Ball(center, 0.2)).value), rel=1e-12)
     boxes = method(network, Box(centers - 0.1, centers + 0.1))
-    assert bool((boxes.value <= found.value * (1 + 1e-9)).all())  # a smaller region; norms are within 1e-9 of each other
+    assert bool(
+        (boxes.value <= found.value * (1 + 1e-9)).all()
+    )  # a smaller region; norms are within 1e-9 of each other
 
 
 def test_nodes_without_a_global_constant_get_one():
@@ -118,4 +120,6 @@ def test_misuse_is_explained(method: Method, region: Region, error: type[Excepti
 
 
 def test_it_says_how_it_was_found():
-    assert "slopes from intervals" in str(Local(DAG(), Intervals(balls=False))(reference_network(), Ball(torch.zeros(2), 1.0)))
+    assert "slopes from intervals" in str(
+        Local(DAG(), Intervals(balls=False))(reference_network(), Ball(torch.zeros(2), 1.0))
+    )

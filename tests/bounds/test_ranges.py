@@ -134,7 +134,9 @@ def test_the_first_layer_is_exact_on_balls(p: float, q: float):
 def test_balls_beat_intervals_where_rows_are_long():
     # Sixteen orthogonal layers keep an l2 ball; intervals grow by about sqrt(n) a layer.
     generator = torch.Generator().manual_seed(0)
-    layers = [Dense(torch.linalg.qr(torch.randn(32, 32, generator=generator, dtype=torch.float64))[0]) for _ in range(16)]
+    layers = [
+        Dense(torch.linalg.qr(torch.randn(32, 32, generator=generator, dtype=torch.float64))[0]) for _ in range(16)
+    ]
     network = chain(layers, RELU)
     region = Ball(torch.randn(32, generator=generator), 0.01)
     wide, tight = (ranges(network, region, Intervals(balls=balls))[-1] for balls in (False, True))

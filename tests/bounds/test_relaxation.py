@@ -114,7 +114,9 @@ def test_nodes_without_lines_are_replaced_by_their_reach():
 def test_a_limit_leaves_the_rest_to_intervals():
     network = network_of(*random_weights(1, 4, 8, 3, 2))
     region = Ball(torch.zeros(3), 0.5)
-    coarse, some, fine = (ranges(network, region, m)[-1].radius for m in (Intervals(), Relaxation(limit=1), Relaxation()))
+    coarse, some, fine = (
+        ranges(network, region, m)[-1].radius for m in (Intervals(), Relaxation(limit=1), Relaxation())
+    )
     assert fine <= some <= coarse
     assert fine < coarse
     with pytest.raises(ArgumentError, match="at least 1"):

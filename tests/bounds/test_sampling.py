@@ -124,7 +124,9 @@ def test_jacobians_are_those_of_finite_differences():
         torch.testing.assert_close(found[:, :, j], change, atol=1e-8, rtol=1e-6)  # a central difference
 
 
-@pytest.mark.parametrize(("p", "q"), [(1.0, 1.0), (2.0, 2.0), (math.inf, math.inf), (1.0, 2.0), (2.0, math.inf), (3.0, 1.5)])
+@pytest.mark.parametrize(
+    ("p", "q"), [(1.0, 1.0), (2.0, 2.0), (math.inf, math.inf), (1.0, 2.0), (2.0, math.inf), (3.0, 1.5)]
+)
 def test_directions_attain_the_norms(p: float, q: float):
     matrix = torch.randn(3, 4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     norms, directions = matrix_norms(matrix, Metric(p, q))

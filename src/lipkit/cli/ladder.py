@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 from lipkit.bound import Bound, Kind
-from lipkit.bounds import DAG, Condensed, FastLip, GradientAscent, LipLT, LipSDP, Local, Method, Product
+from lipkit.bounds import DAG, Condensed, FastLip, GradientAscent, LipLT, LipSDP, Local, Method, Product, Sampling
 from lipkit.bounds.eclipse import ECLipsE
 from lipkit.bounds.seqlip import SeqLip
 from lipkit.cli.console import escaped, table
@@ -32,6 +32,7 @@ EVERYWHERE: dict[str, Method] = {
     "ECLipsE": ECLipsE(),
     "LipSDP": LipSDP(),
     "GradientAscent": GradientAscent(),
+    "Sampling": Sampling(),
 }
 ON_A_REGION: dict[str, Method] = {
     "Local(DAG)": Local(DAG()),
@@ -40,6 +41,7 @@ ON_A_REGION: dict[str, Method] = {
     "Local(LipSDP)": Local(LipSDP()),
     "Condensed": Condensed(),
     "GradientAscent": GradientAscent(),
+    "Sampling": Sampling(),
 }
 
 

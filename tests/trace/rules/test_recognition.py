@@ -11,12 +11,10 @@ from torch.nn import functional
 from lipkit.linops import Dense, Index, Reshape
 from lipkit.trace.capture import capture
 from lipkit.trace.network import Network
-from lipkit.trace.nodes import Identity, OrderStatistics, Pointwise, Product, Softmax
-from lipkit.trace.reach import Reach
+from lipkit.trace.nodes import Identity, OrderStatistics, Pointwise, Product
 from lipkit.trace.rules.gates import merge_gates
 from lipkit.trace.rules.normalizers import merge_normalizers
 from lipkit.trace.rules.recognition import recognized
-from lipkit.trace.rules.scores import merge_masks
 from lipkit.trace.rules.sorting import merge_max_min
 
 
@@ -186,72 +184,6 @@ def test_extremes_along_an_axis_are_merged_and_other_pairs_are_not():
     assert names(other) == ["max", "min"]
     twice = merge_max_min(network_of(lambda x: x.amax(-1) + 2 * x.amax(-1)))
     assert names(twice) == ["max"]
-
-
-class Attends(nn.Module):
-    """Two heads of attention by hand, with some mask."""
-
-    def __init__(self, mask: Callable[[Tensor], Tensor] = lambda s: s) -> None:
-        super().__init__()
-        self.qkv = nn.Linear(6, 12)
-        self.mask = mask
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (t.unflatten(-1, (2, 2)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
-        weights = self.mask(q @ k.transpose(-1, -2) / math.sqrt(2)).softmax(-1)
-        return (weights @ v).transpose(1, 2).flatten(2)
-
-
-HIDDEN = torch.ones(4, 4, dtype=torch.bool).triu(1)
-MASKS: dict[str, Callable[[Tensor], Tensor]] = {
-    "none": lambda s: s,
-    "causal": lambda s: s.masked_fill(HIDDEN, -math.inf),
-    "added": lambda s: s + torch.zeros(4, 4).masked_fill(HIDDEN, -math.inf),
-    "bias": lambda s: 0.5 * (s + torch.arange(4.0)),
-    "large": lambda s: s.masked_fill(HIDDEN, -1e9),
-}
-
-
-@pytest.mark.parametrize("name", ["none", "causal", "added", "bias"])
-def test_attention_by_hand_becomes_attention(name: str):
-    model = Attends(MASKS[name]).double().eval()
-    before = capture(model, torch.randn(1, 4, 6, dtype=torch.float64))
-    after = recognized(before)
-    assert names(after) == ["attention"]
-    x = torch.randn(20, 4, 6, dtype=torch.float64)
-    assert torch.allclose(after(x), model(x), rtol=1e-12, atol=1e-13)
-
-
-def test_a_mask_of_large_numbers_stays_what_it_is():
-    # -1e9 is a number, not -inf: the function with it is another one, by 1e-400000000.
-    model = Attends(MASKS["large"]).double().eval()
-    after = recognized(capture(model, torch.randn(1, 4, 6, dtype=torch.float64)))
-    assert names(after) == ["matrix product", "softmax", "matrix product"]
-
-
-def test_masked_scores_are_hidden_from_the_softmax():
-    before = network_of(lambda x: x.masked_fill(torch.eye(4, 6, dtype=torch.bool), -math.inf).softmax(-1))
-    after = merge_masks(before)
-    x = torch.randn(5, 4, 6, dtype=torch.float64)
-    assert torch.equal(after(x), before(x))
-    assert all(bool(torch.isfinite(b).all()) for b in after.biases.values())
-    (node,) = (node for node in after.nodes if isinstance(node, Softmax))
-    zero = torch.zeros(node.shape, dtype=torch.float64)
-    found = node.reach(Reach(zero, zero, zero, torch.zeros((), dtype=torch.float64)))
-    assert found.high.reshape(4, 6).diagonal().tolist() == [0.0] * 4
-    assert found.high.reshape(4, 6)[0, 1].item() == pytest.approx(0.2)
-
-
-def test_a_row_that_sees_nothing_is_left_alone():
-    same = Reshape((2, 3), (2, 3))
-    network = Network(
-        (2, 3),
-        (Pointwise(Identity(), (2, 3)), Softmax((2, 3))),
-        {(1, 0): same, (2, 1): same, (3, 2): same},
-        {1: torch.tensor([[0.0, -math.inf, 0.0], [-math.inf] * 3])},
-        target=(2, 3),
-    )
-    assert merge_masks(network) is network
 
 
 def test_a_sum_is_recognised_as_one_value():
