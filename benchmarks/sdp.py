@@ -81,7 +81,8 @@ def on_trained_nets(folder: Path) -> None:
         Product(),
     ]
     for name, network in trained_nets(folder).items():
-        chosen = [*methods, LipSDP(solver=Cvxpy())] if find_spec("cvxpy") and name != "fnn3_seed0" else methods
+        small = name in ("fnn2_seed0", "lipsdp_random")
+        chosen = [*methods, LipSDP(solver=Cvxpy())] if find_spec("cvxpy") and small else methods
         print(f"\n{name}")
         for method in chosen:
             log, wall, used = timed(lambda m=method, n=network: m(n))

@@ -26,7 +26,9 @@ def reference_weights() -> tuple[list[np.ndarray], list[np.ndarray]]:
     return [np.array(w) for w in (w0, w1, w2)], [np.array(b) for b in biases]
 
 
-def random_weights(seed: int, depth: int, width: int, source: int, target: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def random_weights(
+    seed: int, depth: int, width: int, source: int, target: int
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
     rng = np.random.default_rng(seed)
     sizes = [source, *rng.integers(2, width + 1, depth - 1).tolist(), target]
     pairs = list(itertools.pairwise(sizes))
@@ -34,7 +36,10 @@ def random_weights(seed: int, depth: int, width: int, source: int, target: int) 
 
 
 def network_of(
-    weights: list[np.ndarray], biases: list[np.ndarray], activation: Activation = RELU, dtype: torch.dtype = torch.float64
+    weights: list[np.ndarray],
+    biases: list[np.ndarray],
+    activation: Activation = RELU,
+    dtype: torch.dtype = torch.float64,
 ) -> Network:
     matrices = [Dense(torch.from_numpy(w).to(dtype)) for w in weights]
     return chain(matrices, activation, [torch.from_numpy(b).to(dtype) for b in biases])
@@ -59,7 +64,7 @@ def pieces(weights: list[np.ndarray], biases: list[np.ndarray], region: Box) -> 
     low, high = box_of(region)
 
     def roomy(normals: list[np.ndarray], offsets: list[float]) -> bool:
-        # Is there a ball of radius 1e-7 with normals x + offsets >= 0 in it? Smaller pieces do not occur in these tests.
+        # Is there a ball of radius 1e-7 with normals x + offsets >= 0 in it? Smaller pieces do not occur here.
         a, b = np.array(normals), np.array(offsets)
         lengths = np.linalg.norm(a, axis=1, keepdims=True)
         size = len(low)

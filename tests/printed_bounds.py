@@ -1,4 +1,4 @@
-"""What formulas about whole networks give as printed, and what is true, without lipkit: the numbers of docs/errata.md."""
+"""What formulas about whole networks give as printed, and what is true: numbers of docs/errata.md, without lipkit."""
 
 import math
 from collections.abc import Callable
@@ -130,22 +130,26 @@ def gershgorin(g: np.ndarray, q: np.ndarray) -> np.ndarray:
     return np.abs(g.T @ g) @ q / q
 
 
+def silu_slope() -> float:
+    x = torch.tensor(2.3993572805, dtype=torch.float64, requires_grad=True)
+    return float(torch.autograd.grad(functional.silu(x), x)[0])
+
+
 def of_gelu() -> list[str]:
-    return [f"{gelu_slope():.4f}"]
+    return [f"{gelu_slope():.4f}", f"{silu_slope():.4f}", f"{100 * (1 - 1.1 / gelu_slope()):.1f} %"]
 
 
 def of_activations() -> list[str]:
-    x = torch.tensor(2.3993572805, dtype=torch.float64, requires_grad=True)
-    silu = float(torch.autograd.grad(functional.silu(x), x)[0])
     quotient = (functional.gelu(matrix([1.5])) - functional.gelu(matrix([1.3]))) / 0.2
     two = slope(lambda z: torch.softmax(z, -1), matrix([0.0, 0.0]))
     assert two == 0.5
-    return [f"{gelu_slope():.4f}", f"{silu:.4f}", f"{float(quotient):.3f}"]
+    return [f"{gelu_slope():.4f}", f"{silu_slope():.4f}", f"{float(quotient):.3f}"]
 
 
 def of_pooling() -> list[str]:
     assert pooled_impulse() == 2
-    return [f"{border_average():.4f}", "7/2"]
+    shortcut = slope(lambda x: 3 * x + functional.relu(x) / 2, matrix([1.0]))
+    return [f"{border_average():.4f}", f"{2 * shortcut:.0f}/2"]
 
 
 def of_vector() -> list[str]:
@@ -209,7 +213,8 @@ def of_end_point() -> list[str]:
 def of_coordinates() -> list[str]:
     inner, outer = 3.0, 1.0
     assert (max(outer * outer, 0), max(outer * inner, 0)) == (1, 3)
-    return ["L + C = U + C = -3", f"{math.sqrt(2 + 2):.0f} instead of {math.hypot(2, 2):.3f}"]
+    always_on = -outer * inner
+    return [f"L + C = U + C = {always_on:.0f}", f"{math.sqrt(2 + 2):.0f} instead of {math.hypot(2, 2):.3f}"]
 
 
 def of_alignment() -> list[str]:

@@ -16,6 +16,7 @@ from lipkit import norms
 from lipkit.bound import Bound, Kind
 from lipkit.linops import Conv, Dense, Diagonal, LinearOperator, Padding
 from lipkit.norms import Mixed, Monomial, Norm, SpectralRadius
+from printed_bounds import NUMBERS as OF_NETWORKS
 from test_readme import PAGES, ROOT, blocks, run
 
 DOCS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))
@@ -93,7 +94,7 @@ def errata() -> dict[str, str]:
 
 def test_every_erratum_and_every_method_names_its_test():
     for title, entry in errata().items():
-        assert re.search(r"\*Test\.\* `tests/norms/\w+\.py::test_\w+`", entry), title
+        assert re.search(r"\*Test\.\* `tests/(?:norms|bounds)/\w+\.py::test_\w+`", entry), title
         for part in ("*Printed.*", "*Against it.*", "*Right.*"):
             assert part in entry, title
     assert all(re.search(r"`tests/[\w/]+\.py`", cells[-1]) for cells in rows().values())
@@ -247,6 +248,7 @@ NUMBERS: dict[str, Callable[[], list[str]]] = {
     "Orthogonal for one image size": one_size,
     "The simultaneous update of power iteration": simultaneous,
     "The last vector has the squared norm": squared,
+    **OF_NETWORKS,
 }
 
 

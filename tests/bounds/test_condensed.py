@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipkit.bound import Metric, Of
+from lipkit.bounds._absolute_sums import largest_column_sum, largest_row_sum
 from lipkit.bounds._jacobian_intervals import slopes_of
 from lipkit.bounds._measured import measured
 from lipkit.bounds._small_gain import small_gain
 from lipkit.bounds._uncertain import Uncertain, uncertain
 from lipkit.bounds.condensed import Condensed
-from lipkit.bounds.fast_lip import FastLip
+from lipkit.bounds.fast_lip import FastLip, largest_norm
 from lipkit.bounds.jacobian import jacobians
 from lipkit.bounds.ranges import Intervals, ranges
 from lipkit.errors import ArgumentError, TooLargeError
@@ -22,8 +23,14 @@ from lipkit.regions import Ball, Box
 from lipkit.trace import Network
 from lipkit.trace.nodes.sigmoids import TANH
 from local_oracles import (
-    HALF_BOX, exact_constant, network_of, norm_of, points_in, random_weights, reference_network,
-)  # fmt: skip
+    HALF_BOX,
+    exact_constant,
+    network_of,
+    norm_of,
+    points_in,
+    random_weights,
+    reference_network,
+)
 from problems import random_network
 
 
@@ -46,8 +53,11 @@ def test_the_reduced_system_has_the_networks_jacobians(seed: int):
         value = network.values(x[None])
         found: list[np.ndarray] = []
         for k, (alpha, beta) in slopes.items():
-            z = sum(op.to(torch.float64).apply(value[j]) for j, op in network.row(k).items())
-            z = (z + network.biases[k].double() if k in network.biases else z).requires_grad_()
+            z = torch.zeros((1, *network.shape_into(k)), dtype=torch.float64)
+            z = z + network.biases[k].double() if k in network.biases else z
+            for j, op in network.row(k).items():
+                z = z + op.to(torch.float64).apply(value[j])
+            z = z.detach().requires_grad_()
             slope = torch.autograd.grad(network.nodes[k - 1](z).sum(), z)[0][0]
             found.append((slope - (alpha + beta) / 2)[alpha < beta].numpy())
         d = np.diag(np.concatenate([*found, np.zeros(0)]))
@@ -68,6 +78,20 @@ def test_not_below_the_enumeration(seed: int, radius: float, p: float):
     assert float(Condensed(Metric(p, p))(network, region).value) >= truth * (1 - 1e-12)  # rounding of the oracle
     if p == 2:
         assert float(reduced(network, region).by_blocks()) >= truth * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("p", [1.0, math.inf])
+def test_absolute_sums_gain_where_rows_cancel(p: float):
+    # Sixteen inputs of known signs: the chords remember that one uncertain slope moves all of them.
+    weights, biases = random_weights(8, 3, 10, 16, 6)
+    network, region = network_of(weights, biases), Ball(torch.full((16,), 0.1), 0.05, math.inf)
+    sampled = max(norm_of(j, p) for j in jacobians(network, points_in(region, 500)).numpy())
+    system = reduced(network, region)
+    width = system.width()
+    low, high = system.c.mid - width, system.c.mid + width
+    entries = float(largest_norm(low, high, Metric(p, p)).exp())
+    sums = float((largest_row_sum if p == math.inf else largest_column_sum)(system, low, high))
+    assert sampled * (1 - 1e-12) <= sums < entries
 
 
 def test_the_semidefinite_figure_of_the_reference_network():

@@ -1,4 +1,4 @@
-"""Interval Jacobians: published figures, soundness against enumeration and sampling, exact where nothing is uncertain."""
+"""Interval Jacobians: published figures, sound against enumeration and sampling, exact where nothing is uncertain."""
 
 import math
 
@@ -21,8 +21,14 @@ from lipkit.trace.nodes import RELU, Pointwise, Softmax
 from lipkit.trace.nodes.gated import GELU
 from lipkit.trace.nodes.powers import SQRT
 from local_oracles import (
-    HALF_BOX, exact_constant, network_of, norm_of, points_in, random_weights, reference_network,
-)  # fmt: skip
+    HALF_BOX,
+    exact_constant,
+    network_of,
+    norm_of,
+    points_in,
+    random_weights,
+    reference_network,
+)
 
 
 @pytest.mark.parametrize(("p", "published"), [(2.0, 2.889350), (math.inf, 3.958858), (1.0, 2.485424)])

@@ -9,7 +9,6 @@ from lipkit import Ball, Everywhere, Kind
 from lipkit.bounds import DAG, Auto, GradientAscent, LipLT, PairwiseDAG, Product
 from lipkit.errors import ArgumentError, CaptureError, NeedsRegion
 
-
 # A few steps are enough where the test is about something else.
 QUICK = GradientAscent(steps=2, starts=2)
 

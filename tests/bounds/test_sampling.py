@@ -1,4 +1,4 @@
-"""Lower bounds by sampling: never above the truth, near it where that is easy, honest at kinks and where rounding wins."""
+"""Lower bounds by sampling: never above the truth, near it where that is easy, honest at kinks and under rounding."""
 
 import math
 
@@ -85,7 +85,7 @@ def test_proofs_subtract_what_float64_may_get_wrong():
     network = reference_network()
     x, y = (torch.tensor([-0.4, -0.4 + d], dtype=torch.float64) for d in (0.0, 1e-13))
     near = prover(network, Metric(2.0, 2.0))(x, y)
-    assert 0 < near.value
+    assert near.value > 0
     assert near.proven < 0.99 * near.value  # two points a few hundred roundings apart
     far = prover(network, Metric(2.0, 2.0))(x, x - 0.5)
     assert 0 < far.value * (1 - 1e-12) <= far.proven <= far.value

@@ -5,6 +5,7 @@ import io
 import math
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,19 @@ import pytest
 import torch
 from torch import nn
 
+from lipkit.bound import Bound
+from lipkit.bounds import Method
 from lipkit.cli import demo
+from lipkit.cli.console import terminal
+from lipkit.cli.digits import Digits, trained
+from lipkit.cli.ladder import EVERYWHERE, ON_A_REGION, climb, ladder_table, panel
+from lipkit.errors import UnsupportedError
+from lipkit.linops import Dense
+from lipkit.regions import Everywhere, Region
+from lipkit.trace import Network, chain
+from lipkit.trace.nodes import RELU
+
+CLASSIFIER = "Lipschitz constant of a classifier"
 
 
 class Run(NamedTuple):
@@ -44,9 +57,10 @@ def rows(text: str, columns: int) -> list[list[str]]:
 
 def test_ends_well_and_says_where_the_files_are(run: Run):
     assert run.code == 0
-    for name in ("convergence.png", "convergence.svg"):
+    names = ["convergence.png", "convergence.svg", "ladder.png", "ladder.svg"]
+    for name in names:
         assert str(run.folder / name) in run.text.splitlines()[-1]
-    assert sorted(path.name for path in run.folder.iterdir()) == ["convergence.png", "convergence.svg"]
+    assert sorted(path.name for path in run.folder.iterdir()) == names
 
 
 def test_the_figure_is_not_empty(run: Run):
@@ -55,6 +69,14 @@ def test_the_figure_is_not_empty(run: Run):
     assert 0.01 < (pixels[..., :3] < 0.9).any(-1).mean() < 0.5
     drawing = (run.folder / "convergence.svg").read_text()
     for label in ("Lanczos", "Gram on the torus", "SmallGrid", "Toeplitz", "power iteration", "true norm"):
+        assert label in drawing
+
+
+def test_the_ladder_is_drawn(run: Run):
+    pixels = matplotlib.image.imread(run.folder / "ladder.png")
+    assert 0.01 < (pixels[..., :3] < 0.9).any(-1).mean() < 0.5
+    drawing = (run.folder / "ladder.svg").read_text()
+    for label in (*EVERYWHERE, *ON_A_REGION, "the truth is here", "upper bound", "lower bound", "radius 0.1"):
         assert label in drawing
 
 
@@ -94,7 +116,7 @@ def test_the_norms_that_are_known_are_the_known_ones(run: Run):
 
 
 def test_one_convolution_shows_the_estimate_below_and_the_bounds_above(run: Run):
-    found = {row[0]: row for row in rows(run.text, 6)}
+    found = {row[0]: row for row in rows(run.text.partition(CLASSIFIER)[0], 6)}
     values = {name: float(row[3]) for name, row in found.items()}
     assert list(values.values()) == sorted(values.values())
     weight = torch.eye(8 * 144, dtype=torch.float64).reshape(-1, 8, 12, 12)
@@ -109,6 +131,67 @@ def test_one_convolution_shows_the_estimate_below_and_the_bounds_above(run: Run)
         assert math.copysign(1, values[name] - truth) == (1 if certifies == "yes" else -1)
     kinds = {row[1].split(",")[0] for row in found.values()}
     assert kinds == {"exact", "upper bound", "lower bound", "estimate"}
+
+
+def rungs(run: Run) -> list[dict[str, tuple[float, str]]]:
+    """Value and kind by method, of the table for the whole space and of the one around a digit."""
+    return [
+        {row[0]: (float(row[1]), row[2]) for columns in (5, 6) for row in rows(text, columns)}
+        for text in run.text.split(CLASSIFIER)[1:]
+    ]
+
+
+@pytest.fixture(scope="module")
+def digits() -> Digits:
+    return trained(3)
+
+
+def test_the_rungs_bound_the_classifier(run: Run, digits: Digits):
+    assert digits.accuracy > 0.9
+    everywhere, near = rungs(run)
+    assert everywhere.keys() == EVERYWHERE.keys()
+    assert near.keys() == ON_A_REGION.keys()
+    weights = [layer.weight for layer in digits.model if isinstance(layer, nn.Linear)]
+    assert [tuple(weight.shape) for weight in weights] == [(32, 64), (32, 32), (10, 32)]
+    product = math.prod(torch.linalg.matrix_norm(weight.double(), 2).item() for weight in weights)
+    # Five digits, rounded up, of norms that are proven to within 1e-6.
+    assert product <= everywhere["Product"][0] <= product * (1 + 2e-4)
+    jacobians = torch.func.vmap(torch.func.jacrev(digits.model))(digits.images)
+    steepness = torch.linalg.matrix_norm(jacobians, 2)
+    for table, least in ((everywhere, steepness.max().item()), (near, steepness[0].item())):
+        above = [value for value, kind in table.values() if kind == "upper bound"]
+        below = [value for value, kind in table.values() if kind == "lower bound"]
+        assert len(above) + len(below) == len(table)
+        # The Jacobians are evaluated in float32.
+        assert least <= min(above) * (1 + 1e-4)
+        assert max(below) <= min(above)
+    # What the ladder is for: the best global bound beats the product, the local one the global one.
+    assert everywhere["LipSDP"][0] < 0.95 * product
+    assert near["Condensed"][0] < everywhere["LipSDP"][0]
+
+
+def test_training_is_repeatable(digits: Digits):
+    again = trained(3)
+    assert all(torch.equal(a, b) for a, b in zip(digits.model.parameters(), again.model.parameters(), strict=True))
+    assert torch.equal(digits.images, again.images)
+
+
+def test_a_method_that_refuses_leaves_its_reason():
+    network = chain([Dense(torch.eye(3))] * 2, RELU)
+    reason = UnsupportedError("There is no moon on Tuesdays.")
+
+    @dataclass(frozen=True)
+    class Lunar(Method):
+        def _bound(self, network: Network, region: Region) -> Bound:
+            raise reason
+
+    found = climb(network, Everywhere(), {"Product": EVERYWHERE["Product"], "Lunar": Lunar()})
+    assert found[1].result is reason
+    assert [point.label for point in panel("heading", found).points] == ["Product"]
+    console = terminal()
+    with console.capture() as printed:
+        console.print(ladder_table("A title", found))
+    assert re.search(r"Lunar +refused .*There is no moon on Tuesdays\.", printed.get())
 
 
 def blocked(folder: Path) -> dict[str, Path]:
@@ -155,3 +238,16 @@ def test_a_missing_extra_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[
     monkeypatch.setitem(sys.modules, "rich.console", None)
     assert demo.main(["--out", str(tmp_path)]) == 2
     assert "needs rich.console" in capsys.readouterr().err
+
+
+def test_missing_data_is_missed_before_anything_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    assert demo.main(["--out", str(tmp_path)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert re.fullmatch(
+        r"The demonstration needs sklearn\S*; pip install 'lipkit\[cli,data,plot\]' brings it\.\n", said.err
+    )

@@ -103,9 +103,10 @@ def _length(matrix: Tensor, change: Tensor) -> float:
 def small_gain(found: Uncertain, rtol: float) -> Float64[Tensor, ""]:
     """An upper bound of max ||M||_2 over all slopes, within about rtol / 2 of the best this method has, and a proof.
 
-    With W = [O; T^(1/2) Q] and U = diag(s I, T)^(-1/2) the matrix U H U = I - (W U)'(W U) is factored, multiplied out and
-    compared: it is >= -e I, with e counted. Then |M x|^2 <= s |x|^2 + e (s |x|^2 + sum_i t_i v_i^2), and the last sum is
-    at most kappa^2 |x|^2 for every admissible v. What rounding did to C, G, N, P is added. The optimiser is not trusted.
+    With W = [O; T^(1/2) Q] and U = diag(s I, T)^(-1/2) the matrix U H U = I - (W U)'(W U) is factored, multiplied out
+    and compared: it is >= -e I, with e counted. Then |M x|^2 <= s |x|^2 + e (s |x|^2 + sum_i t_i v_i^2), and the last
+    sum is at most kappa^2 |x|^2 for every admissible v. What rounding did to C, G, N, P is added. The optimiser is not
+    trusted.
     """
     g, n = found.g.mid * found.spread, found.n.mid * found.spread
     base = _factor(torch.cat([found.c.mid, found.p.mid]))

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from lipkit.bound import L2, Bound, Kind, Metric, Of
+from lipkit.bounds._absolute_sums import largest_column_sum, largest_row_sum
 from lipkit.bounds._base import Method
 from lipkit.bounds._jacobian_intervals import slopes_of
 from lipkit.bounds._measured import MeasuredNetwork, measured
 from lipkit.bounds._small_gain import small_gain
-from lipkit.bounds._uncertain import uncertain
-from lipkit.bounds.fast_lip import largest_norm
+from lipkit.bounds._uncertain import Uncertain, uncertain
+from lipkit.bounds.fast_lip import FastLip, largest_norm
 from lipkit.bounds.local import each_sample
 from lipkit.bounds.ranges import Ranges
 from lipkit.bounds.relaxation import Relaxation
@@ -34,7 +35,9 @@ class Condensed(Method):
     with one row of P and N and one column of G for each slope that is still uncertain, and N strictly triangular. This
     is exact, small, and remembers that one uncertain slope enters many entries of M. With s_i the half lengths, the
     smallest of
-        entries          |M - C| <= |G| s (I - |N| s)^-1 |P|, then norms as in `FastLip`, in any metric;
+        entries          |M - C| <= |G| s (I - |N| s)^-1 |P|, cut with the intervals of `FastLip`, in any metric;
+        sums, linf       sum_j |M_ij| <= sum_j b_ij + C_i a_i + |G_i| s (I - |N| s)^-1 |P a_i|, where
+                         |M_ij| <= a_ij M_ij + b_ij on its interval; l1 the same for columns;
         blocks, l2       ||C|| + sum_k ||G_k s_k^(1/2)|| r_k,   over the nodes k, where
                          r_k = ||s_k^(1/2) P_k|| + sum_j ||s_k^(1/2) N_kj s_j^(1/2)|| r_j;
         multipliers, l2  L, if for some t > 0 and all x, v (G and N with s in their columns)
@@ -68,18 +71,29 @@ class Condensed(Method):
         return Bound(value, Kind.UPPER, self, self.metric, region, of)
 
     def _one(self, found: MeasuredNetwork, find: Callable[[Region], list[Reach]], region: Region) -> Tensor:
-        reduced = uncertain(found, slopes_of(found, find(region)), self.limit)
+        slopes = slopes_of(found, find(region))
+        reduced = uncertain(found, slopes, self.limit)
+        low, high = FastLip(self.metric).intervals(found, slopes)
         width = reduced.width()
-        low, high = reduced.c.mid - width, reduced.c.mid + width
         slack = 2.0**-50 * (reduced.c.mid.abs() + width)
-        by_entries = largest_norm(low - slack, high + slack, self.metric)
-        euclidean = self.metric == L2 or (self.metric.p_in == 2 and math.prod(found.network.target) == 1)
-        if not euclidean or not len(reduced.spread):
+        low = torch.maximum(low, reduced.c.mid - width - slack)
+        high = torch.minimum(high, reduced.c.mid + width + slack)
+        by_entries = largest_norm(low, high, self.metric)
+        if not len(reduced.spread):
             return by_entries
-        value = reduced.by_blocks()
-        if len(reduced.spread) <= self.multipliers:
-            value = torch.minimum(value, small_gain(reduced, self.rtol))
-        return torch.minimum(by_entries, log_up(value, torch.zeros_like(value)))
+        value = self._by_structure(reduced, low, high)
+        return by_entries if value is None else torch.minimum(by_entries, log_up(value, torch.zeros_like(value)))
+
+    def _by_structure(self, reduced: Uncertain, low: Tensor, high: Tensor) -> Tensor | None:
+        p_in, p_out = self.metric
+        alone = len(low) == 1
+        if p_in == 2 and (p_out == 2 or alone):
+            value = reduced.by_blocks()
+            small = len(reduced.spread) <= self.multipliers
+            return torch.minimum(value, small_gain(reduced, self.rtol)) if small else value
+        if p_in == math.inf and (p_out == math.inf or alone):
+            return largest_row_sum(reduced, low, high)
+        return largest_column_sum(reduced, low, high) if self.metric == (1.0, 1.0) else None
 
     def __str__(self) -> str:
         return f"uncertain slopes from {self.slopes}"

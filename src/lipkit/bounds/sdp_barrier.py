@@ -97,9 +97,11 @@ def derivatives(program: Program, inverse: Float64[Tensor, "n n"]) -> tuple[Tens
         done.append((layer, here))
         for other, there in done:
             cross = (image[:, other.span] @ other.matrix.mT).square_()
-            hessian[here, there] = _gathered(cross, layer, other)
-    lower = hessian.tril()
-    return gradient, lower + lower.tril(-1).mT
+            block = _gathered(cross, layer, other)
+            hessian[here, there] = block
+            hessian[there, here] = block.mT
+    hessian[0] = hessian[:, 0]
+    return gradient, hessian
 
 
 def _gathered(entries: Tensor, rows: Layer, cols: Layer | None) -> Tensor:

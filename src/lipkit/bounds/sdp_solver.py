@@ -18,7 +18,7 @@ _REDUCTIONS = (100.0, 10.0, 4.0, 2.0, 1.5, 1.2)
 # Up to this many numbers P is kept as one matrix, from points to entries.
 _SMALL = 2**20
 # A point whose Newton decrement is below this is central enough to go on.
-_CENTRAL = 0.5
+_CENTRAL = 0.8
 # A share of the start's rho that counts as zero.
 _NOTHING = 1e-60
 # Steps that move a logarithm further than this are cut first: the model is not valid so far away.
@@ -109,15 +109,14 @@ def _newton(program: Program, point: Tensor, factor: Factor, mu: float) -> _Step
     cost = torch.zeros_like(point)
     cost[0] = point[0] / mu
     slope = cost - gradient * point
-    curvature = point[:, None] * hessian * point
-    curvature.diagonal().add_(slope)
-    size = curvature.diagonal()
+    size = hessian.diagonal() * point**2 + slope
     if not bool((size > 0).all()):
         return None
+    # The Hessian in the logarithms, with a diagonal of 1; in place, as it is large.
     scale = size.rsqrt()
-    scaled = scale[:, None] * curvature * scale
-    scaled.diagonal().add_(1e-13)
-    chol, info = torch.linalg.cholesky_ex(scaled)
+    hessian.mul_(point * scale).mul_((point * scale)[:, None])
+    hessian.diagonal().add_(slope * scale**2 + 1e-13)
+    chol, info = torch.linalg.cholesky_ex(hessian)
     if int(info):
         return None
     solved = torch.cholesky_solve(torch.stack([-slope, cost], 1) * scale[:, None], chol) * scale[:, None]
@@ -138,7 +137,7 @@ class _Search:
 
     def factor(self, point: Tensor) -> Factor | None:
         linear = self.program.linear(point) if self.columns is None else self.columns @ point
-        return factorised(self.constant + linear.view_as(self.constant), self.parts)
+        return factorised(linear.view_as(self.constant).add_(self.constant), self.parts)
 
     def ahead(self, point: Tensor, step: _Step, first: int) -> tuple[Tensor, Factor, int] | None:
         """Along the path to the smallest mu that can be reached: straight in the logarithms, or in the numbers."""

@@ -25,6 +25,7 @@ from lipkit.trace.declarations import Promises, declarations
 from lipkit.trace.fold import Folded, fold
 from lipkit.trace.lower import Lowering, without_rule
 from lipkit.trace.network import Network
+from lipkit.trace.rules.recognition import recognized
 from lipkit.trace.signature import arguments, first_samples, result
 from lipkit.trace.source import placed, sources
 
@@ -49,7 +50,8 @@ def capture(
 
     A weight that is computed from parameters (a parametrization) is computed once, here, and stays differentiable.
     A module with a `declared_lipschitz` becomes one node. Operations without a rule are split up by torch's own
-    definitions as long as these have rules.
+    definitions as long as these have rules, and layers that are spelled out (a gate, a norm, attention, MaxMin) are put
+    back into one node.
 
     Guarantee: the network is the function of real arithmetic that the model computes on one sample of these shapes;
     what cannot be proven is refused with a `CaptureError` that lists every obstacle. An exported program (`.pt2`) may
@@ -131,4 +133,4 @@ def _lowered(prepared: Prepared) -> Network:
     builder, refs = placed(prepared.sources)
     lowering = Lowering(prepared.folded, builder, refs)
     lowering.run(prepared.promises, prepared.inside)
-    return lowering.finish(prepared.target)
+    return recognized(lowering.finish(prepared.target))

@@ -26,7 +26,7 @@ def refuse_mixing(
         except (RuntimeError, ValueError, IndexError, AssertionError):
             return
     first, second = (_first(found[position], shape) for found in (before, after))
-    size = float(first.abs().max()) if first.numel() else 0.0
+    size = float(first.nan_to_num().abs().max()) if first.numel() else 0.0
     # The same kernels on the same shapes: nothing but a few roundings on a parallel machine may differ.
     if not torch.allclose(first, second, rtol=0, atol=64 * torch.finfo(first.dtype).eps * size, equal_nan=True):
         raise CaptureError(

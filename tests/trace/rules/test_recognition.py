@@ -117,6 +117,7 @@ NORMALIZERS: dict[str, tuple[Callable[[Tensor], Tensor], str, float]] = {
     "layer": (lambda x: layer(x, -1), "RMS normalisation", 1e5**0.5),
     "layer over the first axis": (lambda x: layer(x, 1), "RMS normalisation", 1e5**0.5),
     "length": (lambda x: x / x.norm(dim=-1, keepdim=True).clamp(min=0.01), "division by the length", 100.0),
+    "F.normalize": (lambda x: functional.normalize(x, dim=1, eps=1e-3), "division by the length", 1000.0),
     "length over the first axis": (
         lambda x: x / torch.clamp_min(x.norm(dim=1, keepdim=True), 0.01),
         "division by the length",

@@ -95,6 +95,18 @@ def div(b: Builder, x: Any, y: Any) -> Ref:
 
 
 @lowers(
+    aten.expand_as.default,
+    samples=lambda: [Sample((_x(1, 3, 1), _x(1, 3, 2)), wrt=(0, 1)), Sample((_x(3, 1), _x(1, 3, 2)), wrt=(1,))],
+)
+def expand_as(b: Builder, x: Any, other: Any) -> Ref:
+    """x repeated to the shape of another value, whose entries do not matter."""
+    target = tuple(other.shape)
+    if not isinstance(x, Ref):
+        return b.constant(x.expand(target))
+    return b.linear(broadcast(x.shape, target), x)
+
+
+@lowers(
     aten.matmul.default,
     samples=lambda: [
         Sample((_x(1, 2, 3), _x(1, 3, 2)), wrt=(0, 1)),

@@ -229,6 +229,27 @@ def pairwise_distance(b: Builder, x: Any, y: Any, p: float = 2, eps: float = 1e-
 
 
 @lowers(
+    aten.cdist.default,
+    samples=lambda: [
+        Sample((_x(1, 3, 2), _x(1, 4, 2)), wrt=(0, 1)),
+        Sample((_x(1, 3, 2), _x(4, 2), 1.0)),
+    ],
+)
+def cdist(b: Builder, x: Any, y: Any, p: float = 2, compute_mode: Any = None) -> Ref:
+    """|x_i - y_j|_p for all rows i of x and j of y."""
+    del compute_mode
+    first, second = (_rows(b, v, at) for v, at in ((x, -1), (y, -2)))
+    return vector_norm(b, combination(b, [(first, 1), (second, -1)]), p, [-1])
+
+
+def _rows(b: Builder, x: Any, at: int) -> Any:
+    """x with one more axis of 1, right before its last one or before its last two."""
+    shape = tuple(x.shape)
+    longer = (*shape[:at], 1, *shape[at:])
+    return b.reshape(x, longer) if isinstance(x, Ref) else x.reshape(longer)
+
+
+@lowers(
     aten.cosine_similarity.default,
     samples=lambda: [
         Sample((_x(1, 3, 4), _x(1, 3, 4), -1), wrt=(0, 1)),
