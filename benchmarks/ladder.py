@@ -1,15 +1,16 @@
 """The ladder of methods on real networks: what each proves and how long it takes, in one process.
 
-Claims: (a) on the small trained nets of the literature, for the logit whose constants were published, LipSDP agrees with
-the published value to 1e-4 and is proven, LipLT is not above the published one, and no upper bound is below the best
-lower bound; (b) on convolutional nets and residual nets every method gives a value or a reason why it does not. The exit
-status is 1 if an upper bound is below a lower one.
+Claims: (a) on small trained nets of the literature, for the logit whose constants were published, LipSDP agrees with
+the published value to 1e-4 and is proven, LipLT agrees with the published one, and no upper bound is below a lower one;
+(b) on convolutional and residual nets every method gives a value, or a reason why it does not. The exit status is 1 if
+an upper bound is below a lower one.
 
-    python benchmarks/ladder.py --data DIR [--nets small mnist cifar resnet18] [--images 4000] [--leave-out METHOD ...] [--out DIR]
+    python benchmarks/ladder.py --data DIR [--nets small mnist cifar resnet18] [--images 4000]
+                                [--leave-out METHOD ...] [--out DIR]
 
-DIR holds lipschitz-nets/ (npz), mnist/ (the four gzipped IDX files) and cifar10/ (sheets of images). The nets for MNIST
+DIR holds lipschitz-nets/ (npz), mnist/ (the gzipped IDX files) and cifar10/ (sheets of images). The nets for MNIST
 (4C3F) and CIFAR-10 (6C2F) are trained here, one epoch on `--images` images; ResNet-18 has calibrated random weights.
-Tables are Markdown; seconds are processor time of one thread, the fastest of three for short ones. `--out` gets figures.
+Tables are Markdown; seconds are processor time of one thread, the fastest of three where short. `--out` gets figures.
 """
 
 import argparse
@@ -80,7 +81,11 @@ def small_net(folder: Path, name: str) -> nn.Sequential:
             weight, bias = weight[LOGIT : LOGIT + 1], bias[LOGIT : LOGIT + 1]
         if weight.ndim == 2 and layers and isinstance(layers[-2], nn.Conv2d):
             layers.append(nn.Flatten())
-        made = nn.Conv2d(weight.shape[1], len(weight), 3, padding=1) if weight.ndim == 4 else nn.Linear(*weight.T.shape)
+        made = (
+            nn.Conv2d(weight.shape[1], len(weight), 3, padding=1)
+            if weight.ndim == 4
+            else nn.Linear(weight.shape[1], len(weight))
+        )
         made.load_state_dict({"weight": weight, "bias": bias})
         layers += [made.to(weight.dtype), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
@@ -155,7 +160,8 @@ def table(case: Case, rungs: list[Rung]) -> None:
             theirs = case.published.get(THEIRS.get(rung.label, ""), None)
             beside = "" if not case.published else " |" if theirs is None else f" {theirs:.5f} |"
             value = f"{rung.result.value.item():.6g}"
-            print(f"| `{rung.label}` | {value} | {rung.result.kind.value} | {rung.seconds:.3g} |{beside}")
+            sure = f", fails <= {rung.result.failure:.0e}" if rung.result.failure else ""
+            print(f"| `{rung.label}` | {value} | {rung.result.kind.value}{sure} | {rung.seconds:.3g} |{beside}")
     for rung in rungs:
         if not isinstance(rung.result, Bound):
             print(f"\n`{rung.label}`: {type(rung.result).__name__}: {rung.result}")
@@ -176,7 +182,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--nets", nargs="*", choices=NETS, default=list(NETS))
     parser.add_argument("--images", type=int, default=4000)
-    parser.add_argument("--leave-out", nargs="*", default=[], metavar="METHOD")
+    parser.add_argument("--leave-out", nargs="*", default=[], metavar="METHOD", help="names as in the tables")
     parser.add_argument("--out", type=Path, default=None)
     options = parser.parse_args()
     torch.set_num_threads(1)

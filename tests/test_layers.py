@@ -46,7 +46,9 @@ FORBIDDEN = {("trace", "norms")}
 FOREIGN = {("data", "torch.nn")}
 
 CORE = {"torch", "numpy", "scipy", "jaxtyping"}
-EXTRAS = ("matplotlib", "rich", "cvxpy", "sklearn", "typer", "safetensors", "pandas", "hypothesis", "pytest", "beartype")
+EXTRAS = (
+    *("matplotlib", "rich", "cvxpy", "sklearn", "typer", "safetensors", "pandas", "hypothesis", "pytest", "beartype"),
+)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from lipkit.bound import Bound
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "docs/architecture.md")
+GUIDES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "guides").glob("*.md"))
 
 
 def blocks(page: str) -> list[str]:
@@ -23,15 +24,21 @@ def run(code: str) -> dict[str, object]:
     return names
 
 
-def test_each_page_has_one_example():
-    assert [len(blocks(page)) for page in PAGES] == [1, 1]
+def test_each_page_has_its_examples():
+    assert [len(blocks(page)) for page in PAGES] == [2, 1]
+    assert all(blocks(page) for page in GUIDES)
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_the_example_prints_what_its_comment_says(page: str, capsys: pytest.CaptureFixture[str]):
-    (code,) = blocks(page)
+@pytest.mark.parametrize("page", GUIDES)
+def test_the_examples_of_a_guide_run_one_after_the_other(page: str):
+    run("\n".join(blocks(page)))
+
+
+@pytest.mark.parametrize(("page", "at"), [(page, at) for page in PAGES for at in range(len(blocks(page)))])
+def test_the_example_prints_what_its_comment_says(page: str, at: int, capsys: pytest.CaptureFixture[str]):
+    code = blocks(page)[at]
     run(code)
-    printed = re.fullmatch(r"([\d.]+) \((.*)\)\n", capsys.readouterr().out)
+    printed = re.match(r"([\d.]+) \((.*)\)\n", capsys.readouterr().out)
     stated = re.search(r"^print\(.*\)  # ([\d.]+) \((.*), \.\.\.\)$", code, flags=re.MULTILINE)
     assert printed is not None
     assert stated is not None
@@ -41,7 +48,7 @@ def test_the_example_prints_what_its_comment_says(page: str, capsys: pytest.Capt
 
 
 def test_the_bound_of_the_readme_holds_and_its_gradient_arrives():
-    names = run(blocks("README.md")[0])
+    names = run(blocks("README.md")[1])
     conv, bound = names["conv"], names["bound"]
     assert isinstance(conv, torch.nn.Conv2d)
     assert isinstance(bound, Bound)

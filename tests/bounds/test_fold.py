@@ -46,16 +46,10 @@ def test_upper_bounds_dominate_every_activation_pattern(seed: int, p: float, dty
 @settings(max_examples=20)
 @given(SEEDS, st.sampled_from([1.0, 2.0, math.inf]))
 def test_liplt_is_at_most_dag_is_at_most_product(seed: int, p: float):
-    network = random_network(seed, depth=6, neurons=40)
-    product, dag, plain, refined = (
-        float(m(network).value)
-        for m in (
-            Product(metric=Metric(p, p)),
-            DAG(metric=Metric(p, p)),
-            LipLT(metric=Metric(p, p)),
-            LipLT(refine=True),
-        )
-    )
+    network = random_network(seed, depth=5, neurons=40)
+    metric = Metric(p, p)
+    methods = (Product(metric=metric), DAG(metric=metric), LipLT(metric=metric))
+    product, dag, plain = (float(method(network).value) for method in methods)
     # Norms of matrices this small are exact to 1e-12; the folds multiply at most seven of them.
     assert dag <= product * (1 + 1e-10)
     assert plain <= dag * (1 + 1e-10)

@@ -73,7 +73,7 @@ def test_value_never_falls_below_a_constant_that_is_attained():
         assert value(LipSDP(solver=InteriorPoint(rtol=rtol)), network) >= 36.482229
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(SEEDS, st.sampled_from([torch.float32, torch.float64]))
 def test_dominates_every_pattern_of_any_graph_and_is_ordered(seed: int, dtype: torch.dtype):
     network = random_network(seed, neurons=7, dtype=dtype)
@@ -86,7 +86,7 @@ def test_dominates_every_pattern_of_any_graph_and_is_ordered(seed: int, dtype: t
     assert float(layer.value) <= float(DAG()(network).value) * (1 + 2e-6)
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(SEEDS)
 def test_dominates_every_pattern_of_any_slopes(seed: int):
     network, matrices, slopes = random_chain(seed)
@@ -95,7 +95,7 @@ def test_dominates_every_pattern_of_any_slopes(seed: int):
     assert value(LAYER, network) >= truth * BELOW
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(SEEDS, st.sampled_from([1, 2]))
 def test_parts_multiply_to_a_looser_bound(seed: int, split: int):
     network, _, _ = random_chain(seed)

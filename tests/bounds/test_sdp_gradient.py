@@ -12,6 +12,7 @@ from lipkit.bounds.sdp import LipSDP
 from lipkit.bounds.sdp_network import read
 from lipkit.bounds.sdp_program import Multipliers, program_of
 from lipkit.bounds.sdp_solver import InteriorPoint
+from lipkit.bounds.sdp_start import fold_point
 from lipkit.bounds.sdp_verify import prove
 from lipkit.linops import Conv, Dense, Padding, Reshape
 from lipkit.trace import Network, chain
@@ -73,10 +74,12 @@ def test_closed_form_multipliers_give_the_derivative_at_fixed_multipliers():
         moved = [m + step * d for m, d in zip(matrices, direction, strict=True)]
         there = read(chain([Dense(m) for m in moved], RELU))
         assert there.units == dense.units
-        sides.append(float(prove(program_of(there, Multipliers.PER_NEURON), point, point).log_value))
+        program = program_of(there, Multipliers.PER_NEURON)
+        other = fold_point(there, program, Multipliers.PER_NEURON)
+        sides.append(float(prove(program, point, other).log_value))
     found = sum(float((g * d).sum()) for g, d in zip(gradients, direction, strict=True))
-    # The quotient carries rounding of 1e-12 / 1e-5 and curvature of 1e-10.
-    assert found == pytest.approx((sides[0] - sides[1]) / 2e-5, abs=1e-6)
+    # The repair of the multipliers may move the values by 1e-9, the quotient by 1e-4.
+    assert found == pytest.approx((sides[0] - sides[1]) / 2e-5, abs=1e-3)
 
 
 def test_gradient_reaches_float32_weights_through_convolutions_and_parts():

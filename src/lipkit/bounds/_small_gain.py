@@ -1,5 +1,6 @@
 """The largest l2 gain of a linear map with uncertain diagonal slopes, bounded by one multiplier for each slope."""
 
+import math
 from dataclasses import dataclass
 from typing import final
 
@@ -100,8 +101,10 @@ def _length(matrix: Tensor, change: Tensor) -> float:
     return 0.0
 
 
-def small_gain(found: Uncertain, rtol: float) -> Float64[Tensor, ""]:
+def small_gain(found: Uncertain, rtol: float | None) -> Float64[Tensor, ""]:
     """An upper bound of max ||M||_2 over all slopes, within about rtol / 2 of the best this method has, and a proof.
+
+    With `rtol=None` the multipliers are not optimised but scaled: see `_balanced`.
 
     With W = [O; T^(1/2) Q] and U = diag(s I, T)^(-1/2) the matrix U H U = I - (W U)'(W U) is factored, multiplied out
     and compared: it is >= -e I, with e counted. Then |M x|^2 <= s |x|^2 + e (s |x|^2 + sum_i t_i v_i^2), and the last
@@ -113,9 +116,11 @@ def small_gain(found: Uncertain, rtol: float) -> Float64[Tensor, ""]:
     o, q = torch.cat([base[: len(g)], g], dim=1), torch.cat([base[len(g) :], n], dim=1)
     if not bool(o.any()):
         return found.lost()
-    t = _start(o, q, found.blocks)
-    t = _Program(o, q).minimised(2 * _least(o, q, t), t, rtol)
-    square, error = _proven(o, q, t, _least(o, q, t))
+    t, least = _balanced(found, o, q)
+    if rtol is not None:
+        t = _Program(o, q).minimised(1.5 * least, t, rtol)
+        least = _least(o, q, t)
+    square, error = _proven(o, q, t, least)
     kappa = norm_up(t.sqrt()[:, None] * found.reached(found.p.mid.abs() + found.p.width), 2)
     total = (square + error * (square + kappa**2)) * (1 + 2.0**-40 * error + 2.0**-48)
     return (total.sqrt() + found.lost() + _of_spreads(found)) * (1 + 2.0**-48)
@@ -149,6 +154,44 @@ def _factor(rows: Float64[Tensor, "rows cols"]) -> Float64[Tensor, "rows some"]:
     return rows
 
 
+def _balanced(found: Uncertain, o: Tensor, q: Tensor) -> tuple[Tensor, float]:
+    """Multipliers t_i = scale b_i / f_i, and the least s for them, the scale found by trying powers of two.
+
+    f_i bounds |z_i| / |x| and b_i what v_i can do to y, both along all paths without signs: for a single uncertain slope
+    this balance is optimal. Where no scale is feasible, the multipliers that always are.
+    """
+    forward = torch.linalg.vector_norm(found.reached(found.p.mid.abs()), dim=1).clamp(min=1e-100)
+    backward = torch.linalg.vector_norm(_pulled(found), dim=0).clamp(min=1e-100)
+    ratio = backward / forward
+    t = _start(o, q, found.blocks)
+    best = (_least(o, q, t), t)
+    exponent = round(math.log2(math.sqrt(best[0])))
+    tried: dict[int, float] = {}
+
+    def value(power: int) -> float:
+        if power not in tried:
+            tried[power] = _least(o, q, ratio * 2.0**power)
+        return tried[power]
+
+    # The least s is convex in t, so along this line too: infinite, then falling, then rising.
+    while not math.isfinite(value(exponent)) and exponent < 1000:
+        exponent += 2
+    while value(exponent - 1) < value(exponent):
+        exponent -= 1
+    while value(exponent + 1) < value(exponent):
+        exponent += 1
+    return (ratio * 2.0**exponent, value(exponent)) if value(exponent) < best[0] else (best[1], best[0])
+
+
+def _pulled(found: Uncertain) -> Tensor:
+    """|G| s (I - |N| s)^-1: the most that each uncertain slope can contribute to the outputs, along all paths."""
+    size = (found.g.mid.abs() * found.spread).clone()
+    inner = found.n.mid.abs() * found.spread
+    for at in reversed(found.blocks):
+        size[:, at] = size[:, at] + size[:, at.stop :] @ inner[at.stop :, at]
+    return size
+
+
 def _start(o: Tensor, q: Tensor, blocks: tuple[slice, ...]) -> Tensor:
     """Multipliers with T - Z'Z >= T/2, one for each node, from the last to the first."""
     c = q.shape[1] - q.shape[0]
@@ -162,12 +205,14 @@ def _start(o: Tensor, q: Tensor, blocks: tuple[slice, ...]) -> Tensor:
 
 
 def _least(o: Tensor, q: Tensor, t: Tensor) -> float:
-    """The smallest s for these multipliers, up to rounding: from the Schur complement of T - Z'Z in H."""
+    """The smallest s for these multipliers, up to rounding: from the Schur complement of T - Z'Z in H; inf if none."""
     c = q.shape[1] - q.shape[0]
     unit = torch.cat([t.new_ones(c), t.rsqrt()])
     scaled_o, scaled_q = o * unit, q * unit * t.sqrt()[:, None]
     gram = scaled_o.mT @ scaled_o + scaled_q.mT @ scaled_q
-    inner = torch.linalg.cholesky(torch.eye(len(t)).to(t) - gram[c:, c:])
+    inner, info = torch.linalg.cholesky_ex(torch.eye(len(t)).to(t) - gram[c:, c:])
+    if int(info):
+        return math.inf
     image = torch.linalg.solve_triangular(inner, gram[c:, :c], upper=False)
     return max(float(torch.linalg.matrix_norm(gram[:c, :c] + image.mT @ image, 2)), 1e-200)
 

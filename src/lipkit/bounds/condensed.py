@@ -24,6 +24,9 @@ from lipkit.norms._rounding import log_up
 from lipkit.regions import Region
 from lipkit.trace import Network, Reach
 
+# Uncertain slopes for which matrices of twice their number are still factored.
+_SCALED = 3000
+
 
 @final
 @dataclass(frozen=True)
@@ -42,12 +45,13 @@ class Condensed(Method):
                          r_k = ||s_k^(1/2) P_k|| + sum_j ||s_k^(1/2) N_kj s_j^(1/2)|| r_j;
         multipliers, l2  L, if for some t > 0 and all x, v (G and N with s in their columns)
                          |C x + G v|^2 + sum_i t_i ((P x + N v)_i^2 - v_i^2) <= L^2 |x|^2.
-    The t_i are within `rtol` of the best, by an interior-point method, and the inequality is proven by a factorisation
-    that is multiplied out. This last bound is used up to `multipliers` uncertain slopes.
+    Up to `multipliers` uncertain slopes the t_i are within `rtol` of the best, by an interior-point method; up to 3000
+    they have a closed form up to their scale; beyond, the last bound is left out. The inequality is proven by a
+    factorisation that is multiplied out.
 
     Guarantee: UPPER, all rounding counted; equal to the constant where no slope is uncertain.
-    Cost: three adjoints of the network for each uncertain slope and output; then 15 to 30 steps of some ten products
-    of matrices with a side of twice as many. Refuses more than `limit` uncertain slopes; a smooth activation has one
+    Cost: three adjoints of the network for each uncertain slope and output; then 15 to 30 steps (about 10 with the
+    closed form) of some ten products of matrices with a side of up to twice as many. Refuses more than `limit` uncertain slopes; a smooth activation has one
     for each neuron.
     Reference: the multipliers are those of Fazlyab et al. 2019 (LipSDP-Neuron); the reduction is ours.
     """
@@ -88,9 +92,10 @@ class Condensed(Method):
         p_in, p_out = self.metric
         alone = len(low) == 1
         if p_in == 2 and (p_out == 2 or alone):
-            value = reduced.by_blocks()
-            small = len(reduced.spread) <= self.multipliers
-            return torch.minimum(value, small_gain(reduced, self.rtol)) if small else value
+            value, count = reduced.by_blocks(), len(reduced.spread)
+            if count > _SCALED:
+                return value
+            return torch.minimum(value, small_gain(reduced, self.rtol if count <= self.multipliers else None))
         if p_in == math.inf and (p_out == math.inf or alone):
             return largest_row_sum(reduced, low, high)
         return largest_column_sum(reduced, low, high) if self.metric == (1.0, 1.0) else None

@@ -70,7 +70,9 @@ def ladder_table(title: str, rungs: Sequence[Rung]) -> "Table":
     below = max((bound.value.item() for _, bound, _ in bounds if bound.kind is Kind.LOWER), default=math.nan)
     for label, bound, seconds in sorted(bounds, key=lambda one: -one[1].log_value.item()):
         away = f"{bound.value.item() / below - 1:.2%}" if bound.kind.certifies else ""
-        kind = f"[{COLOURS[bound.kind]}]{bound.kind.value}[/]"
+        kind = f"[{COLOURS[bound.kind]}]{bound.kind.value}[/]" + (
+            f", fails <= {bound.failure:.0e}" if bound.failure else ""
+        )
         made.add_row(label, _digits(bound), kind, away, f"{seconds:.3f}", escaped(str(bound.method)))
     for rung in rungs:
         if not isinstance(rung.result, Bound):
