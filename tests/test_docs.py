@@ -19,7 +19,7 @@ from lipkit.norms import Mixed, Monomial, Norm, SpectralRadius
 from printed_bounds import NUMBERS as OF_NETWORKS
 from test_readme import PAGES, ROOT, blocks, run
 
-DOCS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))
+DOCS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
 
 
 def methods() -> dict[str, type]:

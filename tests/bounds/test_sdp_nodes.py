@@ -14,11 +14,13 @@ from lipkit.bounds.cuts import cut_vertices
 from lipkit.bounds.eclipse import ECLipsE
 from lipkit.bounds.sdp import LipSDP
 from lipkit.bounds.sdp_cvxpy import Cvxpy
-from lipkit.bounds.sdp_program import Multipliers
+from lipkit.bounds.sdp_network import read
+from lipkit.bounds.sdp_program import Multipliers, program_of
 from lipkit.bounds.sdp_solver import InteriorPoint
 from lipkit.bounds.seqlip import SeqLip
 from lipkit.errors import UnsupportedError
 from lipkit.linops import Dense, Shape
+from lipkit.regions import Box
 from lipkit.trace import Network, Reach, chain
 from lipkit.trace.nodes import RELU, Node, Pointwise
 from problems import random_network, reference_network
@@ -123,3 +125,26 @@ def test_a_chain_is_asked_for_where_only_chains_are_read():
             method(skip)
     assert float(LipSDP()(skip).value) == pytest.approx(2.0, rel=2e-6)
     assert float(LipSDP()(chain([Dense(2 * torch.eye(2))], RELU)).value) == pytest.approx(2.0, rel=1e-12)
+
+
+def test_slopes_of_a_box_give_a_local_bound():
+    # Interval arithmetic on [-0.5, 0.5]^2 in numpy; the exact local constant 1.397697 is one of the survey's vectors.
+    network = reference_network()
+    middle, width = np.zeros(2), np.full(2, 0.5)
+    nodes = []
+    for k, node in enumerate(network.nodes, start=1):
+        op = network.blocks[k, k - 1]
+        assert isinstance(op, Dense)
+        assert isinstance(node, Pointwise)
+        middle, width = op.weight.numpy() @ middle + network.biases[k].numpy(), np.abs(op.weight.numpy()) @ width
+        low, high = middle - width, middle + width
+        nodes.append(Pointwise(node.activation, node.size, (torch.from_numpy(low), torch.from_numpy(high))))
+        low, high = np.maximum(low, 0), np.maximum(high, 0)
+        middle, width = (low + high) / 2, (high - low) / 2
+    box = Box(torch.full((2,), -0.5), torch.full((2,), 0.5))
+    local = Network(network.source, tuple(nodes), network.blocks, network.biases, target=network.target)
+    bound = LipSDP()(local, box)
+    assert bound.region == box
+    assert 1.397697 <= float(bound.value) < 1.885
+    # Some neurons are linear there, and have no multiplier.
+    assert program_of(read(local), Multipliers.PER_NEURON).groups < 7

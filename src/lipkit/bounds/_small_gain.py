@@ -157,8 +157,8 @@ def _factor(rows: Float64[Tensor, "rows cols"]) -> Float64[Tensor, "rows some"]:
 def _balanced(found: Uncertain, o: Tensor, q: Tensor) -> tuple[Tensor, float]:
     """Multipliers t_i = scale b_i / f_i, and the least s for them, the scale found by trying powers of two.
 
-    f_i bounds |z_i| / |x| and b_i what v_i can do to y, both along all paths without signs: for a single uncertain slope
-    this balance is optimal. Where no scale is feasible, the multipliers that always are.
+    f_i bounds |z_i| / |x| and b_i what v_i can do to y, both along all paths without signs: for a single uncertain
+    slope this balance is optimal. Where no scale is feasible, the multipliers that always are.
     """
     forward = torch.linalg.vector_norm(found.reached(found.p.mid.abs()), dim=1).clamp(min=1e-100)
     backward = torch.linalg.vector_norm(_pulled(found), dim=0).clamp(min=1e-100)

@@ -51,15 +51,15 @@ class Condensed(Method):
 
     Guarantee: UPPER, all rounding counted; equal to the constant where no slope is uncertain.
     Cost: three adjoints of the network for each uncertain slope and output; then 15 to 30 steps (about 10 with the
-    closed form) of some ten products of matrices with a side of up to twice as many. Refuses more than `limit` uncertain slopes; a smooth activation has one
-    for each neuron.
+    closed form) of some ten products of matrices with a side of up to twice as many. Refuses more than `limit`
+    uncertain slopes; a smooth activation has one for each neuron.
     Reference: the multipliers are those of Fazlyab et al. 2019 (LipSDP-Neuron); the reduction is ours.
     """
 
     metric: Metric = L2
     slopes: Ranges = field(default_factory=Relaxation)
     rtol: float = 1e-2
-    multipliers: int = 500
+    multipliers: int = 256
     limit: int = 8000
 
     def __post_init__(self) -> None:

@@ -1,5 +1,6 @@
 """The front door: a model in, a number with its guarantee out."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,8 +12,8 @@ from torch.export import ExportedProgram
 from lipkit.bound import Bound, Kind, Of
 from lipkit.bounds._base import Method
 from lipkit.bounds.auto import Auto
-from lipkit.bounds.gradient_ascent import GradientAscent
 from lipkit.bounds.pairwise import Pairwise, PairwiseLipLT
+from lipkit.bounds.sampling import Sampling
 from lipkit.errors import ArgumentError
 from lipkit.regions import Everywhere, Region
 from lipkit.trace import Network
@@ -38,26 +39,34 @@ def lipschitz(
 
     for one sample, in evaluation mode, in real arithmetic. `example` is a tensor, a tuple of arguments or a mapping of
     them by name, each with a batch axis of which the first sample is used; a `Network` or an exported program needs
-    none. `wrt` and `output` are those of `capture`. `bound.lower` comes from `lower`, by default gradient ascent; the
-    true constant lies between the two. The bound is differentiable in the model's parameters where its method is.
+    none. `wrt` and `output` are those of `capture`. `bound.lower` comes from `lower`, by default `Sampling`; the true
+    constant lies between the two. The bound is differentiable in the model's parameters where its method is.
 
     Guarantee: the kind of the bound; nothing but EXACT and UPPER certifies. Unknown operations are refused.
-    Cost: about the budget of `Auto` (60 s), or what the method says, plus some dozens of passes for the lower bound.
+    Cost: about the budget of `Auto` (60 s), or what the method says, and for the lower bound a thousand points of a small
+    model, fewer of a larger one, down to a single one.
     """
     network = network_of(model, example, wrt, output)
     bound = method(network, region)
     if not bound.kind.certifies:
         return bound
-    below = (GradientAscent(metric=bound.metric) if lower is None else lower)(network.detach(), region)
+    search = Sampling(_points(network), metric=bound.metric) if lower is None else lower
+    below = search(network.detach(), region)
     if below.kind is not Kind.LOWER:
         if lower is not None:
             raise ArgumentError(f"`lower` must be a method that gives lower bounds, got {below}.")
-        # Float64 could not prove what the ascent found: nothing is better than something that proves nothing.
+        # Float64 could not prove what the search found: nothing is better than something that proves nothing.
         return bound
     if bound.lower is not None:
         better = torch.maximum(below.log_value, bound.lower.log_value)
         below = replace(below, log_value=better)
     return replace(bound, lower=below)
+
+
+def _points(network: Network) -> int:
+    """How many points to sample: each costs up to a backward pass for every output, through all values."""
+    values = sum(math.prod(network.shape_of(j)) for j in range(network.sink))
+    return max(1, min(1024, 2**32 // (values * min(64, math.prod(network.target)) + 1)))
 
 
 def pairwise(
