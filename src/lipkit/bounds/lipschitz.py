@@ -43,8 +43,8 @@ def lipschitz(
     constant lies between the two. The bound is differentiable in the model's parameters where its method is.
 
     Guarantee: the kind of the bound; nothing but EXACT and UPPER certifies. Unknown operations are refused.
-    Cost: about the budget of `Auto` (60 s), or what the method says, and for the lower bound a thousand points of a small
-    model, fewer of a larger one, down to a single one.
+    Cost: about the budget of `Auto` (60 s), or what the method says; for the lower bound a thousand points of a
+    small model, fewer of a larger one.
     """
     network = network_of(model, example, wrt, output)
     bound = method(network, region)
