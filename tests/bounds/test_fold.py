@@ -1,14 +1,16 @@
 """Product, DAG and LipLT against every activation pattern, on random graphs and on networks with known constants."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lipkit import Kind, Metric
+from lipkit import Bound, Kind, Metric
 from lipkit.bounds import DAG, Best, LipLT, Method, Product
+from lipkit.bounds.best import smallest
 from lipkit.errors import ArgumentError, KindError, MetricError, NeedsRegion
 from lipkit.linops import Dense, Reshape, pad
 from lipkit.norms import Lanczos, Power
@@ -210,3 +212,18 @@ def test_what_is_not_lipschitz_is_named():
     for method in (Product(), DAG(), LipLT()):
         with pytest.raises(NeedsRegion, match=r"row 1.*bounded region"):
             method(network)
+
+
+@pytest.mark.parametrize("scale", [1e-60, 1e-100, 1e-120])
+def test_small_weights_do_not_vanish_in_squares(scale: float):
+    eye = torch.eye(2, dtype=torch.float64)
+    network = chain([Dense(eye), Dense(scale * eye)], RELU)
+    for method in (DAG(), LipLT(), LipLT(refine=True)):
+        assert float(method(network).value) >= scale
+
+
+def test_a_random_winner_pays_for_all_that_were_looked_at():
+    values = [(2.0, 0.0), (3.0, 0.1), (1.0, 0.2)]
+    bounds = [replace(Bound.from_value(v, Kind.UPPER, "test"), failure=f) for v, f in values]
+    assert smallest(bounds).failure == pytest.approx(0.3)
+    assert smallest(bounds[:2]).failure == 0

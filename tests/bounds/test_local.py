@@ -56,7 +56,7 @@ def test_equal_to_the_jacobian_where_all_neurons_are_stable():
 def test_one_value_for_each_sample():
     network = reference_network()
     centers = torch.tensor([[0.0, 0.0], [1.0, -1.0], [3.0, 2.0]])
-    method = Local(LipLT())
+    method = Local(DAG())
     found = method(network, Ball(centers, 0.2))
     assert found.of is Of.SAMPLE
     for value, center in zip(found.value, centers, strict=True):

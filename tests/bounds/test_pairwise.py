@@ -109,3 +109,12 @@ def test_outputs_need_one_axis():
     network = chain([*dense(6, 3, 4), Reshape((4,), (2, 2))], RELU)
     with pytest.raises(ShapeError, match="flatten first"):
         PairwiseDAG()(network)
+
+
+@pytest.mark.parametrize("scale", [1e-60, 1e-120, 1e-162])
+def test_small_weights_do_not_vanish_in_squares(scale: float):
+    eye = torch.eye(2, dtype=torch.float64)
+    network = chain([Dense(eye), Dense(scale * eye)], RELU)
+    for method in (PairwiseDAG(), PairwiseLipLT()):
+        # The slope of scale (relu(x_1) - relu(x_2)) is scale sqrt(2); the logarithm is within a few roundings of 373.
+        assert float(method(network).log_value[0, 1]) >= math.log(scale) + math.log(2) / 2 - 1e-12

@@ -126,7 +126,7 @@ class DensePaths(Paths):
             found = term if found is None else found + term
             local += self.stage[s, i] * self.pulled[i].center * self._size(i, j)
         self._paths[s, j] = found
-        self._sizes[s, j] = 0.0 if found is None else float(torch.linalg.vector_norm(found.detach()))
+        self._sizes[s, j] = 0.0 if found is None else length(found)
         self._local[s, j] = local + self._sizes[s, j]
         return found
 
@@ -204,6 +204,12 @@ def multiplied_out(op: LinearOperator) -> LinearOperator:
     found = DensePaths(network, pulled, sizes).operator(network.sink, 0, rest=False)
     assert found is not None, "a chain leads from its input to its output"
     return found
+
+
+def length(matrix: Tensor) -> float:
+    """The Frobenius norm, in units of the largest entry, so that squares do not underflow."""
+    largest = matrix.detach().abs().max()
+    return float(largest * torch.linalg.vector_norm(matrix.detach() / largest)) if bool(largest > 0) else 0.0
 
 
 def _largest(op: LinearOperator) -> float:

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import final
 
-from lipkit.bound import Bound
+from lipkit.bound import Bound, Of
 from lipkit.bounds._base import Method
+from lipkit.bounds.dag import failures
 from lipkit.errors import ArgumentError
 from lipkit.regions import Region
 from lipkit.trace import Network
@@ -37,4 +38,7 @@ def smallest(results: Sequence[Bound]) -> Bound:
     """The smallest upper bound, saying how it was found, with all of them in `parts`."""
     best = reduce(Bound.best, results)
     winner = min(results, key=lambda bound: float(bound.log_value.detach().sum()))
-    return replace(best, method=winner.method, parts=tuple(results))
+    # A random winner was chosen by looking at all of them; a deterministic one is true whatever the others drew.
+    chosen = len(results) > 1 and (winner.failure > 0 or best.of is not Of.WHOLE)
+    failure = failures(results) if chosen else winner.failure
+    return replace(best, method=winner.method, failure=failure, parts=tuple(results))

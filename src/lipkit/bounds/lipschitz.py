@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
@@ -57,9 +56,13 @@ def lipschitz(
             raise ArgumentError(f"`lower` must be a method that gives lower bounds, got {below}.")
         # Float64 could not prove what the search found: nothing is better than something that proves nothing.
         return bound
-    if bound.lower is not None:
-        better = torch.maximum(below.log_value, bound.lower.log_value)
-        below = replace(below, log_value=better)
+    if below.of is not bound.of:
+        if bound.of is not Of.WHOLE:
+            return bound
+        # One number for a batch of regions: what is below the constant on one of them is below it.
+        below = replace(below, log_value=below.log_value.max(), of=Of.WHOLE, state=None)
+    if bound.lower is not None and bool((bound.lower.log_value > below.log_value).all()):
+        below = bound.lower
     return replace(bound, lower=below)
 
 

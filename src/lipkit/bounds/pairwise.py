@@ -17,6 +17,7 @@ from lipkit.bounds.dag import DAG, Fold, failures
 from lipkit.errors import ShapeError
 from lipkit.linops import LinearOperator, depth, magnitude
 from lipkit.norms import Auto, Norm, dual_exponent
+from lipkit.norms._base import checked
 from lipkit.norms._rounding import gamma
 from lipkit.regions import Everywhere, Region
 from lipkit.trace import Network
@@ -122,6 +123,7 @@ def _bound(
 
 def _differences(op: LinearOperator, classes: int, q: float) -> Float64[Tensor, "classes classes"]:
     """log of the q-norms of all differences of two rows of an operator, rounded up past every rounding on the way."""
+    checked(op)
     units = torch.eye(classes, dtype=torch.float64, device=op.device).reshape(classes, *op.out_shape)
     width = max(1, _CHUNK // max(op.in_size, op.out_size))
     starts = range(0, classes, width)
@@ -146,6 +148,13 @@ def _differences(op: LinearOperator, classes: int, q: float) -> Float64[Tensor, 
 
 def _distances(a: Float64[Tensor, "m n"], b: Float64[Tensor, "k n"], q: float) -> Float64[Tensor, "m k"]:
     """||a_i - b_j||_q, rounded up. Many Euclidean ones come from inner products, with their cancellation added."""
+    largest = torch.maximum(a.detach().abs().max(), b.detach().abs().max())
+    # In units of the largest entry, a power of two, so that squares neither over- nor underflow.
+    unit = torch.exp2(torch.frexp(largest).exponent.clamp(-1000, 1000).to(torch.float64))
+    return _scaled_distances(a / unit, b / unit, q) * unit
+
+
+def _scaled_distances(a: Tensor, b: Tensor, q: float) -> Tensor:
     n = a.shape[1]
     if q != 2 or max(len(a), len(b)) <= _FEW:
         step = max(1, _CHUNK // max(1, b.numel()))

@@ -33,14 +33,14 @@ class Norm(ABC):
     def __call__(self, op: LinearOperator, /, *, state: Tensor | None = None) -> Bound:
         """The norm of one operator; `state` is the `state` of an earlier bound, for methods that start warm."""
         with _plain_arithmetic():
-            return self._batch([_checked(op)], None if state is None else state[None])[0]
+            return self._batch([checked(op)], None if state is None else state[None])[0]
 
     @final
     def many(self, ops: Sequence[LinearOperator], /) -> list[Bound]:
         """The norms of many operators, batched wherever type, shape and geometry agree."""
         groups: dict[object, list[int]] = {}
         for i, op in enumerate(ops):
-            groups.setdefault(signature(_checked(op)), []).append(i)
+            groups.setdefault(signature(checked(op)), []).append(i)
         found: dict[int, Bound] = {}
         with _plain_arithmetic():
             for members in groups.values():
@@ -144,7 +144,8 @@ def _plain_arithmetic() -> Iterator[None]:
         yield
 
 
-def _checked(op: LinearOperator) -> LinearOperator:
+def checked(op: LinearOperator) -> LinearOperator:
+    """The operator, if it has a norm and its weights multiply within the range of float64."""
     if not isinstance(op, LinearOperator):
         raise UnsupportedError(
             f"A norm takes a linear operator, got {type(op).__name__}; "

@@ -25,7 +25,7 @@ from lipkit.trace.declarations import Promises, declarations
 from lipkit.trace.fold import Folded, fold
 from lipkit.trace.lower import Lowering, without_rule
 from lipkit.trace.network import Network
-from lipkit.trace.rules.recognition import recognized
+from lipkit.trace.rules.recognition import checked, recognized
 from lipkit.trace.signature import arguments, first_samples, result
 from lipkit.trace.source import placed, sources
 
@@ -133,4 +133,5 @@ def _lowered(prepared: Prepared) -> Network:
     builder, refs = placed(prepared.sources)
     lowering = Lowering(prepared.folded, builder, refs)
     lowering.run(prepared.promises, prepared.inside)
-    return recognized(lowering.finish(prepared.target))
+    network = lowering.finish(prepared.target)
+    return checked(network, recognized(network))

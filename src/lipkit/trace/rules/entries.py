@@ -26,7 +26,7 @@ class Combination:
         mine, theirs = dict(self.terms), dict(base.terms)
         if mine.keys() != theirs.keys() or not mine or base.constant:
             return None
-        rates = {mine[row] / theirs[row] for row in mine if theirs[row]}
+        rates = {mine[row] / theirs[row] for row in mine}
         return (rates.pop(), self.constant) if len(rates) == 1 else None
 
     @property
@@ -72,7 +72,8 @@ class Entries:
             shift += factor * part.constant
             for row, inner in part.terms:
                 total[row] = total.get(row, 0.0) + factor * inner
-        return Combination(tuple(sorted(total.items())), shift)
+        # What cancels is no part of the value, and must not be compared with anything.
+        return Combination(tuple(sorted((row, factor) for row, factor in total.items() if factor)), shift)
 
     def carrier(self, k: int) -> tuple[int, Combination, float] | None:
         """(row, its value, factor) with y_k = factor times that value; a sum is a value of its own."""

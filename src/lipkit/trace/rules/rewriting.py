@@ -71,19 +71,27 @@ class Rewriting:
         self._nodes: dict[int, Node] = dict(enumerate(network.nodes, start=1))
         self._rows = {k: dict(row) for k, row in network.rows().items()}
         self._biases = dict(network.biases)
+        # The value that row k had at first, as an operator of a value that there is now.
+        self._moved: dict[int, tuple[int, LinearOperator]] = {}
         self._changed = False
 
     def replace(self, k: int, node: Node, row: Mapping[int, LinearOperator], bias: Tensor | None = None) -> None:
-        """Row k becomes node(sum of op(value) + bias)."""
+        """Row k becomes node(sum of op(value) + bias), the values being those of the network as it was at first."""
         self._nodes[k] = node
-        self._rows[k] = dict(row)
+        self._rows[k] = {}
+        for j, op in row.items():
+            to, moved = self._moved.get(j, (j, None))
+            used = op if moved is None else product(op, moved)
+            self._rows[k][to] = self._rows[k][to] + used if to in self._rows[k] else used
         self._biases.pop(k, None)
         if bias is not None:
             self._biases[k] = bias
         self._changed = True
 
     def redirect(self, k: int, to: int, op: LinearOperator) -> None:
-        """What uses value k uses op(value `to`) from now on; `to` is k or an earlier one."""
+        """What uses value k uses op(value `to`) from now on; `to` is k or an earlier one, as it is from now on."""
+        assert k not in self._moved, "a value is redirected once"
+        self._moved[k] = (to, op)
         for row in self._rows.values():
             if k in row:
                 used = product(row.pop(k), op)

@@ -34,7 +34,9 @@ class Statistic:
         """Whether the lengths are those of these groups, given for every entry of x."""
         if self.members is not None:
             expected = torch.arange(len(self.members))[:, None].expand(self.members.shape)
-            return self.members.numel() == groups.numel() and torch.equal(groups[self.members], expected)
+            # Every entry of x once: a norm over some of them, or of one twice, is another function.
+            once = torch.equal(self.members.flatten().sort().values, torch.arange(groups.numel()))
+            return once and torch.equal(groups[self.members], expected)
         assert self.sums is not None
         generator = torch.Generator().manual_seed(0)
         # Two linear maps that agree on a normal vector are the same, up to what rounding hides.
@@ -74,6 +76,8 @@ def _length(entries: Entries, k: int, x: int) -> Statistic | None:
             return None
         ((row, op),) = entries.network.row(row).items()
         if not isinstance(op, _MOVES) or not (row == 0 or entries.is_identity(row) or entries.same(row, x)):
+            return None
+        if isinstance(op, Index) and bool((op.index < 0).any()):
             return None
         moves.append(op)
     places = torch.arange(math.prod(entries.network.shape_of(row)), dtype=torch.float64)
