@@ -34,7 +34,7 @@ def methods(p: float) -> list[Method]:
     ]
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(SEEDS, st.sampled_from([1.0, 2.0, math.inf]), st.sampled_from([torch.float32, torch.float64]), st.data())
 def test_upper_bounds_dominate_every_activation_pattern(seed: int, p: float, dtype: torch.dtype, data: st.DataObject):
     network = random_network(seed, neurons=7, dtype=dtype)
@@ -45,7 +45,7 @@ def test_upper_bounds_dominate_every_activation_pattern(seed: int, p: float, dty
     assert float(bound.value) >= largest(jacobians(network), p) * BELOW
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(SEEDS, st.sampled_from([1.0, 2.0, math.inf]))
 def test_liplt_is_at_most_dag_is_at_most_product(seed: int, p: float):
     network = random_network(seed, depth=5, neurons=40)
@@ -59,7 +59,7 @@ def test_liplt_is_at_most_dag_is_at_most_product(seed: int, p: float):
         assert float(LipLT(refine=True)(network).value) <= plain * (1 + 1e-10)
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(SEEDS, st.sampled_from([1.0, 2.0, math.inf]))
 def test_affine_networks_are_exact(seed: int, p: float):
     drawn = random_network(seed, depth=5)

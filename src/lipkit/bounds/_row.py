@@ -66,17 +66,24 @@ def fold_row(
     if joint is None or len(terms) == 1:
         return Row(best)
     sizes = _p_sum([term.log_constant for term in terms], p)
-    # ||[A_1 ... A_J]|| is at least every ||A_j||, so this is the least the second form can be.
-    least = sizes + max(_floor(term.norm) for term in terms)
-    if not bool(least.detach() < best.detach()):
+    # The least the second form can be; a norm for less than a hundredth of gain is not worth its time.
+    if not bool(sizes.detach() + _least_norm(terms) < best.detach() - 0.01):
         return Row(best)
     whole = joint(BlockRow(tuple(_flat(term.op) for term in terms)))
     return Row(torch.minimum(best, log_product(whole.log_value.cpu(), sizes, 1.0)), (whole,))
 
 
-def _floor(norm: Bound) -> float:
-    known = norm.lower if norm.lower is not None else norm
-    return float(known.log_value.detach())
+def _least_norm(terms: Sequence[Term]) -> float:
+    """A number that ||[A_1 ... A_J]|| is never below, as a logarithm: sum_j A_j A_j* is at least each term of it.
+
+    A reshape R has R R* = 1, so it adds 1 to the square; that is every skip connection.
+    """
+    isometries = sum(isinstance(term.op, Reshape) for term in terms)
+    known = [term.norm.lower or term.norm for term in terms if not isinstance(term.op, Reshape)]
+    largest = max((float(bound.log_value.detach()) for bound in known), default=-math.inf)
+    if largest > 300 or not isometries:
+        return largest
+    return 0.5 * math.log(math.exp(2 * largest) + isometries)
 
 
 def _flat(op: LinearOperator) -> LinearOperator:
