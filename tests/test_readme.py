@@ -11,7 +11,6 @@ from lipkit.bound import Bound
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "docs/architecture.md")
-GUIDES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "guides").glob("*.md"))
 
 
 def blocks(page: str) -> list[str]:
@@ -26,12 +25,6 @@ def run(code: str) -> dict[str, object]:
 
 def test_each_page_has_its_examples():
     assert [len(blocks(page)) for page in PAGES] == [2, 1]
-    assert all(blocks(page) for page in GUIDES)
-
-
-@pytest.mark.parametrize("page", GUIDES)
-def test_the_examples_of_a_guide_run_one_after_the_other(page: str):
-    run("\n".join(blocks(page)))
 
 
 @pytest.mark.parametrize(("page", "at"), [(page, at) for page in PAGES for at in range(len(blocks(page)))])

@@ -38,8 +38,9 @@ def test_slopes_of_zero_and_one_give_the_published_recursion(seed: int):
         x = 2 * t * np.eye(len(w)) - t**2 * gram
     published = np.sqrt(np.linalg.norm(matrices[-1] @ np.linalg.inv(x) @ matrices[-1].T, 2))
     found = float(ECLipsE()(chain([Dense(torch.from_numpy(m)) for m in matrices], RELU)).value)
-    # The closed form keeps 1e-9 away from a singular matrix, and the proof adds less than that.
-    assert found == pytest.approx(published, rel=1e-7)
+    # The multipliers are not optimal, so moving them by 1e-9 in the proof may gain much more than that (measured over
+    # 1,500 nets: up to 8e-5, and never a loss above 1e-12).
+    assert (1 - 1e-3) * published <= found <= (1 + 1e-8) * published
 
 
 @settings(max_examples=12)

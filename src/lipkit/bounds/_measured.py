@@ -76,12 +76,11 @@ class Affine:
 class MeasuredNetwork:
     """A network in float64 without gradients, its operators measured as far as anybody asks.
 
-    `rows[k]` is z_k in the values of the row itself, `fused[k]` the same with linear regions substituted, which loses
-    no cancellation between their parts; values in `inside` occur in no fused row.
+    `fused[k]` is z_k with linear regions substituted, which loses no cancellation between their parts; the values in
+    `inside`, those of the regions themselves, occur in no fused row.
     """
 
     network: Network
-    rows: Mapping[int, Affine]
     fused: Mapping[int, Affine]
     inside: frozenset[int]
     device: torch.device
@@ -94,19 +93,18 @@ def measured(network: Network) -> MeasuredNetwork:
     users: dict[int, int] = {}
     for _, j in wide.blocks:
         users[j] = users.get(j, 0) + 1
-    rows: dict[int, Affine] = {}
     fused: dict[int, Affine] = {}
     inside: set[int] = set()
     for k, row in wide.rows().items():
         zero = torch.zeros(wide.shape_into(k), dtype=torch.float64, device=device)
         shift = wide.biases[k].expand(zero.shape) if k in wide.biases else zero
-        rows[k] = Affine({j: Measured(op) for j, op in row.items()}, shift, zero)
-        fused[k] = _substituted(rows[k], fused, inside)
+        own = Affine({j: Measured(op) for j, op in row.items()}, shift, zero)
+        fused[k] = _substituted(own, fused, inside)
         node = wide.nodes[k - 1] if k < wide.sink else None
         joins = len(row) > 1 and users.get(k, 0) > 1
         if isinstance(node, Pointwise) and node.is_identity and not joins:
             inside.add(k)
-    return MeasuredNetwork(wide, rows, fused, frozenset(inside), device)
+    return MeasuredNetwork(wide, fused, frozenset(inside), device)
 
 
 def _substituted(row: Affine, fused: Mapping[int, Affine], inside: set[int]) -> Affine:

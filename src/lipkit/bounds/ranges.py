@@ -32,11 +32,14 @@ class Ranges(ABC):
     @final
     def __call__(self, network: Network, region: Region) -> list[Reach]:
         """A set for every row of the network, in order, the last one for its output."""
-        return self.prepare(network)(region)
+        return self.prepare(network, every=True)(region)
 
     @abstractmethod
-    def prepare(self, network: Network) -> Callable[[Region], list[Reach]]:
-        """The same for many regions: what does not depend on the region is computed once."""
+    def prepare(self, network: Network, every: bool = False) -> Callable[[Region], list[Reach]]:
+        """The same for many regions: what does not depend on the region is computed once.
+
+        Values inside a linear region matter to nobody; without `every` they are left unbounded.
+        """
 
 
 @final
@@ -59,9 +62,9 @@ class Intervals(Ranges):
 
     balls: bool = True
 
-    def prepare(self, network: Network) -> Callable[[Region], list[Reach]]:
+    def prepare(self, network: Network, every: bool = False) -> Callable[[Region], list[Reach]]:
         found = measured(network)
-        return lambda region: propagated(found, region, self.balls, lambda _k, reach, _before: reach)
+        return lambda region: propagated(found, region, self.balls, every, lambda _k, reach, _before: reach)
 
     def __str__(self) -> str:
         return "intervals and balls" if self.balls else "intervals"
@@ -72,19 +75,20 @@ def ranges(network: Network, region: Region, method: Ranges | None = None) -> li
     return (Intervals() if method is None else method)(network, region)
 
 
-def propagated(found: MeasuredNetwork, region: Region, balls: bool, refine: Refine) -> list[Reach]:
+def propagated(found: MeasuredNetwork, region: Region, balls: bool, every: bool, refine: Refine) -> list[Reach]:
     """The fold behind every method of ranges: rows in order, each refined before its node is applied."""
     with torch.no_grad():
         ys = [input_reach(region, found.network.source, found.device)]
         zs: list[Reach] = []
         for k, row in found.fused.items():
-            # Nobody reads a value inside a linear region but those who want to know its size.
-            plain = k in found.inside
-            z = _row(row, ys, region, balls and not plain)
-            z = z if plain else refine(k, z, ys)
+            if k in found.inside:
+                # An identity: y is z, and no fused row reads it.
+                z = _row(row, ys, region, balls=False) if every else _anything(row.shift)
+                ys.append(z)
+            else:
+                z = refine(k, _row(row, ys, region, balls), ys)
+                ys += [tightened(found.network.nodes[k - 1].reach(z))] if k < found.network.sink else []
             zs.append(z)
-            if k < found.network.sink:
-                ys.append(tightened(found.network.nodes[k - 1].reach(z)))
         return zs
 
 
@@ -128,6 +132,11 @@ def tightened(reach: Reach) -> Reach:
     low, high = torch.maximum(low, reach.low), torch.minimum(high, reach.high)
     far = torch.maximum(high - reach.center, reach.center - low).clamp(min=0) * (1 + _ULPS)
     return Reach(low, high, reach.center, torch.minimum(reach.radius, norm_up(far.flatten(), 1)))
+
+
+def _anything(like: Tensor) -> Reach:
+    end = torch.full_like(like, math.inf)
+    return Reach(-end, end, torch.zeros_like(like), end.new_tensor(math.inf))
 
 
 def _around(center: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:

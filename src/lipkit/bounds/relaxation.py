@@ -38,23 +38,26 @@ class Relaxation(Ranges):
     Guarantee: contains every value. The coefficients are floating-point numbers, and what substituting them inexactly
     can change is bounded through the ranges of the values they multiply, and added.
     Cost: for each value that can still gain (its activation is not linear on the interval) two sweeps of adjoints; of
-    each node at most `limit` values, the widest first. Reference: Weng et al. 2018 (Fast-Lin), Zhang et al. 2018
-    (CROWN); the grid of lines for arbitrary activations and the rounding terms are ours.
+    each node at most `limit` values, the widest first. With `hidden=False` only the output is treated so, and all
+    values before it are left to intervals: much cheaper, and enough for tiny regions.
+    Reference: Weng et al. 2018 (Fast-Lin), Zhang et al. 2018 (CROWN); the grid of lines for arbitrary activations and
+    the rounding terms are ours.
     """
 
     balls: bool = True
     limit: int = 2**14
+    hidden: bool = True
 
     def __post_init__(self) -> None:
         if self.limit < 1:
             raise ArgumentError(f"Relaxation.limit must be at least 1, got {self.limit}.")
 
-    def prepare(self, network: Network) -> Callable[[Region], list[Reach]]:
+    def prepare(self, network: Network, every: bool = False) -> Callable[[Region], list[Reach]]:
         found = measured(network)
 
         def on(region: Region) -> list[Reach]:
             backward = _Backward(found, region, {}, {}, {})
-            return propagated(found, region, self.balls, lambda k, z, ys: self._refined(backward, k, z, ys))
+            return propagated(found, region, self.balls, every, lambda k, z, ys: self._refined(backward, k, z, ys))
 
         return on
 
@@ -72,7 +75,7 @@ class Relaxation(Ranges):
 
     def _wanted(self, network: Network, k: int, z: Reach) -> Int64[Tensor, " rows"]:
         width = (z.high - z.low).flatten()
-        open_ = width > 0
+        open_ = width > 0 if self.hidden or k == network.sink else torch.zeros_like(width, dtype=torch.bool)
         if k < network.sink:
             node = network.nodes[k - 1]
             if isinstance(node, Pointwise):
@@ -130,14 +133,14 @@ class _Backward:
                 total, error = total + shift, error + lost
             if on_z is None:
                 continue
-            row = self.found.rows[j]
+            row = self.found.fused[j]
             total = total + _dot(on_z, row.shift)
             for i, block in row.blocks.items():
                 term = block.op.adjoint(on_z)
                 on_y[i] = on_y[i] + term if i in on_y else term
             # Roundings of the adjoints, of adding up terms, and of the inner product with the bias.
             slack = row.slack(on_z[0].numel() + 4 * k)
-            error = error + 2 * slack * _dot(on_z.abs(), self._largest_terms(j, ys))
+            error = error + _dot(on_z.abs(), 2 * slack * self._largest_terms(j, ys) + row.error)
         if 0 in on_y:
             total = total + _over(self.region, on_y[0], ys[0])
         counted = total + error * 2
@@ -147,7 +150,7 @@ class _Backward:
     def _largest_terms(self, j: int, ys: list[Reach]) -> Tensor:
         """|b_j| + sum_i |A_ji| |y_i|: what the rounding errors of row j are relative to."""
         if j not in self.terms:
-            row = self.found.rows[j]
+            row = self.found.fused[j]
             images = (block.stages.apply(_size(ys[i])) for i, block in row.blocks.items())
             self.terms[j] = sum(images, row.shift.abs())
         return self.terms[j]

@@ -51,7 +51,7 @@ class Sampling(Method):
         for one in samples:
             x = self._drawn(network, one)
             norms, directions = steepest(network, x, self.metric)
-            top = norms.argsort(descending=True)[:8]
+            top = norms.argsort(descending=True)[:4]
             first, second = along(x[top], directions[top], scale_of(one, x[top]))
             pairs.append(best_pair(network, one, first, second, prove, self.metric))
         return lower_bound(pairs, region, self.metric, self, of)

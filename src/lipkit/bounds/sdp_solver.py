@@ -38,12 +38,12 @@ class Solver(ABC):
 class InteriorPoint(Solver):
     """Newton's method on  rho / mu - log det P(rho, tau)  in the logarithms of rho and tau, for falling mu.
 
-    In the logarithms the barrier is convex too and its path nearly straight while rho is far from the optimum. On the
-    path rho is within n mu of the optimum (n variables); it stops at n mu <= 2 `rtol` rho, which is `rtol` in the
-    constant. The Hessian is dense in the multipliers and has a closed form; P and its inverse use that a feed-forward
-    network couples neighbouring layers only.
+    In the logarithms the path of minima is nearly straight while rho is far from the optimum. On it rho is within n mu
+    of the optimum (n variables); it stops at n mu <= 2 `rtol` rho, which is `rtol` in the constant, or where rounding
+    allows no more progress, or after `steps` steps. The Hessian is dense in the multipliers and has a closed form; P
+    and its inverse use that a feed-forward network couples neighbouring layers only.
 
-    Cost: 30 to 100 steps of about N^3 / 3 + 4 n^2 w operations each, for N multipliers and layers of width w.
+    Cost: 30 to 130 steps of about N^3 / 3 + 4 n^2 w operations each, for N multipliers and layers of width w.
     """
 
     rtol: float = 1e-6
@@ -109,16 +109,18 @@ def _newton(program: Program, point: Tensor, factor: Factor, mu: float) -> _Step
     cost = torch.zeros_like(point)
     cost[0] = point[0] / mu
     slope = cost - gradient * point
-    size = hessian.diagonal() * point**2 + slope
-    if not bool((size > 0).all()):
-        return None
-    # The Hessian in the logarithms, with a diagonal of 1; in place, as it is large.
-    scale = size.rsqrt()
+    # The Hessian in the logarithms, with a diagonal of about 1; in place, as it is large.
+    scale = 1 / (hessian.diagonal().sqrt() * point)
     hessian.mul_(point * scale).mul_((point * scale)[:, None])
-    hessian.diagonal().add_(slope * scale**2 + 1e-13)
+    bend = slope * scale**2
+    hessian.diagonal().add_(bend + 1e-13)
     chol, info = torch.linalg.cholesky_ex(hessian)
     if int(info):
-        return None
+        # Not convex here: without what the logarithms take away it is.
+        hessian.diagonal().sub_(bend.clamp(max=0))
+        chol, info = torch.linalg.cholesky_ex(hessian)
+        if int(info):
+            return None
     solved = torch.cholesky_solve(torch.stack([-slope, cost], 1) * scale[:, None], chol) * scale[:, None]
     center, path = solved.unbind(1)
     square = float(-slope @ center)
