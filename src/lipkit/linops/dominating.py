@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lipkit.linops._base import Adjoint, Compose, LinearOperator, Scaled, Shape, Sum
-from lipkit.linops.absolute import absolute, one_entry_per_row
+from lipkit.linops.absolute import absolute, one_entry_per_row, taps_meet
 from lipkit.linops.block import BlockColumn, BlockDiagonal, BlockRow
 from lipkit.linops.conv import Conv
 from lipkit.linops.function import Function
@@ -42,6 +42,8 @@ def _parts_meet(op: LinearOperator) -> bool:
             return _parts_meet(inner)
         case Sum() | Sweep() | Function():
             return True
+        case Conv():
+            return taps_meet(op)
         case BlockRow(parts) | BlockColumn(parts) | BlockDiagonal(parts):
             return any(map(_parts_meet, parts))
         case _:
