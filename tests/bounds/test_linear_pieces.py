@@ -71,7 +71,7 @@ def test_several_kinks():
 
 
 def test_stopped_early_it_is_an_upper_bound():
-    found = LinearPieces(budget=2)(reference_network(), HALF_BOX)
+    found = LinearPieces(cells=2)(reference_network(), HALF_BOX)
     assert found.kind is Kind.UPPER
     assert float(found.value) > 1.397697
 
@@ -83,7 +83,7 @@ def test_stopped_early_it_is_an_upper_bound():
 def test_misuse_is_explained(region, error: type[Exception]):
     with pytest.raises(error):
         LinearPieces()(reference_network(), region)
-    with pytest.raises(ArgumentError, match="budget"):
-        LinearPieces(budget=0)
+    with pytest.raises(ArgumentError, match="cells"):
+        LinearPieces(cells=0)
     with pytest.raises(UnsupportedError, match="straight pieces"):
         LinearPieces()(network_of(*random_weights(0, 2, 3, 2, 1), TANH), HALF_BOX)

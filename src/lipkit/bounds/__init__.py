@@ -17,6 +17,7 @@ from lipkit.bounds.fast_lip import FastLip as FastLip
 from lipkit.bounds.gradient_ascent import DifferenceQuotient as DifferenceQuotient
 from lipkit.bounds.gradient_ascent import GradientAscent as GradientAscent
 from lipkit.bounds.gradient_ascent import JacobianNorm as JacobianNorm
+from lipkit.bounds.linear_pieces import LinearPieces as LinearPieces
 from lipkit.bounds.liplt import LipLT as LipLT
 from lipkit.bounds.local import Local as Local
 from lipkit.bounds.milp import LipMIP as LipMIP
@@ -24,11 +25,13 @@ from lipkit.bounds.pairwise import Pairwise as Pairwise
 from lipkit.bounds.pairwise import PairwiseDAG as PairwiseDAG
 from lipkit.bounds.pairwise import PairwiseLipLT as PairwiseLipLT
 from lipkit.bounds.ranges import Intervals as Intervals
+from lipkit.bounds.ranges import Ranges as Ranges
 from lipkit.bounds.ranges import ranges as ranges
 from lipkit.bounds.relaxation import Relaxation as Relaxation
 from lipkit.bounds.relaxed import Relaxed as Relaxed
 from lipkit.bounds.relaxed import smooth_relaxation as smooth_relaxation
 from lipkit.bounds.sampling import Sampling as Sampling
+from lipkit.bounds.sampling import profile as profile
 from lipkit.bounds.sdp import LipSDP as LipSDP
 from lipkit.bounds.sdp_program import Multipliers as Multipliers
 from lipkit.bounds.sdp_solver import InteriorPoint as InteriorPoint

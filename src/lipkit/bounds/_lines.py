@@ -33,6 +33,25 @@ def lines(activation: Activation, low: Float64[Tensor, "..."], high: Float64[Ten
     least the opposite one. Straight pieces make both exact: for ReLU this is the triangle, with the lower line 0 or z
     by which half of the interval is longer. Rounded outward. Where an end or a slope is infinite: constants.
     """
+    alpha, beta = (slope.expand(low.shape) for slope in activation.slopes(low, high))
+    sure = (alpha == beta) & torch.isfinite(low) & torch.isfinite(high)
+    below, above = activation.values(low, low)
+    size = _ULPS * (torch.maximum(below.abs(), above.abs()) + alpha.abs() * torch.maximum(low.abs(), high.abs()))
+    straight = (alpha, below - alpha * low - size, alpha, above - alpha * low + size)
+    found = [torch.where(sure, part, 0.0) for part in straight]
+    open_ = ~sure
+    if bool(open_.any()):
+        for part, value in zip(found, _bent(_picked(activation, open_), low[open_], high[open_]), strict=True):
+            part[open_] = value
+    return Lines(*found)
+
+
+def _picked(activation: Activation, where: Tensor) -> Activation:
+    """The activation of the selected entries: tensors that have one parameter for each entry are selected as well."""
+    return activation.map(lambda t: t.expand(where.shape)[where] if t.ndim else t)
+
+
+def _bent(activation: Activation, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     finite = torch.isfinite(low) & torch.isfinite(high)
     least, largest = activation.values(low, high)
     low, high = torch.where(finite, low, 0.0), torch.where(finite, high, 0.0)
@@ -44,14 +63,12 @@ def lines(activation: Activation, low: Float64[Tensor, "..."], high: Float64[Ten
     steepest = torch.maximum(alpha.abs(), beta.abs()).amax(0)
     rise = (below[1:] + above[1:] - below[:-1] - above[:-1]) / 2
     step = grid[1:] - grid[:-1]
-    chords = [_slope(rise.sum(0), high - low), *_slope(rise, step)]
     mid = low / 2 + high / 2
-    best: tuple[Tensor, ...] | None = None
-    for slope in chords:
+    best: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
+    for slope in (_slope(rise.sum(0), high - low), *_slope(rise, step)):
         size = above.abs().maximum(below.abs()).amax(0) + (slope.abs() + steepest) * low.abs().maximum(high.abs())
-        size = _ULPS * size
-        top = _highest(above - slope * grid, alpha - slope, beta - slope, step).amax(0) + size
-        bottom = -_highest(slope * grid - below, slope - beta, slope - alpha, step).amax(0) - size
+        top = _highest(above - slope * grid, alpha - slope, beta - slope, step).amax(0) + _ULPS * size
+        bottom = -_highest(slope * grid - below, slope - beta, slope - alpha, step).amax(0) - _ULPS * size
         if best is None:
             best = (slope, bottom, slope, top)
             continue
@@ -62,7 +79,7 @@ def lines(activation: Activation, low: Float64[Tensor, "..."], high: Float64[Ten
             torch.where(sinks, slope, best[2]), torch.where(sinks, top, best[3]),
         )  # fmt: skip
     assert best is not None
-    return Lines(
+    return (
         torch.where(finite, best[0], 0.0), torch.where(finite, best[1], least),
         torch.where(finite, best[2], 0.0), torch.where(finite, best[3], largest),
     )  # fmt: skip

@@ -70,7 +70,7 @@ class LinearPieces(Method):
     the first complete one that is the best of all open ones has the largest gradient.
 
     Guarantee: never below the constant, in any metric `FastLip` has, rounding counted; EXACT where two points of the
-    winning cell prove the same number to 1e-9, otherwise UPPER with that as `lower`. After `budget` cells the best open
+    winning cell prove the same number to 1e-9, otherwise UPPER with that as `lower`. After `cells` cells the best open
     one is returned: UPPER. Cost: two linear programs a cell; exponential in the number of unstable neurons, of which a
     few tens are affordable. On l2 balls emptiness is proven on the bounding box and the ball apart, so that more cells
     stay than there are. Reference: the problem is that of LipMIP, Jordan and Dimakis 2020; the method is ours.
@@ -78,11 +78,11 @@ class LinearPieces(Method):
 
     metric: Metric = L2
     slopes: Ranges = field(default_factory=Relaxation)
-    budget: int = 2000
+    cells: int = 2000
 
     def __post_init__(self) -> None:
-        if self.budget < 1:
-            raise ArgumentError(f"LinearPieces needs a budget of at least one cell, got {self.budget}.")
+        if self.cells < 1:
+            raise ArgumentError(f"LinearPieces.cells must be at least one, got {self.cells}.")
 
     def _bound(self, network: Network, region: Region) -> Bound:
         if each_sample(region, network.source) is not None:
@@ -108,7 +108,7 @@ class LinearPieces(Method):
         first = _advanced(found, plans, _Partial(dict(slopes_of(found, zs)), values, 0, nothing, (), cell))
         count = itertools.count()
         queue = [(-float(self._upper(found, first)), next(count), first)]
-        for _ in range(self.budget):
+        for _ in range(self.cells):
             bound, _, partial = queue[0]
             if partial.at == found.network.sink:
                 return reach.center.new_tensor(-bound), partial

@@ -8,7 +8,19 @@ import torch
 from torch import Tensor
 
 from lipkit.bound import Metric
-from lipkit.bounds import Auto, Best, Condensed, FastLip, GradientAscent, Local, Method, Sampling
+from lipkit.bounds import (
+    CLEVER,
+    Auto,
+    Best,
+    Condensed,
+    FastLip,
+    GradientAscent,
+    LinearPieces,
+    LipMIP,
+    Local,
+    Method,
+    Sampling,
+)
 from lipkit.bounds.codec import known
 from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
@@ -17,7 +29,7 @@ from lipkit.regions import Ball, Box, Everywhere, Region
 # The method of those who name none.
 DEFAULT = "auto"
 # What knows by itself what to do with a region; everything else is told by `Local`.
-_REGIONAL = (Auto, Condensed, FastLip, GradientAscent, Sampling)
+_REGIONAL = (Auto, CLEVER, Condensed, FastLip, GradientAscent, LinearPieces, LipMIP, Sampling)
 
 
 def methods() -> dict[str, type[Any]]:
