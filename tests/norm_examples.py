@@ -25,6 +25,7 @@ from lipkit.linops import (
     Permute,
     Reshape,
     Scaled,
+    one_entry_per_row,
 )
 from lipkit.norms import (
     SVD,
@@ -101,7 +102,7 @@ def convolution(op: LinearOperator) -> LinearOperator | None:
 
 def applies(method: Norm, op: LinearOperator) -> bool:
     if isinstance(method, Monomial):
-        return isinstance(op, BatchNorm | Diagonal | Index | Permute | Reshape)
+        return one_entry_per_row(op) or one_entry_per_row(op.T)
     if not isinstance(method, CONVOLUTIONAL):
         return True
     found = convolution(op)

@@ -17,6 +17,9 @@ FAMILIES = {
     errors.MetricError: ValueError,
     errors.RegionError: ValueError,
     errors.NotProvenError: ArithmeticError,
+    errors.CaptureError: TypeError,
+    errors.NeedsRegion: errors.RegionError,
+    errors.CertificateError: ValueError,
 }
 
 

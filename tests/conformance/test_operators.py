@@ -18,6 +18,7 @@ from lipkit.linops import (
     frobenius,
     magnitude,
     materialize,
+    one_entry_per_row,
     propagate,
     row_sums,
     signature,
@@ -154,6 +155,8 @@ def test_queries_agree_with_the_matrix(kind: type[LinearOperator], data: st.Data
     same(column_sums(op), matrix.abs().sum(0).reshape(op.in_shape))
     same(frobenius(op).to(torch.float64), torch.linalg.vector_norm(matrix))
     assert (support(op).flatten() | (matrix == 0).all(1)).all()
+    assert not one_entry_per_row(op) or ((matrix != 0).sum(1) <= 1).all()
+    assert not one_entry_per_row(op.T) or ((matrix != 0).sum(0) <= 1).all()
     mask = vector(data, op.in_shape) > 0
     reached = propagate(op, mask)
     assert reached.shape == op.out_shape
