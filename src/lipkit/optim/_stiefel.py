@@ -1,0 +1,51 @@
+"""Matrices with orthonormal columns (or rows, if they are wide): tangent vectors and the checks optimizers share."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lipkit.errors import ArgumentError, ShapeError
+
+# How far from orthonormal a start may be: what float32 rounding or a bfloat16 copy leaves.
+_START = 0.1
+
+
+def tall(matrix: Float[Tensor, "*batch rows cols"]) -> Float[Tensor, "*batch long short"]:
+    """The matrix or its transpose, whichever has at least as many rows as columns; a view."""
+    return matrix if matrix.shape[-2] >= matrix.shape[-1] else matrix.mT
+
+
+def tangent(
+    point: Float[Tensor, "*batch rows cols"], direction: Float[Tensor, "*batch rows cols"]
+) -> Float[Tensor, "*batch rows cols"]:
+    """The nearest tangent vector, G - W sym(W'G), for tall matrices: W'Z + Z'W = 0. Cost: two products."""
+    inner = point.mT @ direction
+    return direction - point @ ((inner + inner.mT) / 2)
+
+
+def as_matrix(parameter: Tensor) -> Float[Tensor, "rows cols"]:
+    """A parameter of two axes, or of a convolution with one tap, as a matrix; a view. Others are refused."""
+    if parameter.ndim < 2 or any(n != 1 for n in parameter.shape[2:]):
+        raise ShapeError(
+            f"Optimizers on orthogonal matrices take matrices (and kernels with one tap), got shape "
+            f"{tuple(parameter.shape)}; give other parameters to an ordinary optimizer."
+        )
+    return parameter.flatten(1)
+
+
+def check_start(parameter: Tensor) -> None:
+    """Refuse a matrix that is far from orthonormal: steps along the manifold would mean nothing there."""
+    matrix = tall(as_matrix(parameter).detach()).to(torch.float64)
+    identity = torch.eye(matrix.shape[1], dtype=matrix.dtype, device=matrix.device)
+    distance = float(torch.linalg.matrix_norm(matrix.mT @ matrix - identity)) / max(1, matrix.shape[1]) ** 0.5
+    if not distance <= _START:
+        raise ArgumentError(
+            f"A parameter of shape {tuple(parameter.shape)} is not orthonormal (||W'W - I||_F/sqrt(n) {distance:.3g}); "
+            "start with torch.nn.init.orthogonal_ or lipkit.nn.project."
+        )
+
+
+def check_rate(name: str, value: float, least: float = 0.0, below: float = float("inf")) -> None:
+    """Refuse a hyper-parameter outside [least, below)."""
+    if not least <= value < below:
+        raise ArgumentError(f"{name} must lie in [{least:g}, {below:g}), got {value}.")

@@ -1,0 +1,173 @@
+"""Optimizers on orthonormal matrices: they stay there, go where the gradient says, and refuse what they cannot do."""
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from lipkit.errors import ArgumentError, ShapeError
+from lipkit.optim import CayleyRetraction, PolarRetraction, QRRetraction, Retraction, RiemannianSGD, StiefelMuon
+from lipkit.optim._stiefel import tangent
+from lipkit.optim.muon import orthogonalised
+
+RETRACTIONS: tuple[Retraction, ...] = (QRRetraction(), CayleyRetraction(), PolarRetraction())
+
+
+def orthonormal(rows: int, cols: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    q = torch.linalg.qr(torch.randn(max(rows, cols), min(rows, cols), dtype=torch.float64, generator=generator))[0]
+    return q if rows >= cols else q.mT.contiguous()
+
+
+def residual(matrix: torch.Tensor) -> float:
+    tall = matrix.detach() if matrix.shape[0] >= matrix.shape[1] else matrix.detach().mT
+    return float(torch.linalg.matrix_norm(tall.mT @ tall - torch.eye(tall.shape[1], dtype=tall.dtype), 2))
+
+
+@given(st.integers(1, 8), st.integers(0, 8), st.integers(0, 1000))
+def test_the_tangent_projection_is_the_orthogonal_one(cols: int, more: int, seed: int) -> None:
+    point = orthonormal(cols + more, cols, seed)
+    torch.manual_seed(seed)
+    direction = torch.randn_like(point)
+    found = tangent(point, direction)
+    inner = point.mT @ found
+    assert torch.allclose(inner + inner.mT, torch.zeros_like(inner), atol=1e-12)
+    # What is left is orthogonal to every tangent vector: W S with S symmetric.
+    assert abs(float(((direction - found) * found).sum())) < 1e-10
+
+
+@pytest.mark.parametrize("retraction", RETRACTIONS, ids=str)
+@pytest.mark.parametrize("shape", [(5, 5), (9, 4), (6, 1)])
+def test_retractions_start_along_their_step(retraction: Retraction, shape: tuple[int, int]) -> None:
+    point = orthonormal(*shape)
+    torch.manual_seed(1)
+    direction = tangent(point, torch.randn_like(point))
+    assert torch.allclose(retraction(point, 0 * direction), point, atol=1e-14)
+    h = 1e-5
+    slope = (retraction(point, h * direction) - retraction(point, -h * direction)) / (2 * h)
+    # Central differences are off by h^2 times a third derivative.
+    assert torch.allclose(slope, direction, atol=1e-8)
+    # Three polar steps leave an error of the sixteenth power of the step, here 0.2; the others none beyond rounding.
+    assert residual(retraction(point, 0.05 * direction)) < (1e-9 if retraction == PolarRetraction() else 1e-13)
+
+
+def test_the_cayley_retraction_is_the_transform_of_the_skew_matrix() -> None:
+    point = orthonormal(7, 3)
+    torch.manual_seed(2)
+    step = tangent(point, torch.randn_like(point))
+    half = torch.eye(7, dtype=torch.float64) - point @ point.mT / 2
+    skew = half @ step @ point.mT - point @ step.mT @ half
+    expected = torch.linalg.solve(torch.eye(7) - skew / 2, (torch.eye(7) + skew / 2) @ point)
+    assert torch.allclose(CayleyRetraction()(point, step), expected, atol=1e-13)
+
+
+OPTIMIZERS = {
+    **{f"SGD, {r}": lambda p, r=r: RiemannianSGD(p, 0.1, 0.9, r) for r in RETRACTIONS},
+    "Muon": lambda p: StiefelMuon(p, lr=0.02),
+    "Muon without Nesterov": lambda p: StiefelMuon(p, lr=0.02, nesterov=False),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("shape", [(8, 8), (10, 4), (4, 10)])
+def test_stays_orthonormal_and_descends(name: str, shape: tuple[int, int]) -> None:
+    target = orthonormal(*shape, seed=3).float()
+    weights = [nn.Parameter(orthonormal(*shape, seed=seed).float()) for seed in (4, 5)]
+    optimizer = OPTIMIZERS[name](weights)
+
+    def loss() -> torch.Tensor:
+        # In the square case the target may be on the other component; the trace still falls.
+        return sum((w - target).square().sum() for w in weights)
+
+    first = float(loss().detach())
+    for _ in range(300):
+        optimizer.zero_grad()
+        loss().backward()
+        optimizer.step()
+    assert float(loss().detach()) < 0.8 * first
+    if isinstance(optimizer, StiefelMuon):
+        # Steps of 0.004 sqrt(n): the square is 1e-4.
+        assert max(map(residual, weights)) < 1e-3
+        optimizer.retract()
+    # float32 leaves n 2^-24 and a little.
+    assert max(map(residual, weights)) < 1e-5
+
+
+def test_a_thousand_steps_do_not_drift() -> None:
+    weight = nn.Parameter(orthonormal(12, 12).float())
+    optimizer = RiemannianSGD([weight], lr=0.05, momentum=0.9)
+    torch.manual_seed(0)
+    for _ in range(1000):
+        weight.grad = torch.randn_like(weight)
+        optimizer.step()
+    assert residual(weight) < 1e-5
+
+
+def test_orthogonalised_directions_have_singular_values_near_one() -> None:
+    torch.manual_seed(0)
+    values = torch.linalg.svdvals(orthogonalised(torch.randn(3, 40, 20), 5))
+    assert float(values.min()) > 0.6
+    assert float(values.max()) < 1.3
+    assert not bool(orthogonalised(torch.zeros(1, 4, 3), 5).any())
+
+
+def test_kernels_with_one_tap_are_matrices() -> None:
+    layer = nn.Conv2d(6, 6, 1, bias=False)
+    nn.init.orthogonal_(layer.weight)
+    optimizer = StiefelMuon(layer.parameters(), lr=0.05)
+    before = layer.weight.detach().clone()
+    layer(torch.randn(2, 6, 4, 4)).square().sum().backward()
+    layer.weight.grad.add_(torch.randn_like(layer.weight))
+    optimizer.step()
+    assert not torch.equal(layer.weight, before)
+    assert residual(layer.weight.flatten(1)) < 0.05
+
+
+def test_equal_shapes_are_moved_as_each_alone() -> None:
+    together = [nn.Parameter(orthonormal(6, 4, seed).float()) for seed in range(3)]
+    alone = [nn.Parameter(w.detach().clone()) for w in together]
+    torch.manual_seed(0)
+    gradients = [torch.randn(6, 4) for _ in together]
+    optimizers = [StiefelMuon(together), *(StiefelMuon([w]) for w in alone)]
+    for _ in range(3):
+        for group in (together, alone):
+            for weight, gradient in zip(group, gradients, strict=True):
+                weight.grad = gradient.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    for a, b in zip(together, alone, strict=True):
+        assert torch.allclose(a, b, atol=1e-6)
+
+
+def test_resumes_from_its_state() -> None:
+    weight = nn.Parameter(orthonormal(5, 5).float())
+    optimizer = StiefelMuon([weight])
+    weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    again = nn.Parameter(weight.detach().clone())
+    other = StiefelMuon([again])
+    # torch shares the tensors of the state it is given.
+    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for w, o in ((weight, optimizer), (again, other)):
+        w.grad = torch.full_like(w, 0.5)
+        o.step()
+    assert torch.equal(weight, again)
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "words"),
+    [
+        (lambda: StiefelMuon([nn.Parameter(torch.zeros(3))]), ShapeError, "matrices"),
+        (lambda: StiefelMuon([nn.Parameter(torch.zeros(3, 2, 3, 3))]), ShapeError, "one tap"),
+        (lambda: RiemannianSGD([nn.Parameter(torch.randn(3, 3))], 0.1), ArgumentError, "orthogonal_"),
+        (lambda: RiemannianSGD([nn.Parameter(torch.eye(3))], -1.0), ArgumentError, "lr"),
+        (lambda: StiefelMuon([nn.Parameter(torch.eye(3))], momentum=1.0), ArgumentError, "momentum"),
+        (lambda: RiemannianSGD([nn.Parameter(torch.full((2, 2), torch.nan))], 0.1), ArgumentError, "orthonormal"),
+    ],
+)
+def test_refuses(build: object, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        build()
