@@ -37,12 +37,12 @@ def _bottleneck(c_in: int, width: int, stride: int) -> Residual:
     return Residual(body, nn.Identity() if (c_in, stride) == (c_out, 1) else _conv(c_in, c_out, 1, stride))
 
 
-def resnet(depths: Sequence[int], bottleneck: bool, classes: int = 1000) -> nn.Sequential:
-    """A residual network for images of 224 x 224 (He et al. 2016)."""
-    layers: list[nn.Module] = [_conv(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
-    channels = 64
+def resnet(depths: Sequence[int], bottleneck: bool, classes: int = 1000, first: int = 64) -> nn.Sequential:
+    """A residual network for images of 224 x 224 (He et al. 2016), `first` channels wide in its first stage."""
+    layers: list[nn.Module] = [_conv(3, first, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    channels = first
     for stage, count in enumerate(depths):
-        width = 64 * 2**stage
+        width = first * 2**stage
         for i in range(count):
             stride = 2 if stage and not i else 1
             layers.append((_bottleneck if bottleneck else _basic)(channels, width, stride))

@@ -1,19 +1,23 @@
 """Semidefinite and pairwise bounds: values against time and depth, and a search for violations.
 
 Claims: on ReLU nets of width 64 (Gaussian weights, spectral norms near 2) LipSDP with one multiplier per neuron is
-solved to 1e-4 and proven, in a time that grows with less than the third power of the depth; published times of a
-general solver (MOSEK) on its own machine stand beside ours. Trained nets are read from `--data`, the folder with
-lipschitz-nets/, and left out without it. `--violations N` compares every method with the largest Jacobian over all
-activation patterns on N random nets (any graph, slopes of any sign) and exits with status 1 if one of them is below.
+solved to 1e-4 and proven, below LipLT and the product by a factor that grows with the depth; published times of a
+general solver (MOSEK) on its own machine stand beside ours. A solve that needs more than `--cap` seconds of processor
+time is stopped and shown as such; cvxpy with Clarabel gets a minute, and nothing deeper once it failed. Trained nets
+are read from `--data`, the folder with lipschitz-nets/, and left out without it. `--violations N` compares every method
+with the largest Jacobian over all activation patterns on N random nets (any graph, slopes of any sign) and exits with
+status 1 if one of them is below.
 
-    python benchmarks/sdp.py [--data DIR] [--depths 2 4 8 16 32] [--rtol 1e-4] [--violations 200] [--seed 0]
+    python benchmarks/sdp.py [--data DIR] [--depths 2 4 8 16 32 64] [--rtol 1e-4] [--cap 300] [--violations 200]
+                             [--seed 0] [--plot sdp.png]
 
-Times are wall clock and processor seconds of this process; other packages (cvxpy with Clarabel) are timed where they
-are installed and need less than a minute.
+Times are processor seconds of one thread, which a busy machine still lengthens; `--threads` for more.
 """
 
 import argparse
 import itertools
+import multiprocessing
+import resource
 import sys
 import time
 from collections.abc import Callable
@@ -43,7 +47,11 @@ PUBLISHED = {2: 0.1, 4: 0.8, 8: 2.8, 16: 12.0, 32: 96.0, 64: 830.0}
 INTERVALS = [(0.0, 1.0), (0.01, 1.0), (-0.13, 1.13), (1.0, 1.0), (-0.5, -0.2), (-1.0, 1.0), (0.97, 1.0)]
 
 
-def timed(call: Callable[[], Bound]) -> tuple[float, float, float]:
+# log of the bound, wall seconds, processor seconds
+Row = tuple[float, float, float]
+
+
+def timed(call: Callable[[], Bound]) -> Row:
     """(log of the bound, wall seconds, processor seconds)."""
     wall, used = time.perf_counter(), time.process_time()
     log = float(call().log_value)
@@ -89,22 +97,94 @@ def on_trained_nets(folder: Path) -> None:
             print(f"  {np.exp(log):10.5f}  {wall:8.3f} s  {used:8.3f} cpu s  {method}")
 
 
-def over_depth(depths: list[int], rtol: float, seed: int) -> None:
-    """Log10 of the bounds and seconds, against the depth."""
-    print(f"\nGaussian ReLU nets of width 64, log10 of bounds; LipSDP to rtol {rtol:g}")
-    print("depth   LipSDP  in 8s  ECLipsE  LipLT  product |   LipSDP s  (cpu s)   in 8s   ECLipsE   MOSEK, published")
+def capped(call: Callable[[], Bound], seconds: float) -> Row | None:
+    """`timed` in a process of its own, which ends after so many seconds of processor time; None if it ended so."""
+    there, here = (context := multiprocessing.get_context("fork")).Pipe(duplex=False)
+
+    def work() -> None:
+        used = int(time.process_time() + seconds) + 1
+        resource.setrlimit(resource.RLIMIT_CPU, (used, used))
+        here.send(timed(call))
+
+    process = context.Process(target=work)
+    process.start()
+    here.close()
+    try:
+        # A process that waits for something uses no processor time: it gets ten times as long by the clock.
+        return there.recv() if there.poll(10 * seconds) else None
+    except EOFError:
+        return None
+    finally:
+        process.kill()
+        process.join()
+
+
+def over_depth(depths: list[int], rtol: float, seed: int, cap: float) -> dict[str, dict[int, Row]]:
+    """Log10 of the bounds and seconds, against the depth, as Markdown; the rows by method."""
+    print(f"\nGaussian ReLU nets of width 64, log10 of bounds; LipSDP to rtol {rtol:g}, processor seconds\n")
     solver = InteriorPoint(rtol=rtol)
+    methods: dict[str, Method] = {
+        "LipSDP": LipSDP(solver=solver),
+        "LipSDP in parts of 8": LipSDP(solver=solver, split=8),
+        "Clarabel": LipSDP(solver=Cvxpy()),
+        "ECLipsE": ECLipsE(),
+        "LipLT": LipLT(),
+        "product": Product(),
+    }
+    found: dict[str, dict[int, Row]] = {name: {} for name in methods}
+    # What is imported late is not timed. Clarabel is not called here: its threads would not survive a fork.
+    for name in methods.keys() - {"Clarabel"}:
+        methods[name](gaussian_mlp(2, 4, seed))
+    print("| depth |" + "".join(f" {name} | s |" for name in methods) + " MOSEK, published s |")
+    print("|---:|" + "---:|---:|" * len(methods) + "---:|")
+    tired: set[str] = set() if find_spec("cvxpy") else {"Clarabel"}
     for depth in depths:
         network = gaussian_mlp(depth, 64, seed)
-        methods = [LipSDP(solver=solver), LipSDP(solver=solver, split=8), ECLipsE(), LipLT(), Product()]
-        rows = [timed(lambda m=method, n=network: m(n)) for method in methods]
-        logs = "  ".join(f"{log / np.log(10):6.3f}" for log, _, _ in rows)
-        known = PUBLISHED.get(depth)
-        print(
-            f"{depth:5d}   {logs} | {rows[0][1]:9.2f}  {rows[0][2]:8.2f} {rows[1][1]:7.2f} {rows[2][1]:9.3f}"
-            f"   {'' if known is None else known}",
-            flush=True,
-        )
+        line = f"| {depth} |"
+        for name, method in methods.items():
+            limit = min(cap, 60.0) if name == "Clarabel" else cap
+            row = None if name in tired else capped(lambda m=method, n=network: m(n), limit)
+            if row is not None:
+                found[name][depth] = row
+                line += f" {row[0] / np.log(10):.4f} | {row[2]:.3g} |"
+            else:
+                line += " | |" if name in tired else f" | > {limit:g} |"
+                tired.add(name)
+        print(line + f" {PUBLISHED.get(depth, '')} |", flush=True)
+    return found
+
+
+def plot(found: dict[str, dict[int, Row]], path: Path) -> None:
+    """Value and time against the depth, one line a method, published times beside."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
+    looks = {"LipSDP": ("0", "o-"), "LipSDP in parts of 8": ("0", "o--"), "Clarabel": ("C3", "D-"),
+             "ECLipsE": ("C1", "^-"), "LipLT": ("C0", "s-"), "product": ("0.6", "v-")}  # fmt: skip
+    for name, (color, style) in looks.items():
+        depths = sorted(found[name])
+        if not depths:
+            continue
+        rows = [found[name][depth] for depth in depths]
+        # A power of ten a layer is divided out, or all methods would be one steep line.
+        left.plot(depths, [np.exp(row[0] / depth) for depth, row in zip(depths, rows, strict=True)], style,
+                  color=color, label=name, markersize=4)  # fmt: skip
+        right.plot(depths, [row[2] for row in rows], style, color=color, label=name, markersize=4)
+    right.plot([*PUBLISHED], [*PUBLISHED.values()], "x:", color="C3", label="MOSEK, published", markersize=5)
+    ticks = sorted(found["product"])
+    for axes in (left, right):
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(ticks, [str(tick) for tick in ticks])
+        axes.set_xlabel("layers, each 64 x 64")
+    left.set(ylabel="bound ** (1 / depth)", title="Value for each layer")
+    right.set(yscale="log", ylabel="seconds, one thread", title="Time")
+    right.legend(frameon=False, fontsize=8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    print(f"wrote {path}")
 
 
 def random_net(rng: np.random.Generator) -> tuple[Network, dict[tuple[int, int], np.ndarray], list[np.ndarray]]:
@@ -183,14 +263,20 @@ def main() -> int:
     """Tables and the search; the exit status says whether a violation was found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=None)
-    parser.add_argument("--depths", type=int, nargs="*", default=[2, 4, 8, 16, 32])
+    parser.add_argument("--depths", type=int, nargs="*", default=[*PUBLISHED])
     parser.add_argument("--rtol", type=float, default=1e-4)
+    parser.add_argument("--cap", type=float, default=300.0)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--plot", type=Path, default=None)
     parser.add_argument("--violations", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    torch.set_num_threads(options.threads)
     if options.data is not None:
         on_trained_nets(options.data / "lipschitz-nets")
-    over_depth(options.depths, options.rtol, options.seed)
+    found = over_depth(options.depths, options.rtol, options.seed, options.cap)
+    if options.plot is not None:
+        plot(found, options.plot)
     violations = never_below(options.violations, options.seed)
     print(f"\n{len(violations)} violations on {options.violations} random nets", *violations, sep="\n")
     return 1 if violations else 0

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -55,24 +56,82 @@ def random_network(
 
 def jacobians(network: Network) -> np.ndarray:
     """The Jacobian for every choice of an extreme slope at every neuron: (patterns, out, in), in numpy."""
-    extremes = [np.array([float(s) for s in node.slopes()]) for node in network.nodes]  # pyright: ignore[reportAttributeAccessIssue]
-    free = [(k, i) for k, (a, b) in enumerate(extremes) if a != b for i in range(network.nodes[k].shape[0])]
-    matrices = {at: _matrix(op) for at, op in network.blocks.items()}
-    found = []
-    for choice in itertools.product((0, 1), repeat=len(free)):
-        slopes = [np.full(node.shape[0], e[1]) for node, e in zip(network.nodes, extremes, strict=True)]
-        for (k, i), bit in zip(free, choice, strict=True):
-            slopes[k][i] = extremes[k][bit]
-        values = [np.eye(network.source[0])]
-        for k in range(1, network.sink + 1):
-            size = network.shape_into(k)[0]
-            z = np.zeros((size, network.source[0]))
-            for j in range(k):
-                if (k, j) in matrices:
-                    z = z + matrices[k, j] @ values[j]
-            values.append(z if k == network.sink else slopes[k - 1][:, None] * z)
-        found.append(values[-1])
-    return np.stack(found)
+    return _through(network, patterns(network))[0][-1]
+
+
+def patterns(network: Network) -> np.ndarray:
+    """Every choice of an extreme slope at every neuron: (patterns, neurons)."""
+    sizes = [node.shape[0] for node in network.nodes]
+    low, high = (np.repeat(ends, sizes) for ends in zip(*extreme_slopes(network), strict=True))
+    free = low != high
+    count = int(free.sum())
+    choices = np.zeros((2**count, len(free)), dtype=bool)
+    choices[:, free] = np.array(list(itertools.product((False, True), repeat=count)), dtype=bool)
+    return np.where(choices, high, low)
+
+
+def jacobians_at(network: Network, points: np.ndarray) -> np.ndarray:
+    """The Jacobian at every point (points, in) of a network with kinks at zero: (points, out, in), in numpy."""
+    extremes, matrices = extreme_slopes(network), {at: matrix_of(op) for at, op in network.blocks.items()}
+    values, slopes = [points], np.zeros((len(points), 0))
+    for k in range(1, network.sink):
+        z = np.zeros((len(points), network.shape_into(k)[0])) + _bias(network, k)
+        for j in range(k):
+            if (k, j) in matrices:
+                z = z + values[j] @ matrices[k, j].T
+        slope = np.where(z > 0, extremes[k - 1][1], extremes[k - 1][0])
+        values.append(slope * z)
+        slopes = np.hstack([slopes, slope])
+    return _through(network, slopes)[0][-1]
+
+
+def affine_pieces(network: Network) -> tuple[Callable[[int], tuple[np.ndarray, np.ndarray]], np.ndarray]:
+    """The Jacobians of all patterns, and a function of the pattern's number: rows and shifts, so that the pattern
+    holds where rows x + shifts >= 0; for kinks at zero."""
+    chosen, extremes = patterns(network), extreme_slopes(network)
+    values, inputs = _through(network, chosen)
+    constants = _through(network, chosen, shifts=True)[1]
+    kinked = [k for k, (a, b) in enumerate(extremes, start=1) if a != b]
+    ends = np.cumsum([0, *(node.shape[0] for node in network.nodes)])
+
+    def form(i: int) -> tuple[np.ndarray, np.ndarray]:
+        signs = [np.where(chosen[i, ends[k - 1] : ends[k]] == extremes[k - 1][1], 1.0, -1.0) for k in kinked]
+        rows = [sign[:, None] * inputs[k][i] for k, sign in zip(kinked, signs, strict=True)]
+        shifts = [sign * constants[k][i, :, 0] for k, sign in zip(kinked, signs, strict=True)]
+        empty = np.zeros((0, network.source[0]))
+        return np.vstack([empty, *rows]), np.concatenate([empty[:, 0], *shifts])
+
+    return form, values[-1]
+
+
+def _through(
+    network: Network, slopes: np.ndarray, shifts: bool = False
+) -> tuple[list[np.ndarray], dict[int, np.ndarray]]:
+    """d y_k / dx, and d z_k / dx, for a batch of slopes (batch, neurons); with `shifts` the values at x = 0 instead."""
+    source = 1 if shifts else network.source[0]
+    start = np.zeros((network.source[0], 1)) if shifts else np.eye(source)
+    parts = np.split(slopes, np.cumsum([node.shape[0] for node in network.nodes])[:-1], axis=1)
+    matrices = {at: matrix_of(op) for at, op in network.blocks.items()}
+    values, inputs = [np.broadcast_to(start, (len(slopes), *start.shape))], dict[int, np.ndarray]()
+    for k in range(1, network.sink + 1):
+        z = np.zeros((len(slopes), network.shape_into(k)[0], source)) + (_bias(network, k)[:, None] if shifts else 0.0)
+        for j in range(k):
+            if (k, j) in matrices:
+                z = z + matrices[k, j] @ values[j]
+        inputs[k] = z
+        values.append(z if k == network.sink else parts[k - 1][:, :, None] * z)
+    return values, inputs
+
+
+def _bias(network: Network, k: int) -> np.ndarray:
+    bias = network.biases.get(k)
+    return np.zeros(network.shape_into(k)) if bias is None else bias.detach().double().numpy()
+
+
+def extreme_slopes(network: Network) -> list[tuple[float, float]]:
+    """The smallest and the largest slope of every node."""
+    ends = [node.slopes() for node in network.nodes]  # pyright: ignore[reportAttributeAccessIssue]
+    return [(float(low), float(high)) for low, high in ends]
 
 
 def largest(matrices: np.ndarray, p: float) -> float:
@@ -81,7 +140,8 @@ def largest(matrices: np.ndarray, p: float) -> float:
     return float(np.linalg.norm(matrices, ord=order, axis=(1, 2)).max())
 
 
-def _matrix(op: LinearOperator) -> np.ndarray:
+def matrix_of(op: LinearOperator) -> np.ndarray:
+    """The matrix of an operator, column by column."""
     units = torch.eye(op.in_size, dtype=torch.float64)
     return op.to(torch.float64).apply(units.reshape(-1, *op.in_shape)).detach().numpy().reshape(op.in_size, -1).T
 

@@ -20,6 +20,7 @@ FAMILIES = {
     errors.CaptureError: TypeError,
     errors.NeedsRegion: errors.RegionError,
     errors.CertificateError: ValueError,
+    errors.FrozenError: RuntimeError,
 }
 
 

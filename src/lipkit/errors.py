@@ -51,3 +51,7 @@ class NeedsRegion(RegionError):
 
 class CertificateError(LipkitError, ValueError):
     """A certificate does not hold for what it is checked against, or its file is not intact."""
+
+
+class FrozenError(LipkitError, RuntimeError):
+    """Parameters were changed while the weights computed from them were held."""

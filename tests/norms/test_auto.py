@@ -35,6 +35,8 @@ def conv(channels: int, n: int, mode: Padding = Padding.ZEROS, kernel: int = 3, 
 
 
 LARGE = conv(64, 16)
+# One window over the whole image: 100 x 50176 entries.
+WINDOW = Conv(gaussian(100, 1024, 7, 7), (7, 7), (1, 1), ((0, 0),) * 2, (1, 1))
 CHOICES: list[tuple[LinearOperator, type[Norm], str]] = [
     (Diagonal(torch.ones(3), (3,)), Monomial, "one entry in each row"),
     (BatchNorm(None, torch.ones(2), 1e-5, (2, 4)), Monomial, "one entry in each row"),
@@ -51,6 +53,9 @@ CHOICES: list[tuple[LinearOperator, type[Norm], str]] = [
     (AvgPool(3, (64, 64), (2, 2), (2, 2), (0, 0), 4), Circulant, "exactly"),
     (conv(8, 56), SmallGrid, "torus of (57, 57)"),
     (LARGE, Lanczos, "small torus (17, 17)"),
+    (WINDOW, Cholesky, "one position, so a matrix with a side of 100"),
+    (Reshape((100, 1, 1), (100,)) @ WINDOW, Cholesky, "one position"),
+    (WINDOW.T, Cholesky, "one position"),
     (LARGE @ LARGE, Lanczos, "without structure"),
     (Function(lambda x, w: x @ w, (5000,), (5000,), (gaussian(1, 1),)), Lanczos, "without structure"),
 ]
@@ -91,6 +96,20 @@ def test_as_close_as_asked(op: LinearOperator, auto: Auto) -> None:
     assert bound.kind.certifies
     # Operators small enough for a dense proof; the reference is off by n 2^-53 at most.
     assert truth * (1 - 900 * 2.0**-53) <= bound.value <= truth * (1 + auto.rtol)
+
+
+def test_a_window_that_is_too_large_a_matrix_is_not_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lipkit.norms.auto.ENTRIES", 100 * 50176 - 1)
+    assert not isinstance(Auto().select(WINDOW).method, Cholesky)
+
+
+def test_a_window_over_the_whole_image_is_its_kernel_as_a_matrix() -> None:
+    op = Reshape((6, 1, 1), (6,)) @ Conv(gaussian(6, 5, 3, 4), (3, 4), (1, 1), ((0, 0),) * 2, (1, 1))
+    units = torch.eye(60, dtype=torch.float64).reshape(60, 5, 3, 4)
+    # The same numbers, added to zeros.
+    assert torch.equal(materialize(op), op.apply(units).mT)
+    padded = Conv(gaussian(6, 5, 3, 3), (2, 2), (2, 2), ((1, 0),) * 2, (1, 1))
+    assert torch.allclose(materialize(padded), padded.apply(torch.eye(20).double().reshape(20, 5, 2, 2)).flatten(1).mT)
 
 
 def test_the_bound_names_the_method_that_made_it() -> None:

@@ -20,6 +20,11 @@ class Method(ABC):
         """The constant of `network` on `region`."""
         return self._bound(network, region)
 
+    @property
+    def reads_region(self) -> bool:
+        """Whether the method itself finds less on a smaller region; any other learns of it through `Local`."""
+        return False
+
     @abstractmethod
     def _bound(self, network: Network, region: Region) -> Bound:
         """The algorithm."""

@@ -47,7 +47,8 @@ class Expansion:
         found = meter.many([network.blocks[at] for at in places], [j == 0 for _, j in places])
         self.direct = dict(zip(places, found, strict=True))
         self.norms: list[Bound] = list(found)
-        pulled = {k: Pulled.of(node.split(meter.p), network.device) for k, node in enumerate(network.nodes, start=1)}
+        splits = {k: node.split(meter.p) for k, node in enumerate(network.nodes, start=1)}
+        pulled = {k: Pulled.of(split, network.device, meter.p) for k, split in splits.items()}
         sizes = {at: float(bound.value.detach()) for at, bound in self.direct.items()}
         self.paths: Paths = (DensePaths if written_out(network, window) else SweepPaths)(network, pulled, sizes)
         self._refine = refine and isinstance(self.paths, DensePaths)

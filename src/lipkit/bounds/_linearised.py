@@ -18,9 +18,11 @@ from lipkit.linops import (
     factors,
     magnitude,
     materialize,
+    one_entry_per_row,
     product,
     sweep,
 )
+from lipkit.linops.dominating import dominating
 from lipkit.trace import Network, chain
 from lipkit.trace.nodes import Identity, Split
 
@@ -33,7 +35,10 @@ _LONG, _DENSE = 6, 2**23
 @final
 @dataclass(frozen=True, eq=False)
 class Pulled:
-    """y = C z + R psi(z) for one node: the split, and the sizes max |c|, max |r| and max |c| / |r| of its diagonals."""
+    """y = C z + R psi(z) for one node: the split, bounds of ||C|| and ||R||, and max |c| / |r| if they are diagonal.
+
+    The bounds hold from l2 to l2 and from l_p to l_p.
+    """
 
     split: Split
     center: float
@@ -41,18 +46,18 @@ class Pulled:
     ratio: float
 
     @classmethod
-    def of(cls, split: Split, device: torch.device) -> "Pulled":
-        """Sizes of a split whose parts are diagonal or multiples of the identity; others are bounded by magnitudes."""
+    def of(cls, split: Split, device: torch.device, p: float) -> "Pulled":
+        """Sizes of a split in l_p: those of diagonals and multiples of the identity are exact up to rounding."""
         center = None if split.center is None else split.center.to(device=device)
         split = Split(center, split.scale.to(device=device))
-        scale = _largest(split.scale)
+        scale = _largest(split.scale, p)
         if split.center is None:
             return cls(split, 0.0, scale, 0.0)
         if isinstance(split.center, Diagonal) and isinstance(split.scale, Diagonal):
             c, r = (op.scale.detach().abs().to(torch.float64) for op in (split.center, split.scale))
             ratio = torch.where(c == 0, 0.0, c / r).max()
-            return cls(split, _largest(split.center), scale, float(ratio) * _INFLATION)
-        return cls(split, _largest(split.center), scale, math.inf)
+            return cls(split, _largest(split.center, p), scale, float(ratio) * _INFLATION)
+        return cls(split, _largest(split.center, p), scale, math.inf)
 
 
 class Paths(ABC):
@@ -199,7 +204,7 @@ def multiplied_out(op: LinearOperator) -> LinearOperator:
     if len(parts) <= _LONG or entries > _DENSE or any(magnitude(part).relative for part in parts):
         return op
     network = chain(parts, Identity())
-    pulled = {k: Pulled.of(node.split(2.0), network.device) for k, node in enumerate(network.nodes, start=1)}
+    pulled = {k: Pulled.of(node.split(2.0), network.device, 2.0) for k, node in enumerate(network.nodes, start=1)}
     sizes = {at: float(magnitude(block).absolute) for at, block in network.blocks.items()}
     found = DensePaths(network, pulled, sizes).operator(network.sink, 0, rest=False)
     assert found is not None, "a chain leads from its input to its output"
@@ -212,10 +217,18 @@ def length(matrix: Tensor) -> float:
     return float(largest * torch.linalg.vector_norm(matrix.detach() / largest)) if bool(largest > 0) else 0.0
 
 
-def _largest(op: LinearOperator) -> float:
-    """A bound of the norm of a diagonal operator or a multiple of the identity; its magnitude otherwise."""
+def _largest(op: LinearOperator, p: float) -> float:
+    """A bound of the norm from l2 to l2 and from l_p to l_p; all of these are one number for a diagonal operator."""
     known = magnitude(op)
-    return float(known.absolute) if known.relative == 0 else math.inf
+    if known.relative == 0 and (p == 2 or (one_entry_per_row(op) and one_entry_per_row(op.T))):
+        return float(known.absolute)
+    # The largest row sum and the largest column sum bound every l_p norm (Riesz-Thorin).
+    with torch.no_grad():
+        bound = dominating(op.to(torch.float64))
+        sums = [
+            side.apply(torch.ones(side.in_shape, dtype=torch.float64, device=op.device)) for side in (bound, bound.T)
+        ]
+    return max(float(total.max()) for total in sums) * _INFLATION
 
 
 def _stage(op: LinearOperator, norm: float) -> float:

@@ -51,6 +51,11 @@ class Auto(Method):
     def __str__(self) -> str:
         return f"the best within {self.budget:g} s"
 
+    @property
+    def reads_region(self) -> bool:
+        """True: the region decides what is found."""
+        return True
+
     def _bound(self, network: Network, region: Region) -> Bound:
         started = time.monotonic()
         everywhere = region == Everywhere()

@@ -30,6 +30,11 @@ class Best(Method):
     def __str__(self) -> str:
         return "best of " + ", ".join(map(str, self.methods))
 
+    @property
+    def reads_region(self) -> bool:
+        """Whether all of the methods do."""
+        return all(method.reads_region for method in self.methods)
+
     def _bound(self, network: Network, region: Region) -> Bound:
         return smallest([method(network, region) for method in self.methods])
 

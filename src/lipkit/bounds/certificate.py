@@ -28,6 +28,11 @@ SCOPE = (
     "For the function of real arithmetic that the model computes in evaluation mode on one sample of the recorded "
     "shapes; rounding errors of the model's own evaluation are not part of it. Computed in float64 and rounded up."
 )
+# Added where samples cannot be tested for mixing: nothing is known of an evaluation on several of them.
+ALONE = (
+    " The model raises for batches of several samples, or was exported for one, so that nothing is said of evaluating "
+    "several together."
+)
 
 
 @final

@@ -58,6 +58,11 @@ class CLEVER(Method):
                 f"CLEVER needs at least two batches of at least one sample, got {self.batches} and {self.samples}."
             )
 
+    @property
+    def reads_region(self) -> bool:
+        """True: the region decides what is found."""
+        return True
+
     def _bound(self, network: Network, region: Region) -> Bound:
         samples = each_sample(region, network.source)
         ends = [end_point(self.maxima(network, one)) for one in ([region] if samples is None else samples)]

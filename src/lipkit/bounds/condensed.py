@@ -66,6 +66,11 @@ class Condensed(Method):
         if not 1e-8 <= self.rtol < 1 or self.limit < 1:
             raise ArgumentError(f"Condensed needs rtol in [1e-8, 1) and limit >= 1, got {self.rtol}, {self.limit}.")
 
+    @property
+    def reads_region(self) -> bool:
+        """True: the region decides what is found."""
+        return True
+
     def _bound(self, network: Network, region: Region) -> Bound:
         samples = each_sample(region, network.source)
         find, found = self.slopes.prepare(network), measured(network)

@@ -14,6 +14,7 @@ from lipkit.bounds.dense_chain import chain_of
 from lipkit.bounds.sdp_gradient import attached, wanted
 from lipkit.bounds.sdp_network import DenseNetwork, Slopes, Whole, device_of, read
 from lipkit.bounds.sdp_program import Multipliers, Program, program_of
+from lipkit.bounds.sdp_size import refuse_large
 from lipkit.bounds.sdp_start import fold_point
 from lipkit.bounds.sdp_verify import prove
 from lipkit.regions import Region
@@ -44,6 +45,8 @@ class ECLipsE(Method):
         return "ECLipsE, closed form"
 
     def _bound(self, network: Network, region: Region) -> Bound:
+        network.require_constants(2.0)
+        refuse_large(network)
         dense, device = read(network), device_of(network)
         if not dense.connected:
             return Bound(torch.full((), -math.inf, dtype=torch.float64, device=device), Kind.UPPER, self, region=region)

@@ -49,6 +49,11 @@ class FastLip(Method):
     slopes: Ranges = field(default_factory=Intervals)
     limit: int = 2**27
 
+    @property
+    def reads_region(self) -> bool:
+        """True: the region decides what is found."""
+        return True
+
     def _bound(self, network: Network, region: Region) -> Bound:
         samples = each_sample(region, network.source)
         find, found = self.slopes.prepare(network), measured(network)

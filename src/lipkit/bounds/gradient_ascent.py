@@ -141,6 +141,11 @@ class GradientAscent(Method):
         if self.steps < 0 or self.starts < 1:
             raise ArgumentError(f"GradientAscent needs steps >= 0 and starts >= 1, got {self.steps} and {self.starts}.")
 
+    @property
+    def reads_region(self) -> bool:
+        """True: the region decides what is found."""
+        return True
+
     def _bound(self, network: Network, region: Region) -> Bound:
         samples, of = regions_of(region, network)
         prove = prover(network, self.metric)

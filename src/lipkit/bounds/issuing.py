@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from lipkit.bound import Bound, Metric, Of, Rule
 from lipkit.bounds._base import Method
 from lipkit.bounds.auto import Auto
-from lipkit.bounds.certificate import Assumption, Certificate, Software
+from lipkit.bounds.certificate import ALONE, SCOPE, Assumption, Certificate, Software
 from lipkit.bounds.dag import DAG, Product
 from lipkit.bounds.liplt import LipLT
 from lipkit.bounds.local import Local, restricted
@@ -74,6 +74,7 @@ def certified(
         assumptions=assumptions(subject.network),
         software=Software.here(),
         seconds=seconds,
+        scope=SCOPE + (ALONE if subject.alone else ""),
     )
 
 

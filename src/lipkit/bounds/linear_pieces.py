@@ -84,6 +84,11 @@ class LinearPieces(Method):
         if self.cells < 1:
             raise ArgumentError(f"LinearPieces.cells must be at least one, got {self.cells}.")
 
+    @property
+    def reads_region(self) -> bool:
+        """True: the region decides what is found."""
+        return True
+
     def _bound(self, network: Network, region: Region) -> Bound:
         if each_sample(region, network.source) is not None:
             raise ShapeError("LinearPieces takes the region of one input at a time; call it for each sample.")

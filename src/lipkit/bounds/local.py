@@ -35,6 +35,11 @@ class Local(Method):
     inner: Method
     slopes: Ranges = field(default_factory=Intervals)
 
+    @property
+    def reads_region(self) -> bool:
+        """True: the region decides what is found."""
+        return True
+
     def _bound(self, network: Network, region: Region) -> Bound:
         samples = each_sample(region, network.source)
         find = self.slopes.prepare(network)

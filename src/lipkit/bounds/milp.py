@@ -56,6 +56,11 @@ class LipMIP(Method):
         if not self.seconds > 0:
             raise ArgumentError(f"LipMIP needs a positive time limit, got {self.seconds}.")
 
+    @property
+    def reads_region(self) -> bool:
+        """True: the region decides what is found."""
+        return True
+
     def _bound(self, network: Network, region: Region) -> Bound:
         if isinstance(region, Ball) and region.p not in (1.0, math.inf):
             raise RegionError(f"LipMIP needs a region with flat sides, got the {region}; use a Box, or LinearPieces.")

@@ -13,7 +13,9 @@ from lipkit.bounds.fingerprint import TensorPrint, network_prints, row_hashes, s
 from lipkit.bounds.region_record import TensorRecord, dtype_of
 from lipkit.errors import CertificateError
 from lipkit.trace import Network
+from lipkit.trace.canonical import evaluating
 from lipkit.trace.capture import capture
+from lipkit.trace.cross_sample import takes_one_sample_only
 from lipkit.trace.signature import first_samples
 
 Model = nn.Module | ExportedProgram
@@ -119,17 +121,21 @@ def call_of(model: Model, example: Example | None) -> Call:
 @final
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """What a bound is about: a model on arguments of given shapes, and the network captured from it."""
+    """What a bound is about: a model on arguments of given shapes, and the network captured from it.
+
+    `alone` says that the model answers for one sample only, so that several could not be tested for mixing.
+    """
 
     model: Model
     inputs: Inputs
     network: Network
+    alone: bool = False
 
     @classmethod
     def of(cls, model: Model, call: Call, wrt: str | tuple[str, ...] | None, output: str | int | None) -> "Subject":
         """Captured from a call with one sample."""
         network = capture(model, *call[0], wrt=wrt, output=output, **call[1])
-        return cls(model, Inputs.of(call, wrt, output), network)
+        return cls(model, Inputs.of(call, wrt, output), network, _alone(model, call))
 
 
 @final
@@ -184,6 +190,13 @@ class ModelRecord:
                         f"The {what} of the model differs from the certified one, first in the tensor {a.name}: "
                         f"{a.dtype} {a.shape} {a.sha256[:12]} against {b.dtype} {b.shape} {b.sha256[:12]}."
                     )
+
+
+def _alone(model: Model, call: Call) -> bool:
+    if isinstance(model, ExportedProgram):
+        return True
+    with evaluating(model):
+        return takes_one_sample_only(model, *call)
 
 
 def _place(network: Network, at: int) -> str:

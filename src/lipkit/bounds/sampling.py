@@ -44,6 +44,11 @@ class Sampling(Method):
         if self.count < 1:
             raise ArgumentError(f"Sampling needs at least one point, got count={self.count}.")
 
+    @property
+    def reads_region(self) -> bool:
+        """True: the region decides what is found."""
+        return True
+
     def _bound(self, network: Network, region: Region) -> Bound:
         samples, of = regions_of(region, network)
         prove = prover(network, self.metric)

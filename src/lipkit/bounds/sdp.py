@@ -14,6 +14,7 @@ from lipkit.bounds.cuts import chunks
 from lipkit.bounds.sdp_gradient import attached, dual, wanted
 from lipkit.bounds.sdp_network import device_of, read
 from lipkit.bounds.sdp_program import Multipliers, program_of
+from lipkit.bounds.sdp_size import refuse_large
 from lipkit.bounds.sdp_solver import InteriorPoint, Solver
 from lipkit.bounds.sdp_start import fold_point
 from lipkit.bounds.sdp_verify import prove
@@ -56,9 +57,13 @@ class LipSDP(Method):
         return f"LipSDP, {self.multipliers.value}, {self.solver}{parts}"
 
     def _bound(self, network: Network, region: Region) -> Bound:
+        network.require_constants(2.0)
+        pieces = [network] if self.split is None else chunks(network, self.split)
+        for piece in pieces:
+            refuse_large(piece)
         if self.split is None:
             return Bound(self._log_value(network), Kind.UPPER, self, region=region)
-        parts = [Bound(self._log_value(part), Kind.UPPER, self) for part in chunks(network, self.split)]
+        parts = [Bound(self._log_value(piece), Kind.UPPER, self) for piece in pieces]
         product = parts[0]
         for part in parts[1:]:
             product = part.compose(product)

@@ -85,6 +85,7 @@ def read(network: Network) -> DenseNetwork:
     network.require_constants(2.0)
     wide = network.detach().to(torch.float64, "cpu")
     within = between(wide.blocks, wide.sink)
+    refuse_large_blocks(wide)
     written = {(k, j): _written_out(op) for (k, j), op in wide.blocks.items() if k in within and j in within}
     # What is exactly zero carries nothing.
     blocks = {at: block for at, block in written.items() if block.error > 0 or bool(block.matrix.any())}
@@ -110,6 +111,19 @@ def between(edges: Iterable[tuple[int, int]], sink: int) -> set[int]:
         if k in before:
             before.add(j)
     return after & before
+
+
+def refuse_large_blocks(network: Network) -> None:
+    """Refuse a network with a block that is not written out, before any other is."""
+    within = between(network.blocks, network.sink)
+    for (k, j), op in network.blocks.items():
+        entries = op.in_size * op.out_size
+        if k in within and j in within and entries > _LIMIT and not isinstance(op, Dense):
+            raise TooLargeError(
+                f"The linear map into {network.origin(k)} would be a matrix of {op.out_size} x {op.in_size} = {entries}"
+                f" entries, the limit of methods that write a network out as matrices is {_LIMIT}; use LipLT() or "
+                "Auto(), which do not."
+            )
 
 
 def _written_out(op: LinearOperator) -> Block:
@@ -139,8 +153,8 @@ def _norm(matrix: Tensor) -> float:
 def _slopes(node: Node) -> Slopes | Whole:
     if math.prod(node.shape) > math.isqrt(_LIMIT):
         raise TooLargeError(
-            f"{node} has {math.prod(node.shape)} entries, the limit of semidefinite bounds is {math.isqrt(_LIMIT)}; "
-            "use the fold `DAG` or `LipLT`."
+            f"{node} has {math.prod(node.shape)} entries, the limit of methods that write a network out as matrices is "
+            f"{math.isqrt(_LIMIT)}; use LipLT() or Auto(), which do not."
         )
     if isinstance(node, Pointwise):
         alpha, beta = (s.expand(node.shape).reshape(-1) for s in node.slopes())

@@ -11,14 +11,11 @@ from torch import Tensor
 
 from lipkit.bounds.sdp_network import DenseNetwork, Slopes, Whole
 from lipkit.bounds.sdp_rows import Rows, image, total, unit_rows
-from lipkit.errors import TooLargeError
 from lipkit.norms._rounding import UNIT, gamma, norm_up, product_error
 
 # A neuron whose slopes vary less than this share of their middle is written as its linear part plus a rest; others by
 # their value itself, which keeps the matrices of a feed-forward network banded.
 _NEARLY_LINEAR = 0.05
-# Variables; a program takes a few arrays of this many squared numbers.
-_LIMIT = 6000
 
 
 class Multipliers(enum.Enum):
@@ -155,11 +152,6 @@ def program_of(network: DenseNetwork, multipliers: Multipliers) -> Program:
         into = _row(network, k, values, plain)
         active = _active(node, into)
         count = len(active)
-        if size + count > _LIMIT:
-            raise TooLargeError(
-                f"The program has {size + count} variables or more, the limit is {_LIMIT}; use LipSDP(split=...) to "
-                "bound the network in parts, or LipLT."
-            )
         own = slice(size, size + count)
         if isinstance(node, Whole):
             values[k] = _value_of_whole(node, into, own)

@@ -8,19 +8,7 @@ import torch
 from torch import Tensor
 
 from lipkit.bound import Metric
-from lipkit.bounds import (
-    CLEVER,
-    Auto,
-    Best,
-    Condensed,
-    FastLip,
-    GradientAscent,
-    LinearPieces,
-    LipMIP,
-    Local,
-    Method,
-    Sampling,
-)
+from lipkit.bounds import Best, GradientAscent, Local, Method, Sampling
 from lipkit.bounds.codec import known
 from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
@@ -28,8 +16,6 @@ from lipkit.regions import Ball, Box, Everywhere, Region
 
 # The method of those who name none.
 DEFAULT = "auto"
-# What knows by itself what to do with a region; everything else is told by `Local`.
-_REGIONAL = (Auto, CLEVER, Condensed, FastLip, GradientAscent, LinearPieces, LipMIP, Sampling)
 
 
 def methods() -> dict[str, type[Any]]:
@@ -76,7 +62,7 @@ def _one(name: str, metric: Metric, region: Region, budget: float | None) -> Met
             raise ArgumentError(f"The method {name} has no budget of time; {', '.join(able) or 'no method'} has.")
         given["budget"] = budget
     made = cls(**given)
-    return made if isinstance(made, _REGIONAL) or region == Everywhere() else Local(made)
+    return made if made.reads_region or region == Everywhere() else Local(made)
 
 
 def _needed(f: Field[Any]) -> bool:

@@ -32,6 +32,7 @@ from lipkit.linops.index import select as select
 from lipkit.linops.magnitude import Magnitude as Magnitude
 from lipkit.linops.magnitude import magnitude as magnitude
 from lipkit.linops.materialize import materialize as materialize
+from lipkit.linops.of import HasOperator as HasOperator
 from lipkit.linops.of import of as of
 from lipkit.linops.padding import Padding as Padding
 from lipkit.linops.pool import AvgPool as AvgPool

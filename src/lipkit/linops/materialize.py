@@ -7,15 +7,22 @@ from jaxtyping import Inexact
 from torch import Tensor
 
 from lipkit.errors import TooLargeError
-from lipkit.linops._base import Adjoint, LinearOperator
+from lipkit.linops._base import Adjoint, Compose, LinearOperator, Scaled
+from lipkit.linops.conv import Conv
+from lipkit.linops.conv_transpose import ConvTranspose
 from lipkit.linops.dense import Dense
+from lipkit.linops.index import Reshape
 from lipkit.linops.stated import Stated
 
 # Columns are computed together while inputs and outputs of one application stay below this many entries.
 _CHUNK_ENTRIES = 2**24
 
 
-def materialize(op: LinearOperator, limit: int = 2**27) -> Inexact[Tensor, "out in"]:
+# Entries of a matrix that is formed without being asked for: 1 GiB in float64.
+ENTRIES = 2**27
+
+
+def materialize(op: LinearOperator, limit: int = ENTRIES) -> Inexact[Tensor, "out in"]:
     """The matrix of the operator between flattened tensors, in its dtype, differentiable in its tensors.
 
     Cost: the operator (or its adjoint, whichever side is smaller) applied to the identity, and out * in entries, of
@@ -32,6 +39,10 @@ def materialize(op: LinearOperator, limit: int = 2**27) -> Inexact[Tensor, "out 
 
 @singledispatch
 def _materialize(op: LinearOperator) -> Inexact[Tensor, "out in"]:
+    return _by_images(op)
+
+
+def _by_images(op: LinearOperator) -> Inexact[Tensor, "out in"]:
     if op.in_size <= op.out_size:
         return _images(op).mT
     return _images(op.T).conj()
@@ -50,6 +61,35 @@ def _adjoint(op: Adjoint) -> Inexact[Tensor, "out in"]:
 @_materialize.register(Stated)
 def _stated(op: Stated) -> Inexact[Tensor, "out in"]:
     return _materialize(op.inner)
+
+
+@_materialize.register(Compose)
+def _compose(op: Compose) -> Inexact[Tensor, "out in"]:
+    # Flattened tensors do not see a reshape.
+    if isinstance(op.outer, Reshape):
+        return _materialize(op.inner)
+    return _materialize(op.outer) if isinstance(op.inner, Reshape) else _by_images(op)
+
+
+@_materialize.register(Conv)
+def _conv(op: Conv) -> Inexact[Tensor, "out in"]:
+    if one_position(op) and op.kernel == op.spatial and op.groups == 1:
+        # One window that covers the image once (so there is no padding): the kernel is the matrix.
+        return op.weight.flatten(1)
+    return _by_images(op)
+
+
+def one_position(op: LinearOperator) -> bool:
+    """Whether a convolution has one position on one side, and is a matrix like any other: no structure is left."""
+    match op:
+        case Conv():
+            return all(n == 1 for n in op.out_shape[1:])
+        case ConvTranspose():
+            return all(n == 1 for n in op.in_shape[1:])
+        case Adjoint(inner) | Scaled(_, inner) | Stated(inner) | Compose(Reshape(), inner) | Compose(inner, Reshape()):
+            return one_position(inner)
+        case _:
+            return False
 
 
 def _images(op: LinearOperator) -> Inexact[Tensor, "in out"]:

@@ -2,6 +2,7 @@
 
 import math
 from functools import singledispatch
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,15 @@ from lipkit.linops.index import Index, Permute, Reshape, flat_positions, pad
 from lipkit.linops.padding import Padding, Sides
 
 
+@runtime_checkable
+class HasOperator(Protocol):
+    """A module that is affine and knows its operator."""
+
+    def linear_operator(self, in_shape: Shape) -> LinearOperator:
+        """x -> module(x) - module(0) for one input of `in_shape`, without batch axis."""
+        ...
+
+
 def of(module: nn.Module, in_shape: Shape) -> LinearOperator:
     """x -> module(x) - module(0) for an affine torch module and one input of `in_shape`, without batch axis.
 
@@ -34,6 +44,8 @@ def of(module: nn.Module, in_shape: Shape) -> LinearOperator:
             f"{_name(module)} has forward hooks, which may change what it computes; remove them "
             f"(torch.nn.utils.parametrizations does without), or wrap the computation in Function."
         )
+    if isinstance(module, HasOperator):
+        return module.linear_operator(tuple(in_shape))
     known = next(base for base in type(module).__mro__ if base in _of.registry)
     # The registry answers for every object; a type it does not know is refused there, in its own words.
     for method in ("forward", "_conv_forward") if known is not object else ():

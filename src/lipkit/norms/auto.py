@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from lipkit.bound import Bound
 from lipkit.errors import ArgumentError, ShapeError, UnsupportedError
 from lipkit.linops import Dense, LinearOperator, Shape, Symbol, of, one_entry_per_row, symbol
+from lipkit.linops.materialize import ENTRIES, one_position
 from lipkit.norms._base import Norm, refuse_state
 from lipkit.norms.cholesky import Cholesky
 from lipkit.norms.circulant import Circulant
@@ -61,13 +62,15 @@ class Auto(Norm):
         side = min(op.in_size, op.out_size)
         if one_entry_per_row(op) or one_entry_per_row(op.T):
             return Selection(Monomial(), "one entry in each row or each column: they are orthogonal")
+        if one_position(op) and _WRITTEN_OUT < op.in_size * op.out_size <= ENTRIES:
+            return Selection(self._matrix(), f"a convolution with one position, so a matrix with a side of {side}")
         found = _symbol_of(op)
         if found is not None and found.exact:
             return self._exact_symbol(found)
         if side <= _TINY and op.in_size * op.out_size <= _WRITTEN_OUT:
             return Selection(SVD(), f"{side} singular values: a full decomposition is cheapest")
         if isinstance(op, Dense) or op.in_size * op.out_size <= _WRITTEN_OUT:
-            return Selection(Cholesky(rtol=min(self.rtol, 1e-6)), f"a matrix with a side of {side}")
+            return Selection(self._matrix(), f"a matrix with a side of {side}")
         if found is not None and (self.failure == 0 or min(found.torus) >= _WIDE):
             method = SmallGrid(rtol=self.rtol / 2, inner=Cholesky(rtol=self.rtol / 4, steps=40))
             return Selection(method, f"a convolution on a torus of {found.torus}, close to its symbol's supremum")
@@ -81,6 +84,9 @@ class Auto(Norm):
             f"a convolution on the small torus {found.torus}" if found is not None else "an operator without structure"
         )
         return Selection(method, f"{why}, too large to write out: randomised, with failure {self.failure:g}")
+
+    def _matrix(self) -> Norm:
+        return Cholesky(rtol=min(self.rtol, 1e-6))
 
     def _exact_symbol(self, found: Symbol) -> Selection:
         block = min(found.kernel.shape[1:3])

@@ -54,8 +54,9 @@ def capture(
     back into one node.
 
     Guarantee: the network is the function of real arithmetic that the model computes on one sample of these shapes;
-    what cannot be proven is refused with a `CaptureError` that lists every obstacle. An exported program (`.pt2`) may
-    stand for the model; without arguments its own example is used, and samples are not tested for mixing.
+    what cannot be proven is refused with a `CaptureError` that lists every obstacle. Samples of a batch are tested for
+    independence; of a model that raises for every batch but one, and of an exported program (`.pt2`), which may stand
+    for the model and has an example of its own, nothing is said about several samples, and a certificate notes it.
     Cost: one export, about as much as a few evaluations of the model.
     """
     if isinstance(model, ExportedProgram):

@@ -1,6 +1,6 @@
 """Whether a model treats the samples of a batch independently."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -10,63 +10,128 @@ from torch.utils import _pytree as pytree
 from lipkit.errors import CaptureError
 from lipkit.linops import Shape
 
+# Batches that a model is tried with; some insist on an even split into groups.
+_BATCHES = (2, 4)
+Repeat = Callable[[Tensor], bool]
+
 
 def refuse_mixing(
     model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], position: int, shape: Shape
 ) -> None:
     """Refuse a model whose answer for one sample depends on another one, as with batch statistics.
 
-    The network of one sample would be blind to it. Tested by running the model on two samples, twice, the second one
-    replaced: the first answer must not change. `args` hold one sample; the answer is the tensor number `position` of
-    the model's results, of this `shape` for one sample. A model that accepts one sample only cannot mix any.
+    The network of one sample would be blind to it. Tested by running the model on several samples, twice, all but the
+    first replaced: the first answer must not change. `args` hold one sample; the answer is the tensor number `position`
+    of the model's results, of this `shape` for one sample. A model that takes several samples but none of the
+    replacements is refused, for nothing is known of it. One that raises for every batch of several samples has no
+    answers that could be mixed; see `takes_one_sample_only`.
     """
     with torch.no_grad():
-        try:
-            before, after = (_tensors(_run(model, args, kwargs, change)) for change in (Tensor.clone, _other))
-        except (RuntimeError, ValueError, IndexError, AssertionError):
+        way = _batch(model, args, kwargs)
+        if way is None:
             return
-    first, second = (_first(found[position], shape) for found in (before, after))
-    size = float(first.nan_to_num().abs().max()) if first.numel() else 0.0
-    # The same kernels on the same shapes: nothing but a few roundings on a parallel machine may differ.
-    if not torch.allclose(first, second, rtol=0, atol=64 * torch.finfo(first.dtype).eps * size, equal_nan=True):
+        repeat, count, before = way
+        changed = list(_changed(model, args, kwargs, repeat, count))
+    if not changed:
         raise CaptureError(
-            "The output for one sample changes with another sample of the batch (batch statistics, a contrastive "
-            "head, a mean over axis 0), so it has no constant of its own; use running statistics, or capture the part "
-            "of the model before the samples meet."
+            f"The model takes a batch of {count} samples, but none with other entries than the example's, so whether "
+            "one sample changes the answer for another cannot be tested; give an example whose entries may be moved, "
+            "exchanged or halved, or capture the part of the model behind the check that refuses them."
         )
+    first = _first(_tensors(before)[position], shape, count)
+    size = float(first.nan_to_num().abs().max()) if first.numel() else 0.0
+    for after in changed:
+        second = _first(_tensors(after)[position], shape, count)
+        # The same kernels on the same shapes: nothing but a few roundings on a parallel machine may differ.
+        if not torch.allclose(first, second, rtol=0, atol=64 * torch.finfo(first.dtype).eps * size, equal_nan=True):
+            raise CaptureError(
+                "The output for one sample changes with another sample of the batch (batch statistics, a contrastive "
+                "head, a mean over axis 0), so it has no constant of its own; use running statistics, or capture the "
+                "part of the model before the samples meet."
+            )
 
 
-def _run(model: nn.Module, args: Any, kwargs: Any, change: Any) -> Any:
-    """The model on two samples, the given one and a changed copy; on copies, for a model may work in place."""
+def takes_one_sample_only(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the model raises for every batch of several samples that is tried: copies of the one in `args`."""
+    with torch.no_grad():
+        return _batch(model, args, kwargs) is None
 
-    def two(leaf: object) -> object:
-        if isinstance(leaf, Tensor) and leaf.ndim and leaf.shape[0] == 1:
-            return torch.cat([leaf, change(leaf)])
+
+def _batch(model: nn.Module, args: Any, kwargs: Any) -> tuple[Repeat, int, object] | None:
+    """How arguments of one sample become a batch that the model takes, how large it is, and the answer for copies."""
+    # An axis of 1 in front may be one of samples or not: of all tensors, or of the floating-point ones alone.
+    for repeat in (_leading, lambda leaf: _leading(leaf) and leaf.is_floating_point()):
+        if not any(map(repeat, _tensors((args, dict(kwargs))))):
+            continue
+        for count in _BATCHES:
+            try:
+                return repeat, count, _run(model, args, kwargs, repeat, count, torch.clone)
+            except Exception:  # noqa: BLE001 - whatever a model raises, it does not take this batch
+                continue
+    return None
+
+
+def _changed(model: nn.Module, args: Any, kwargs: Any, repeat: Repeat, count: int) -> Iterator[object]:
+    """The answers to batches whose further samples are not the first one; a model may refuse some of them."""
+    for change in (_moved, _exchanged, _halved):
+        if not any(repeat(leaf) and not torch.equal(change(leaf), leaf) for leaf in _tensors((args, dict(kwargs)))):
+            continue
+        try:
+            yield _run(model, args, kwargs, repeat, count, change)
+        except Exception:  # noqa: BLE001 - an entry out of the range that the model checks
+            continue
+
+
+def _leading(leaf: Tensor) -> bool:
+    return bool(leaf.ndim) and leaf.shape[0] == 1
+
+
+def _run(
+    model: nn.Module, args: Any, kwargs: Any, repeat: Repeat, count: int, change: Callable[[Tensor], Tensor]
+) -> object:
+    """The model on the given sample and changed copies of it; on copies, for a model may work in place."""
+
+    def several(leaf: object) -> object:
+        if isinstance(leaf, Tensor) and repeat(leaf):
+            return torch.cat([leaf, *[change(leaf)] * (count - 1)])
         return leaf.clone() if isinstance(leaf, Tensor) else leaf
 
-    args, kwargs = pytree.tree_map(two, (args, dict(kwargs)))
+    args, kwargs = pytree.tree_map(several, (args, dict(kwargs)))
     return model(*args, **kwargs)
 
 
-def _other(x: Tensor) -> Tensor:
+def _moved(x: Tensor) -> Tensor:
     """Another sample of the same sort: floats moved, integers in another order, so that they stay in range."""
     if x.is_floating_point():
         noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(x)
         return x + noise * (1 + x.abs())
-    return x.flip(-1) if x.ndim > 1 else x
+    return _exchanged(x)
+
+
+def _exchanged(x: Tensor) -> Tensor:
+    """The same entries in another order: none leaves the range of the others."""
+    return x.flatten().flip(0).reshape(x.shape)
+
+
+def _halved(x: Tensor) -> Tensor:
+    """A constant sample has no other order; halves stay between 0 and it, and instead of 0 there is 1/2, or 1."""
+    if x.dtype == torch.bool:
+        return ~x
+    whole = not (x.is_floating_point() or x.is_complex())
+    return torch.where(x == 0, 1, x // 2) if whole else torch.where(x == 0, 0.5, x / 2)
 
 
 def _tensors(value: object) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
-def _first(pair: Tensor, one: Shape) -> Tensor:
-    """The part of a result for two samples that belongs to the first; all of it if it has no axis of samples."""
-    if pair.ndim == len(one):
-        for axis, (both, single) in enumerate(zip(pair.shape, one, strict=True)):
-            if both == 2 * single and both:
-                return pair.narrow(axis, 0, single)
-    elif pair.ndim and pair.shape[0] == 2:
+def _first(batch: Tensor, one: Shape, count: int) -> Tensor:
+    """The part of a result for several samples that belongs to the first; all of it if it has no axis of samples."""
+    if batch.ndim == len(one):
+        for axis, (every, single) in enumerate(zip(batch.shape, one, strict=True)):
+            if every == count * single and every:
+                return batch.narrow(axis, 0, single)
+    elif batch.ndim and batch.shape[0] == count:
         # A squeeze took the batch axis of the single sample.
-        return pair[0]
-    return pair
+        return batch[0]
+    return batch

@@ -10,6 +10,7 @@ from torch.fx.node import map_arg
 
 from lipkit.bound import Of
 from lipkit.errors import CaptureError
+from lipkit.linops import HasOperator
 from lipkit.regions import Everywhere
 from lipkit.trace.canonical import calls
 from lipkit.trace.fold import Folded
@@ -48,14 +49,15 @@ def declarations(
     """For the last node of every declaring call: the declared node and where its input is; and all nodes inside.
 
     A call counts if its nodes have one input that depends on the network's and one result; of nested ones the
-    outermost counts. A call of any other form is lowered operation by operation, which is sound without its promise.
+    outermost counts. A call of any other form is lowered operation by operation, which is sound without its promise;
+    so is an affine module, whose operator says more than a constant: it can be joined with its neighbours.
     """
     if model is None:
         return {}, frozenset()
     modules = {
         path: module
         for path, module in model.named_modules(remove_duplicate=False)
-        if isinstance(module, DeclaresLipschitz)
+        if isinstance(module, DeclaresLipschitz) and not isinstance(module, HasOperator | nn.Linear)
     }
     if not modules:
         return {}, frozenset()

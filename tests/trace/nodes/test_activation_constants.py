@@ -175,6 +175,20 @@ def test_smoothed_relu_is_softplus(mu: float):
     assert over.item() == pytest.approx(1 / (4 * mu), rel=1e-12)
 
 
+def test_a_smoothed_prelu_has_its_slopes_for_each_channel():
+    weight = torch.tensor([0.25, -1.0, 1.5])
+    smooth = prelu(weight[:, None]).smoothed(0.1)
+    z = torch.linspace(-3, 3, 7, dtype=torch.float64).expand(3, 7)
+    softplus = 0.1 * torch.nn.functional.softplus(z / 0.1)
+    expected = weight[:, None] * z + (1 - weight[:, None]) * softplus
+    assert torch.allclose(smooth(z), expected.double(), rtol=0, atol=1e-12)
+    alpha, beta = smooth.slopes(torch.full((3, 1), -9.0).double(), torch.full((3, 1), 9.0).double())
+    # Sigmoids at +-90 are 0 and 1 to the last digit.
+    assert torch.allclose(alpha[:, 0], torch.tensor([0.25, -1.0, 1.0]).double(), rtol=0, atol=1e-12)
+    assert torch.allclose(beta[:, 0], torch.tensor([1.0, 1.0, 1.5]).double(), rtol=0, atol=1e-12)
+    assert not smooth.kinks
+
+
 def test_smoothed_absolute_value_is_a_hypotenuse():
     z = torch.linspace(-5, 5, 401, dtype=torch.float64)
     smooth = ABS.smoothed(0.25)

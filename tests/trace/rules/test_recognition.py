@@ -163,7 +163,13 @@ def test_other_divisions_are_left_alone(formula: Callable[[Tensor], Tensor]):
     assert torch.equal(after(x), before(x))
 
 
-def test_max_and_min_of_one_pair_become_one_node():
+def swapped(x: Tensor) -> Tensor:
+    a, b = x.chunk(2, 1)
+    return torch.cat([torch.maximum(a, b), torch.minimum(b, a)], 1)
+
+
+@pytest.mark.parametrize("max_min", [max_min, swapped])
+def test_max_and_min_of_one_pair_become_one_node(max_min: Callable[[Tensor], Tensor]):
     after = network_of(max_min)
     assert len(names(after)) == 1
     assert merge_max_min(after) is after

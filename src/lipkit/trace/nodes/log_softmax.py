@@ -69,7 +69,7 @@ class LogSoftmax(Node):
     def reach(self, reach: Reach) -> Reach:
         reach = combined(reach)
         low, high = log_probabilities(reach.low, reach.high)
-        center = self(reach.center)
+        center = self(reach.center[None])[0]
         constant = self.within(reach).log_constant(2.0).exp()
         error = 2.0**-50 * (self.size[-1] + 8) * torch.linalg.vector_norm(center.abs() + reach.center.abs() + 1)
         return settled(low, high, center, constant * reach.radius + error)
@@ -118,7 +118,7 @@ class LogSumExp(Node):
     def reach(self, reach: Reach) -> Reach:
         count = self.size[-1] + 8
         reach = combined(reach)
-        low, high, center = (self(x) for x in (reach.low, reach.high, reach.center))
+        low, high, center = (self(x[None])[0] for x in (reach.low, reach.high, reach.center))
         error = 2.0**-50 * count * (1 + center.abs())
         low = torch.where(torch.isfinite(low), low - 2.0**-50 * count * (1 + low.abs()), low)
         high = torch.where(torch.isfinite(high), high + 2.0**-50 * count * (1 + high.abs()), high)

@@ -9,7 +9,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from lipkit._logarithm import exp_of
-from lipkit.linops import Function, LinearOperator, Reshape, Shape
+from lipkit.linops import BlockRow, Conv, LinearOperator, Permute, Reshape, Shape, product
 from lipkit.trace.nodes._base import Node, Split
 from lipkit.trace.nodes._outward import Domain, above, combined, domain_of, log_above, settled
 from lipkit.trace.nodes._spectral import spectral_above, spectral_within
@@ -101,11 +101,14 @@ class MatrixProduct(Node):
         return settled(low, high, center, constant * reach.radius + error)
 
     def _linear(self, middle: Tensor) -> LinearOperator:
-        def at(z: Tensor, point: Tensor) -> Tensor:
-            (a, b), (a0, b0) = self.factors(z), self.factors(point.to(z)[None])
-            return a @ b0 + a0 @ b
-
-        return Function(at, self.shape, self.target, (middle,))
+        """z -> A B0 + A0 B as convolutions with one tap, along the rows of A and the columns of B."""
+        a0, b0 = (factor[0] for factor in self.factors(middle[None]))
+        of_a = _on_channels(b0.mT, self.rows)
+        turned = tuple(
+            Permute((self.groups, n, m), (0, 2, 1)) for n, m in ((self.cols, self.rows), (self.rows, self.inner))
+        )
+        left = product(turned[0], product(of_a, turned[1]))
+        return BlockRow((left, _on_channels(a0, self.cols)))
 
     def _norm(self, z: Tensor, p: float) -> Tensor:
         """An upper bound of the Jacobian's norm at the point z, the largest of all groups."""
@@ -123,3 +126,11 @@ class MatrixProduct(Node):
 
     def __str__(self) -> str:
         return "matrix product"
+
+
+def _on_channels(matrices: Float64[Tensor, "groups out inner"], places: int) -> LinearOperator:
+    """X_g -> W_g X_g for X_g of (inner, places): nothing is written out for each place."""
+    groups, out, inner = matrices.shape
+    conv = Conv(matrices.reshape(groups * out, inner, 1), (places,), (1,), ((0, 0),), (1,), groups)
+    before = Reshape((groups, inner, places), conv.in_shape)
+    return product(Reshape(conv.out_shape, (groups, out, places)), product(conv, before))

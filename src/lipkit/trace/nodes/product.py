@@ -9,7 +9,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from lipkit._logarithm import exp_of
-from lipkit.linops import Diagonal, Function, LinearOperator, Shape
+from lipkit.linops import BlockRow, Diagonal, Index, LinearOperator, Reshape, Shape, product
 from lipkit.trace.nodes._base import Node, Split
 from lipkit.trace.nodes._outward import Domain, above, combined, domain_of, log_above, settled
 from lipkit.trace.reach import Reach
@@ -93,11 +93,10 @@ class Product(Node):
         return settled(low, high, center, constant * reach.radius + error)
 
     def _linear(self, middle: Tensor) -> LinearOperator:
-        def at(z: Tensor, point: Tensor) -> Tensor:
-            (a, b), (a0, b0) = self.factors(z), self.factors(point.to(z)[None])
-            return b0 * a + a0 * b
-
-        return Function(at, self.shape, self.target, (middle,))
+        """z -> b0 a + a0 b as diagonals behind copies, so that its size is known without forming it."""
+        a0, b0 = (factor[0] for factor in self.factors(middle[None]))
+        sides = ((self.left, b0), (self.right, a0))
+        return BlockRow(tuple(product(Diagonal(by, self.target), _copies(shape, self.target)) for shape, by in sides))
 
     def _norms(self, sizes: Tensor, p: float) -> Tensor:
         """The norm of each group's Jacobian at factors of these absolute values; axes within a group become 1."""
@@ -121,6 +120,14 @@ class Product(Node):
 
     def __str__(self) -> str:
         return "product"
+
+
+def _copies(shape: Shape, target: Shape) -> LinearOperator:
+    """x -> x.expand(target)."""
+    if math.prod(shape) == math.prod(target):
+        return Reshape(shape, target)
+    positions = torch.arange(math.prod(shape)).reshape(shape).expand(target)
+    return Index(positions.contiguous(), shape)
 
 
 def _times(a: Tensor, b: Tensor) -> Tensor:

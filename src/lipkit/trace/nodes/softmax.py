@@ -65,7 +65,7 @@ class Softmax(Node):
     def reach(self, reach: Reach) -> Reach:
         reach = combined(reach)
         low, high = self._range(reach.low, reach.high)
-        center = self(reach.center)
+        center = self(reach.center[None])[0]
         constant = self.within(reach).log_constant(2.0).exp()
         # The shift, the exponential, the sum and the quotient: relative to the probabilities.
         error = 2.0**-50 * (self.size[-1] + 8) * torch.linalg.vector_norm(center)

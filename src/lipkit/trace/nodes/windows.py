@@ -67,7 +67,7 @@ class WindowMax(Node):
 
     def reach(self, reach: Reach) -> Reach:
         reach = combined(reach)
-        low, high, center = (self(x) for x in (reach.low, reach.high, reach.center))
+        low, high, center = (self(x[None])[0] for x in (reach.low, reach.high, reach.center))
         # The square root is rounded once, the product once more.
         factor = math.sqrt(self.within(reach).count) * (1 + 2.0**-51)
         return settled(low, high, center, reach.radius * factor)

@@ -194,9 +194,11 @@ def _larger(b: Builder, x: Any, y: Any, sign: int) -> Ref:
         shifted = combination(b, [(value, sign), (fixed, -sign)])
         return combination(b, [(fixed, 1), (b.node(Pointwise(RELU, shifted.shape), shifted), sign)])
     target = tuple(torch.broadcast_shapes(shape_of(x), shape_of(y)))
-    full = [v if v.shape == target else b.linear(broadcast(v.shape, target), v) for v in (x, y)]
-    pair = b.reshape(join(b, full), (2, *target))
-    values, _ = grouped(b, pair, (0,))
+    # One order for both ways to write a pair, so that its maximum and its minimum are seen to be of the same value.
+    pair = sorted((x, y), key=lambda v: v.index)
+    full = [v if v.shape == target else b.linear(broadcast(v.shape, target), v) for v in pair]
+    both = b.reshape(join(b, full), (2, *target))
+    values, _ = grouped(b, both, (0,))
     return b.reshape(b.node(OrderStatistics(values.shape, (-1 if sign > 0 else 0,)), values), target)
 
 

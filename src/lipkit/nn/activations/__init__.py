@@ -1,0 +1,20 @@
+"""Activations whose Lipschitz constant is 1."""
+
+from lipkit.nn.activations.absolute import Absolute as Absolute
+from lipkit.nn.activations.householder import HouseholderActivation as HouseholderActivation
+from lipkit.nn.activations.lip_swish import CLipSwish as CLipSwish
+from lipkit.nn.activations.lip_swish import LipSwish as LipSwish
+from lipkit.nn.activations.prelu import PReLU as PReLU
+from lipkit.nn.activations.rescaled import GELU as GELU
+from lipkit.nn.activations.rescaled import Mish as Mish
+from lipkit.nn.activations.rescaled import Rescaled as Rescaled
+from lipkit.nn.activations.rescaled import SiLU as SiLU
+from lipkit.nn.activations.rescaled import Softplus as Softplus
+from lipkit.nn.activations.sorting import OPLU as OPLU
+from lipkit.nn.activations.sorting import FullSort as FullSort
+from lipkit.nn.activations.sorting import GroupSort as GroupSort
+from lipkit.nn.activations.sorting import MaxMin as MaxMin
+from lipkit.nn.activations.sorting import Pairing as Pairing
+from lipkit.nn.activations.spline import Spline as Spline
+from lipkit.nn.activations.spline import SplineStart as SplineStart
+from lipkit.nn.activations.stairs import TriangularStairs as TriangularStairs

@@ -1,0 +1,51 @@
+"""The parametric rectifier with a slope that cannot leave [-1, 1]."""
+
+import math
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from lipkit.nn.activations._channels import per_channel
+from lipkit.nn.stated import Contraction
+
+
+@final
+class PReLU(Contraction):
+    """max(x, 0) + a min(x, 0) with learnt slopes a = sin(free), one for all channels or one for each.
+
+    sin reaches both ends, -1 (absolute value) and 1 (identity), and its derivative never stays zero, as a clipped
+    slope's would once it is outside. Guarantee: constant 1 (exact: the slope on the right is 1).
+    """
+
+    def __init__(
+        self,
+        channels: int = 1,
+        start: float = 0.25,
+        axis: int = 1,
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.axis = axis
+        self.raw = nn.Parameter(torch.full((channels,), math.asin(start), device=device, dtype=dtype))
+
+    @property
+    def slopes(self) -> Tensor:
+        """The slopes on the left, one for each channel."""
+        return bounded(self.raw)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """max(x, 0) + a min(x, 0)."""
+        slopes = self.slopes.to(x.dtype)
+        left = slopes if slopes.shape[0] == 1 else per_channel(slopes, x, self.axis)
+        return torch.where(x > 0, x, left * x)
+
+    def extra_repr(self) -> str:
+        """Channels and axis."""
+        return f"{self.raw.shape[0]}, axis={self.axis}"
+
+
+def bounded(raw: Tensor) -> Tensor:
+    """sin(raw), at most 1 whatever the last digit of torch's sine is."""
+    return torch.sin(raw).clamp(-1, 1)

@@ -1,0 +1,91 @@
+"""Smooth activations divided by their largest slope."""
+
+from typing import final
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lipkit.nn import slopes
+from lipkit.nn.gain import gain_of
+from lipkit.nn.stated import SAFE, Contraction
+
+
+@final
+class GELU(Contraction):
+    """GELU / 1.1289..., the slope of GELU at sqrt(2); with `tanh`, its tanh form divided by its own largest slope.
+
+    Guarantee: constant 1. The factor is rounded down.
+    """
+
+    def __init__(self, tanh: bool = False) -> None:
+        super().__init__()
+        self.tanh = tanh
+        self.factor = SAFE / (slopes.GELU_TANH if tanh else slopes.GELU)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """gelu(x) times the factor."""
+        return functional.gelu(x, approximate="tanh" if self.tanh else "none") * self.factor
+
+
+@final
+class SiLU(Contraction):
+    """SiLU / 1.0998..., the largest slope of x sigmoid(x). Guarantee: constant 1. The factor is rounded down."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = SAFE / slopes.SILU
+
+    def forward(self, x: Tensor) -> Tensor:
+        """silu(x) times the factor."""
+        return functional.silu(x) * self.factor
+
+
+@final
+class Mish(Contraction):
+    """Mish / 1.0885..., the largest slope of x tanh(softplus(x)). Guarantee: constant 1. The factor is rounded down."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = SAFE / slopes.MISH
+
+    def forward(self, x: Tensor) -> Tensor:
+        """mish(x) times the factor."""
+        return functional.mish(x) * self.factor
+
+
+@final
+class Softplus(Contraction):
+    """log(1 + exp(beta x)) / beta: its slope is a sigmoid, at most 1, so it needs no factor.
+
+    torch's version jumps by 2e-9 / beta where it switches to x; this one does not switch. Guarantee: constant 1.
+    """
+
+    def __init__(self, beta: float = 1.0) -> None:
+        super().__init__()
+        self.beta = beta
+
+    def forward(self, x: Tensor) -> Tensor:
+        """-logsigmoid(-beta x) / beta, which neither overflows nor switches."""
+        return -functional.logsigmoid(-self.beta * x) / self.beta
+
+
+@final
+class Rescaled(Contraction):
+    """A module divided by its own constant where that is above 1, e.g. Rescaled(nn.SELU()).
+
+    Guarantee: constant 1. A module whose constant is not known is refused.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        gain = gain_of(module)
+        self.factor = SAFE / gain if gain > 1 else 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The module's output times the factor."""
+        return self.module(x) * self.factor
+
+    def extra_repr(self) -> str:
+        """The factor."""
+        return f"factor={self.factor:.6g}"

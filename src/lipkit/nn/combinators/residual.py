@@ -1,0 +1,51 @@
+"""Residual connections with a constant."""
+
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from lipkit.nn.combinators.sums import ConvexSum
+from lipkit.nn.gain import gain_of
+from lipkit.nn.stated import SAFE, Contraction
+
+
+@final
+class ConvexResidual(Contraction):
+    """(1 - a) x + a f(x) / max(1, gain f) with a learnt share a in (0, 1), `start` at first.
+
+    Guarantee: constant 1 for every a, because the combination is convex: see `ConvexSum`. A branch whose constant is
+    not known is refused. As a goes to 0 the block becomes the identity; it cannot become 1 + Lip f > 1 as x + f(x)
+    does.
+    """
+
+    def __init__(self, branch: nn.Module, start: float = 0.5) -> None:
+        super().__init__()
+        self.branch = branch
+        gain = gain_of(branch)
+        self.factor = SAFE / gain if gain > 1 else 1.0
+        like = next(branch.parameters(), torch.empty(0))
+        self.sum = ConvexSum((1 - start, start), device=like.device, dtype=like.dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The mixture of x and the branch."""
+        image = self.branch(x)
+        return self.sum(x, image if self.factor == 1.0 else image * self.factor)
+
+
+@final
+class ScaledResidual(Contraction):
+    """(x + f(x)) / (1 + gain f): the residual sum divided by its constant.
+
+    Guarantee: constant 1; the division is undone by `Sequential(..., K=...)` where a larger constant is wanted. A
+    branch whose constant is not known is refused.
+    """
+
+    def __init__(self, branch: nn.Module) -> None:
+        super().__init__()
+        self.branch = branch
+        self.factor = SAFE / (1 + gain_of(branch))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The scaled sum."""
+        return (x + self.branch(x)) * self.factor

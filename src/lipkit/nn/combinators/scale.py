@@ -1,0 +1,32 @@
+"""Multiplication by a number."""
+
+from typing import final
+
+from torch import Tensor
+
+from lipkit.errors import ArgumentError
+from lipkit.nn.stated import Stated
+
+
+@final
+class Scale(Stated):
+    """x -> factor x: constant |factor| (exact, up to the 24 digits with which the factor multiplies)."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        if not abs(factor) < float("inf"):
+            raise ArgumentError(f"Scale.factor must be a finite number, got {factor}.")
+        self.factor = factor
+
+    @property
+    def gain(self) -> float:
+        """|factor|, rounded up to cover its conversion to float32."""
+        return abs(self.factor) * (1 + 2.0**-23)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """factor x."""
+        return x * self.factor
+
+    def extra_repr(self) -> str:
+        """The factor."""
+        return f"{self.factor:g}"

@@ -1,0 +1,111 @@
+"""Constrained models as plain ones, with the weights they compute."""
+
+import copy
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from lipkit.errors import NotProvenError, UnsupportedError
+from lipkit.nn.constrained import Constrained, parametrized_names, sites
+from lipkit.nn.methods._base import proxy
+from lipkit.nn.precision import narrowed
+from lipkit.nn.weighted import Weighted
+
+# Types in which a method's own result is proven already; for others rounding is, after the fact.
+_PROVEN = (torch.float32, torch.float64)
+# How often a rounded weight may be shrunk; each time by what it was proven to exceed.
+_TRIES = 8
+# What our layers have beyond torch's.
+_OWN = ("geometry", "method")
+
+
+@runtime_checkable
+class Condensable(Protocol):
+    """A layer with computed weights that can write itself with plain ones."""
+
+    def condensed(self, dtype: torch.dtype | None = None) -> nn.Module:
+        """The same function, with the tensors it computes as parameters, proven as they are in `dtype`."""
+        ...
+
+
+def condense(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
+    """A copy of the model in which constrained layers are those of torch.nn, with the weights they computed.
+
+    It computes the same function, costs what a plain model costs, and can be pickled, saved and exported; nothing keeps
+    its weights constrained from now on. With `dtype` all floating tensors are converted. Weights in bfloat16 or float16
+    are proven after rounding: the norm of the rounded weight is bounded in float64, and the weight is shrunk until that
+    bound is at most one.
+
+    Guarantee: every weight has the constant its layer had.
+    """
+    plain = copy.deepcopy(model)
+    weights: dict[nn.Module, dict[str, nn.Parameter]] = {}
+    for site in sites(plain):
+        weight = _proven(site.constraint, site.raw, site.raw.dtype if dtype is None else dtype)
+        weights.setdefault(site.module, {})[site.name] = nn.Parameter(weight, site.raw.requires_grad)
+    plain = _replaced(plain, weights, dtype, {})
+    return plain if dtype is None else plain.to(dtype)
+
+
+def _proven(constraint: Constrained, raw: Tensor, dtype: torch.dtype) -> Tensor:
+    geometry, method = constraint.geometry, constraint.method
+    wide = raw.detach().to(torch.promote_types(raw.dtype, torch.float32))
+    weight = geometry.joined(method(geometry.blocks(wide), geometry))
+    if dtype in _PROVEN:
+        return weight.to(dtype)
+    factor, excess = 1.0, 1.0
+    for _ in range(_TRIES):
+        found = narrowed(weight * factor, dtype)
+        excess = float(method.norm(geometry)(proxy(geometry.blocks(found.to(torch.float64)), geometry)).value)
+        if excess <= 1:
+            return found
+        factor /= excess
+    raise NotProvenError(
+        f"After rounding to {dtype} the norm of a weight of shape {tuple(raw.shape)} could not be proven at most 1 "
+        f"(last bound {excess:.6g}); condense to float32."
+    )
+
+
+def _replaced(
+    module: nn.Module,
+    weights: dict[nn.Module, dict[str, nn.Parameter]],
+    dtype: torch.dtype | None,
+    done: dict[nn.Module, nn.Module],
+) -> nn.Module:
+    """The module with constrained layers replaced by torch's, also below; one that is used twice stays one."""
+    if module in done:
+        return done[module]
+    if module in weights:
+        made = _plain(module, weights[module])
+    elif isinstance(module, Condensable):
+        made = module.condensed(dtype)
+    else:
+        made = module
+    done[module] = made
+    for name, child in made.named_children():
+        setattr(made, name, _replaced(child, weights, dtype, done))
+    return made
+
+
+def _plain(layer: nn.Module, weights: dict[str, nn.Parameter]) -> nn.Module:
+    """The same layer without parametrizations: of torch's class if it is one of ours, of its own class otherwise.
+
+    Written out because removing a parametrization changes the class, which copies of a layer share.
+    """
+    # torch derives a class for each parametrized module from the module's own.
+    own = type(layer).__bases__[0]
+    ours = isinstance(layer, Weighted)
+    kind = next(base for base in own.__mro__ if not issubclass(base, Weighted)) if ours else own
+    made = object.__new__(kind)
+    nn.Module.__init__(made)
+    state = {name: value for name, value in vars(layer).items() if not (ours and name in _OWN)}
+    left = set(parametrized_names(layer)) - weights.keys()
+    if left:
+        raise UnsupportedError(
+            f"{type(layer).__name__} has other parametrizations, of {sorted(left)}; remove them first."
+        )
+    vars(made).update(state)
+    made._parameters = {**weights, **layer._parameters}
+    made._modules = {name: part for name, part in layer._modules.items() if name != "parametrizations"}
+    return made

@@ -1,0 +1,107 @@
+"""Weights that keep a constraint because they are computed from free numbers by a method."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize as torch_parametrize
+
+from lipkit.errors import UnsupportedError
+from lipkit.linops import Padding
+from lipkit.nn.computed import Computed
+from lipkit.nn.geometry import Geometry, geometry_of
+from lipkit.nn.methods._base import Method
+from lipkit.nn.precision import in_full_precision
+
+
+@final
+class Constrained(Computed):
+    """The parametrization of one weight: raw numbers -> method(raw), with the meaning of the entries in `geometry`."""
+
+    def __init__(self, method: Method, geometry: Geometry) -> None:
+        super().__init__()
+        self.promise = method.promise(geometry)
+        self.method = method
+        self.geometry = geometry
+
+    def compute(self, *parameters: Tensor) -> Tensor:
+        (raw,) = parameters
+
+        def weight(wide: Tensor) -> Tensor:
+            return self.geometry.joined(self.method(self.geometry.blocks(wide), self.geometry))
+
+        return in_full_precision(weight, raw)
+
+    def right_inverse(self, weight: Tensor) -> Tensor:
+        """Raw numbers whose weights are `weight`, where it keeps the constraint; near it otherwise."""
+        with torch.no_grad():
+            wide = self.geometry.blocks(weight.to(torch.float64))
+            return self.geometry.joined(self.method.inverse(wide, self.geometry)).to(weight.dtype)
+
+    def is_feasible(self, weight: Tensor) -> bool:
+        """Whether `weight` keeps the promise of the method; see `Method.is_feasible`."""
+        return self.method.is_feasible(self.geometry.blocks(weight), self.geometry)
+
+    def extra_repr(self) -> str:
+        """The method and what it promises."""
+        return f"{self.method}, {self.promise}"
+
+
+def parametrize(module: nn.Module, name: str, method: Method) -> nn.Module:
+    """Constrain the weight `name` of nn.Linear or a convolution to norm at most one; the module is returned.
+
+    On top of torch.nn.utils.parametrize: the free numbers are module.parametrizations.<name>.original, and
+    `remove_parametrizations` undoes it. The present weight is kept where it is feasible, and replaced by one near it
+    otherwise. A geometry in which the method guarantees nothing is refused.
+    """
+    geometry = geometry_of(module)
+    if geometry.mode is Padding.CIRCULAR and any(s > 1 for s in geometry.stride):
+        raise UnsupportedError(
+            f"A circular convolution with stride {geometry.stride} keeps its constant only on sizes that the stride "
+            f"divides, which {type(module).__name__} does not check; use lipkit.nn.{type(module).__name__}."
+        )
+    return constrain(module, name, method, geometry)
+
+
+def constrain(module: nn.Module, name: str, method: Method, geometry: Geometry) -> nn.Module:
+    """Register the parametrization, with the geometry given."""
+    torch_parametrize.register_parametrization(module, name, Constrained(method, geometry))
+    return module
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Site:
+    """One constrained weight of a model: where it is, its constraint and its free numbers."""
+
+    path: str
+    module: nn.Module
+    name: str
+    constraint: Constrained
+    raw: nn.Parameter
+
+
+def sites(model: nn.Module) -> Iterator[Site]:
+    """Every constrained weight of a model, each once; a weight with further parametrizations is refused."""
+    for path, module in model.named_modules():
+        for name in parametrized_names(module):
+            steps = module.get_submodule(f"parametrizations.{name}")
+            assert isinstance(steps, torch_parametrize.ParametrizationList)
+            ours = [step for step in steps if isinstance(step, Constrained)]
+            if not ours:
+                continue
+            if len(steps) > 1:
+                raise UnsupportedError(
+                    f"{path}.{name} has {len(steps)} parametrizations; a constraint must be the only one, or what "
+                    "follows it may break it."
+                )
+            yield Site(path, module, name, ours[0], steps.get_parameter("original"))
+
+
+def parametrized_names(module: nn.Module) -> list[str]:
+    """The tensors of a module that are parametrized, by whomever."""
+    if not torch_parametrize.is_parametrized(module):
+        return []
+    return [name for name, _ in module.get_submodule("parametrizations").named_children()]

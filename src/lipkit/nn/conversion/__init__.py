@@ -1,0 +1,1 @@
+"""Rewriting ordinary models into models with a constant."""

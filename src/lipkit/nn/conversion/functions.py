@@ -1,0 +1,109 @@
+"""Functions and methods of tensors, as the modules that do the same."""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lipkit.nn.conversion.pieces import ScaledMean
+
+# Rearranging, cutting out and padding with zeros: constant 1 whatever the other arguments are.
+MOVES: frozenset[object] = frozenset(
+    {
+        *(torch.flatten, torch.reshape, torch.permute, torch.transpose, torch.squeeze, torch.unsqueeze, torch.movedim),
+        *(torch.swapaxes, torch.flip, torch.roll, torch.narrow, torch.select, torch.split, torch.chunk, torch.unbind),
+        *(torch.neg, operator.neg, functional.pixel_shuffle, functional.pixel_unshuffle, torch.unflatten, torch.clone),
+        *("flatten", "reshape", "view", "permute", "transpose", "squeeze", "unsqueeze", "movedim", "swapaxes", "flip"),
+        *("roll", "narrow", "select", "split", "chunk", "unbind", "neg", "contiguous", "unflatten", "clone", "t"),
+        *("float", "double", "half", "bfloat16", "to", "type_as"),
+    }
+)
+# What reads only the shape.
+SHAPES: frozenset[object] = frozenset({"size", "dim", "ndimension", "numel", "shape", "ndim", "device", "dtype"})
+ADD: frozenset[object] = frozenset({operator.add, operator.iadd, torch.add, "add", "add_"})
+SUB: frozenset[object] = frozenset({operator.sub, operator.isub, torch.sub, torch.subtract, "sub", "sub_"})
+MUL: frozenset[object] = frozenset({operator.mul, operator.imul, torch.mul, "mul", "mul_"})
+DIV: frozenset[object] = frozenset({operator.truediv, operator.itruediv, torch.div, "div", "div_"})
+CAT: frozenset[object] = frozenset({torch.cat, torch.concat, torch.concatenate})
+
+
+def _mean(_: object, dim: Any = None, keepdim: bool = False, **_rest: object) -> nn.Module | None:
+    axes = (dim,) if isinstance(dim, int) else tuple(dim or ())
+    return ScaledMean(axes, keepdim) if axes and 0 not in axes else None
+
+
+def _activation(build: Callable[..., nn.Module], *names: str) -> Callable[..., nn.Module | None]:
+    """A module from the further arguments of a function, by position as `names` or by name; `inplace` is dropped."""
+
+    def made(_: object, *args: Any, **kwargs: Any) -> nn.Module | None:
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        return build(**{name: value for name, value in given.items() if name not in ("inplace", "input")})
+
+    return made
+
+
+_WINDOW = ("kernel_size", "stride", "padding")
+_MAX = (*_WINDOW, "dilation", "ceil_mode", "return_indices")
+_AVG = (*_WINDOW, "ceil_mode", "count_include_pad", "divisor_override")
+_PAIRS: tuple[tuple[tuple[object, ...], Callable[..., nn.Module | None]], ...] = (
+    ((functional.relu, functional.relu_, torch.relu, torch.relu_, "relu", "relu_"), _activation(nn.ReLU, "inplace")),
+    ((functional.relu6,), _activation(nn.ReLU6, "inplace")),
+    ((functional.tanh, torch.tanh, "tanh", "tanh_"), _activation(nn.Tanh)),
+    ((functional.sigmoid, torch.sigmoid, "sigmoid", "sigmoid_"), _activation(nn.Sigmoid)),
+    ((functional.leaky_relu, functional.leaky_relu_), _activation(nn.LeakyReLU, "negative_slope", "inplace")),
+    ((functional.elu, functional.elu_), _activation(nn.ELU, "alpha", "inplace")),
+    ((functional.celu,), _activation(nn.CELU, "alpha", "inplace")),
+    ((functional.selu, torch.selu), _activation(nn.SELU, "inplace")),
+    ((functional.gelu,), _activation(nn.GELU, "approximate")),
+    ((functional.silu,), _activation(nn.SiLU, "inplace")),
+    ((functional.mish,), _activation(nn.Mish, "inplace")),
+    ((functional.hardswish,), _activation(nn.Hardswish, "inplace")),
+    ((functional.hardtanh,), _activation(nn.Hardtanh, "min_val", "max_val", "inplace")),
+    ((functional.hardsigmoid,), _activation(nn.Hardsigmoid, "inplace")),
+    ((functional.softplus,), _activation(nn.Softplus, "beta", "threshold")),
+    ((functional.softsign,), _activation(nn.Softsign)),
+    ((functional.logsigmoid,), _activation(nn.LogSigmoid)),
+    ((functional.softmax, torch.softmax, "softmax"), _activation(nn.Softmax, "dim")),
+    ((functional.max_pool1d, torch.max_pool1d), _activation(nn.MaxPool1d, *_MAX)),
+    ((functional.max_pool2d, torch.max_pool2d), _activation(nn.MaxPool2d, *_MAX)),
+    ((functional.max_pool3d, torch.max_pool3d), _activation(nn.MaxPool3d, *_MAX)),
+    ((functional.avg_pool1d,), _activation(nn.AvgPool1d, *_AVG)),
+    ((functional.avg_pool2d,), _activation(nn.AvgPool2d, *_AVG)),
+    ((functional.avg_pool3d,), _activation(nn.AvgPool3d, *_AVG)),
+    ((functional.adaptive_avg_pool1d, torch.adaptive_avg_pool1d), _activation(nn.AdaptiveAvgPool1d, "output_size")),
+    ((functional.adaptive_avg_pool2d,), _activation(nn.AdaptiveAvgPool2d, "output_size")),
+    ((functional.adaptive_avg_pool3d,), _activation(nn.AdaptiveAvgPool3d, "output_size")),
+    ((torch.mean, "mean"), _mean),
+)
+BUILDERS: dict[object, Callable[..., nn.Module | None]] = {name: build for names, build in _PAIRS for name in names}
+
+
+def is_static_index(index: object) -> bool:
+    """Whether an index only cuts out entries: numbers, slices, ellipsis, None; lists and tensors may repeat them."""
+    if isinstance(index, tuple):
+        return all(map(is_static_index, index))
+    return index is None or index is Ellipsis or isinstance(index, int | slice)
+
+
+def is_zero_padding(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether functional.pad adds a constant (and cuts or keeps the rest)."""
+    mode = kwargs.get("mode", args[2] if len(args) > 2 else "constant")
+    return mode == "constant"
+
+
+def said(target: object) -> str:
+    """The name of a function or method, for the report."""
+    return target if isinstance(target, str) else str(getattr(target, "__name__", target))
+
+
+def is_number(value: object) -> bool:
+    """Whether a factor is a plain number other than zero."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and value != 0
+
+
+def is_tensor(value: object) -> bool:
+    """Whether an attribute of a model is a tensor."""
+    return isinstance(value, Tensor)

@@ -1,0 +1,54 @@
+"""What a conversion did, place by place."""
+
+import enum
+from dataclasses import dataclass
+from typing import final
+
+
+class Verdict(enum.Enum):
+    """What became of one operation."""
+
+    KEPT = "kept"
+    CHANGED = "changed"
+    REFUSED = "refused"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@final
+@dataclass(frozen=True)
+class Row:
+    """One operation: where it is, what it was, what it is now (or what to do, where it is refused)."""
+
+    place: str
+    was: str
+    verdict: Verdict
+    now: str
+
+
+@final
+@dataclass(frozen=True)
+class Report:
+    """Everything a conversion changed, kept and refused, in the order of the computation; prints as a table."""
+
+    K: float
+    rows: tuple[Row, ...]
+
+    def of(self, verdict: Verdict) -> tuple[Row, ...]:
+        """The rows with this verdict."""
+        return tuple(row for row in self.rows if row.verdict is verdict)
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{len(self.of(verdict))} {verdict}" for verdict in Verdict)
+        return "\n".join([f"K = {self.K:g}: {counts}", *table(self.rows)])
+
+
+def table(rows: tuple[Row, ...]) -> list[str]:
+    """The rows as lines of text, in columns."""
+    cells = [("place", "was", "", "now"), *((row.place, row.was, str(row.verdict), row.now) for row in rows)]
+    widths = [max(len(line[i]) for line in cells) for i in range(3)]
+    return [
+        "  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[3]]).rstrip()
+        for line in cells
+    ]

@@ -1,0 +1,143 @@
+"""Constrained layers that start from the weights of plain ones."""
+
+import enum
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor, nn
+
+from lipkit.errors import UnsupportedError
+from lipkit.nn.constrained import Constrained
+from lipkit.nn.conv import Conv1d, Conv2d, Conv3d
+from lipkit.nn.conv_transpose import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
+from lipkit.nn.linear import Linear
+from lipkit.nn.methods._base import Method, proxy
+from lipkit.norms import Auto
+
+_CONVOLUTIONS: dict[type[nn.Module], type[Any]] = {
+    nn.Conv1d: Conv1d,
+    nn.Conv2d: Conv2d,
+    nn.Conv3d: Conv3d,
+    nn.ConvTranspose1d: ConvTranspose1d,
+    nn.ConvTranspose2d: ConvTranspose2d,
+    nn.ConvTranspose3d: ConvTranspose3d,
+}
+
+
+def constrained_twin(module: nn.Module, linear: Method, conv: Method) -> nn.Module | None:
+    """The constrained layer with the arguments of a plain one; None if it is neither nn.Linear nor a convolution."""
+    if torch.nn.utils.parametrize.is_parametrized(module):
+        return None
+    if type(module) is nn.Linear:
+        place = {"device": module.weight.device, "dtype": module.weight.dtype}
+        return Linear(module.in_features, module.out_features, module.bias is not None, **place, method=linear)
+    build = _CONVOLUTIONS.get(type(module))
+    if build is None:
+        return None
+    plain: Any = module
+    place = {"device": plain.weight.device, "dtype": plain.weight.dtype}
+    shared = {
+        **{name: getattr(plain, name) for name in ("stride", "padding", "dilation", "groups", "padding_mode")},
+        "bias": plain.bias is not None,
+        "method": conv,
+    }
+    if isinstance(module, nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d):
+        shared["output_padding"] = module.output_padding
+    return build(plain.in_channels, plain.out_channels, plain.kernel_size, **shared, **place)
+
+
+# How much of the original weight an isometry keeps beside it.
+_TRACE = 0.02
+
+
+class Start(enum.Enum):
+    """What the weights of the original become."""
+
+    # A nearby isometry without negative entries: rectifiers cut nothing off positive signals, which add up.
+    POSITIVE = "positive isometry"
+    # The nearest isometry: keeps more of the weights; for models with sorting activations, which cut nothing.
+    ISOMETRY = "nearest isometry"
+    # Themselves, divided by their norm: the function is kept up to a factor, which is tiny in deep models.
+    WEIGHTS = "weights"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+def take_weight(twin: nn.Module, plain: nn.Module, start: Start) -> float:
+    """Give the twin the weight of the plain layer in the way `start` says; how much smaller it became.
+
+    Isometries are near the sum over taps, which is what the layer does to constant images, and stand at the central
+    tap; a fiftieth of W / ||W|| is added, because equal channels would stay equal in training. The ratio is said to be
+    1. As weights, W / ||W|| goes through the inverse of the
+    method, and the ratio is that of least squares, <W', W> / <W, W>.
+    """
+    constraint = twin.get_submodule("parametrizations.weight.0")
+    weight = plain.weight
+    if not isinstance(constraint, Constrained) or not isinstance(weight, Tensor):
+        raise UnsupportedError(f"{type(twin).__name__} has no constrained weight to take over.")
+    with torch.no_grad():
+        wide = weight.detach().to(torch.float64)
+        geometry = constraint.geometry
+        size = float(Auto(failure=0)(proxy(geometry.blocks(wide), geometry)).value)
+        wanted = wide / size if size > 0 else wide
+        if start is not Start.WEIGHTS:
+            wanted = geometry.joined(_central(geometry.blocks(wide), start)) + _TRACE * wanted
+        raw = twin.get_parameter("parametrizations.weight.original")
+        raw.copy_(constraint.right_inverse(wanted))
+        found = twin.weight
+        assert isinstance(found, Tensor)
+        ratio = (found.to(torch.float64) * wide).sum() / wide.square().sum().clamp(min=1e-300)
+    # A method may turn a weight by so much that no positive factor fits.
+    return max(float(ratio), 1e-6) if start is Start.WEIGHTS else 1.0
+
+
+def _central(
+    blocks: Float64[Tensor, "groups rows cols *taps"], start: Start
+) -> Float64[Tensor, "groups rows cols *taps"]:
+    """The matrices nearest to the sum over taps, at the central tap; zero at all others."""
+    taps = blocks.shape[3:]
+    matrices = blocks.flatten(3).sum(-1) if taps else blocks
+    near = positive_isometry if start is Start.POSITIVE else nearest_isometry
+    found = torch.zeros_like(blocks)
+    found[(..., *((t - 1) // 2 for t in taps))] = near(matrices)
+    return found
+
+
+def nearest_isometry(matrices: Float64[Tensor, "batch rows cols"]) -> Float64[Tensor, "batch rows cols"]:
+    """The polar factors: the matrices with all singular values 1 that are nearest in the Frobenius norm."""
+    left, _, right = torch.linalg.svd(matrices, full_matrices=False)
+    return left @ right
+
+
+def positive_isometry(matrices: Float64[Tensor, "batch rows cols"]) -> Float64[Tensor, "batch rows cols"]:
+    """Isometries with entries >= 0 near the given matrices: each index of the longer side belongs to one of the
+    shorter.
+
+    The n indices that share one get the entry 1/sqrt(n), so supports are disjoint and of norm 1. All groups have n or
+    n + 1 members, chosen by assignments with the largest sum of entries.
+    """
+    tall = matrices if matrices.shape[1] >= matrices.shape[2] else matrices.mT
+    _, rows, cols = tall.shape
+    found = torch.zeros_like(tall)
+    for block, result in zip(tall.cpu().numpy(), found, strict=True):
+        # Every column takes its n rows first, then the rows that are left are shared out, at most one each.
+        first, slot = linear_sum_assignment(np.repeat(block, rows // cols, axis=1), maximize=True)
+        left = np.setdiff1d(np.arange(rows), first)
+        second, extra = linear_sum_assignment(block[left], maximize=True)
+        result[torch.as_tensor(first), torch.as_tensor(slot // (rows // cols))] = 1.0
+        result[torch.as_tensor(left[second]), torch.as_tensor(extra)] = 1.0
+    found = found / found.sum(1, keepdim=True).sqrt()
+    return found if matrices.shape[1] >= matrices.shape[2] else found.mT
+
+
+def take_bias(twin: nn.Module, plain: nn.Module, scale: float) -> None:
+    """The bias of the plain layer in the units of the twin's output; none where the units are not comparable, scale
+    0."""
+    bias, found = plain.bias, twin.bias
+    if isinstance(bias, Tensor) and isinstance(found, Tensor):
+        with torch.no_grad():
+            found.copy_(bias * scale)

@@ -1,0 +1,130 @@
+"""What the entries of a weight mean: a matrix, or the kernel of a convolution with its stride, padding and groups."""
+
+from dataclasses import dataclass
+from typing import final
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from lipkit.errors import ShapeError, UnsupportedError
+from lipkit.linops import Conv, ConvTranspose, Dense, LinearOperator, Padding, Shape
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+
+@final
+@dataclass(frozen=True)
+class Geometry:
+    """How a weight acts: `groups` independent blocks (rows, cols, *taps), with a convolution's numbers if it has taps.
+
+    A matrix has no taps and the remaining fields empty. The weight of a transposed convolution is the kernel of the
+    convolution it is the adjoint of, so `rows` are its input channels; norms are the same. `padding` holds a pair for
+    each axis.
+
+    Zero padding makes a section of the operator on the infinite grid, which no kernel can enlarge. A circle may be
+    wrapped once: more padding than the dilated kernel needs, or a stride that does not divide the length, repeats rows.
+    Reflected and replicated borders count entries several times: no kernel condition can bound them by one.
+    """
+
+    groups: int
+    rows: int
+    cols: int
+    taps: Shape = ()
+    stride: Shape = ()
+    padding: tuple[tuple[int, int], ...] = ()
+    dilation: Shape = ()
+    mode: Padding = Padding.ZEROS
+    transposed: bool = False
+    output_padding: Shape = ()
+
+    def __post_init__(self) -> None:
+        if self.mode in (Padding.REFLECT, Padding.REPLICATE) and any(map(any, self.padding)):
+            raise UnsupportedError(
+                f"Padding mode {self.mode.value!r} repeats entries of the border, so the norm of the layer exceeds "
+                "that of its kernel (about 1.8 for kernel 3); use padding_mode='zeros' or 'circular'."
+            )
+        if self.mode is Padding.CIRCULAR and any(
+            sum(sides) > d * (k - 1) for sides, d, k in zip(self.padding, self.dilation, self.taps, strict=True)
+        ):
+            raise UnsupportedError(
+                f"Circular padding {self.padding} is more than kernel {self.taps} with dilation {self.dilation} needs, "
+                "so some outputs would be computed twice; pad by dilation (kernel - 1) in all on each axis."
+            )
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of the blocks: (groups, rows, cols, *taps)."""
+        return (self.groups, self.rows, self.cols, *self.taps)
+
+    def blocks(self, weight: Float[Tensor, "..."]) -> Float[Tensor, "groups rows cols *taps"]:
+        """The weight of the torch module as blocks."""
+        return weight.unflatten(0, (self.groups, self.rows))
+
+    def joined(self, blocks: Float[Tensor, "groups rows cols *taps"]) -> Float[Tensor, "..."]:
+        """The blocks as the weight of the torch module."""
+        return blocks.flatten(0, 1)
+
+    def check_size(self, spatial: Shape) -> None:
+        """Refuse an image on which the kernel's promise does not hold: a circle that the stride does not divide."""
+        if self.mode is not Padding.CIRCULAR:
+            return
+        for n, s, sides in zip(spatial, self.stride, self.padding, strict=True):
+            if n % s and any(sides):
+                raise ShapeError(
+                    f"A circular convolution with stride {self.stride} is only bounded by its kernel on sizes that the "
+                    f"stride divides, got {spatial}; crop or pad the image, or use padding_mode='zeros'."
+                )
+
+    def operator(self, weight: Float[Tensor, "..."], in_shape: Shape) -> LinearOperator:
+        """The linear map of the weight on one input of `in_shape`, without batch axis."""
+        if not self.taps:
+            return Dense(weight)
+        spatial = in_shape[1:]
+        if self.transposed:
+            padding = tuple(left for left, _ in self.padding)
+            return ConvTranspose(weight, spatial, self.stride, padding, self.output_padding, self.dilation, self.groups)
+        self.check_size(spatial)
+        return Conv(weight, spatial, self.stride, self.padding, self.dilation, self.groups, self.mode)
+
+
+def geometry_of(module: nn.Module) -> Geometry:
+    """The geometry of the weight of nn.Linear and of convolutions of all kinds; anything else is refused."""
+    if isinstance(module, nn.Linear):
+        return Geometry(1, module.out_features, module.in_features)
+    if isinstance(module, TRANSPOSED):
+        return Geometry(
+            module.groups,
+            module.in_channels // module.groups,
+            module.out_channels // module.groups,
+            module.kernel_size,
+            module.stride,
+            tuple((int(p), int(p)) for p in module.padding),
+            module.dilation,
+            transposed=True,
+            output_padding=module.output_padding,
+        )
+    if isinstance(module, CONVOLUTIONS):
+        return Geometry(
+            module.groups,
+            module.out_channels // module.groups,
+            module.in_channels // module.groups,
+            module.kernel_size,
+            module.stride,
+            _sides(module),
+            module.dilation,
+            Padding(module.padding_mode),
+        )
+    raise UnsupportedError(
+        f"{type(module).__name__} has no weight with a known meaning as an operator; nn.Linear, nn.ConvNd and "
+        "nn.ConvTransposeNd have."
+    )
+
+
+def _sides(module: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> tuple[tuple[int, int], ...]:
+    if module.padding == "valid":
+        return ((0, 0),) * len(module.kernel_size)
+    if module.padding == "same":
+        spare = [d * (k - 1) for k, d in zip(module.kernel_size, module.dilation, strict=True)]
+        return tuple((total // 2, total - total // 2) for total in spare)
+    return tuple((int(p), int(p)) for p in module.padding)

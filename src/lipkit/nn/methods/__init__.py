@@ -1,0 +1,1 @@
+"""How free numbers become constrained weights: one method a file."""

@@ -1,0 +1,130 @@
+"""What a method is: a frozen dataclass that turns free numbers into weights of norm at most one."""
+
+import enum
+import math
+from abc import ABC, abstractmethod
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lipkit.bound import L2, Metric
+from lipkit.errors import UnsupportedError
+from lipkit.linops import Conv, Dense, LinearOperator
+from lipkit.nn.geometry import Geometry
+from lipkit.norms import Auto, KernelIsometry, NearIsometry, Norm
+
+Blocks = Float[Tensor, "groups rows cols *taps"]
+
+
+class Promise(enum.Enum):
+    """What a method makes of a geometry."""
+
+    # Every singular value is 1, up to rounding: norms and gradients are kept.
+    ISOMETRY = "isometry"
+    # The largest singular value is at most 1.
+    CONTRACTION = "contraction"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Method(ABC):
+    """How free numbers become a weight whose operator has norm at most one, on every input size of the geometry.
+
+    Subclasses are frozen dataclasses: their fields are the hyper-parameters. Calling one is pure and differentiable,
+    with a number of operations that does not depend on values, so that it compiles. It computes in the dtype it is
+    given, float32 or float64; the result is proven for the numbers as stored, their rounding included.
+    """
+
+    @abstractmethod
+    def promise(self, geometry: Geometry) -> Promise:
+        """What the weights will be on this geometry; raises UnsupportedError, with the reason, where nothing holds."""
+
+    @abstractmethod
+    def __call__(self, raw: Blocks, geometry: Geometry) -> Blocks:
+        """The weights of free numbers."""
+
+    def inverse(self, weight: Blocks, geometry: Geometry) -> Blocks:
+        """Free numbers whose weights are `weight`, if it is feasible; otherwise numbers whose weights are near."""
+        return weight
+
+    def is_feasible(self, weight: Blocks, geometry: Geometry) -> bool:
+        """Whether the weight keeps what `promise` says: proven norm at most 1 + 1e-6, for an isometry also sigma_min.
+
+        A Björck iteration on a singular matrix, for example, ends in a contraction that is no isometry.
+        """
+        wide = weight.detach().to(torch.float64)
+        op = proxy(wide, geometry)
+        if float(self.norm(geometry)(op).value) > 1 + 1e-6:
+            return False
+        return self.promise(geometry) is Promise.CONTRACTION or smallest(wide) >= 1 - 2e-5
+
+    def start(self, geometry: Geometry) -> Blocks:
+        """Random initial weights: an isometry at the central tap, zero elsewhere, from torch's default generator."""
+        blocks = torch.empty(geometry.groups, geometry.rows, geometry.cols)
+        for block in blocks:
+            torch.nn.init.orthogonal_(block)
+        if not geometry.taps:
+            return blocks
+        weight = torch.zeros(geometry.shape)
+        weight[(..., *((t - 1) // 2 for t in geometry.taps))] = blocks
+        return weight
+
+    def metric(self, geometry: Geometry) -> Metric:
+        """The norms in which the weights have constant at most one: l2, unless the method is for others."""
+        return L2
+
+    def norm(self, geometry: Geometry) -> Norm:
+        """The norm that proves these weights sharply: by their residual for isometries, generally otherwise."""
+        if self.promise(geometry) is Promise.CONTRACTION:
+            return Auto(failure=0)
+        return KernelIsometry() if geometry.taps else NearIsometry()
+
+
+class MatrixMethod(Method):
+    """A method for matrices; it also covers convolutions with a single tap, which are a matrix at every position."""
+
+    @abstractmethod
+    def matrix(self, raw: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
+        """The weights of a batch of matrices."""
+
+    def inverse_matrix(self, weight: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
+        """Free numbers for a batch of feasible matrices."""
+        return weight
+
+    def promise(self, geometry: Geometry) -> Promise:
+        if math.prod(geometry.taps) != 1:
+            name = type(self).__name__
+            raise UnsupportedError(
+                f"{name} makes matrices, and kernel {geometry.taps} is none; use RKO({name}()) for convolutions, "
+                "or Spectral, Rescale or AOL."
+            )
+        # A stride drops positions and padding adds empty ones: what is left of an isometry is a partial one.
+        whole = all(s == 1 for s in geometry.stride) and not any(map(any, geometry.padding))
+        return Promise.ISOMETRY if whole else Promise.CONTRACTION
+
+    def __call__(self, raw: Blocks, geometry: Geometry) -> Blocks:
+        return self.matrix(raw.flatten(2)[..., : geometry.cols]).reshape(raw.shape)
+
+    def inverse(self, weight: Blocks, geometry: Geometry) -> Blocks:
+        return self.inverse_matrix(weight.flatten(2)).reshape(weight.shape)
+
+
+def smallest(blocks: Blocks) -> float:
+    """The smallest singular value of the reshaped blocks (of a matrix, or of kernels with a single tap)."""
+    return float(torch.linalg.svdvals(blocks.flatten(2)).min())
+
+
+def proxy(blocks: Blocks, geometry: Geometry) -> LinearOperator:
+    """An operator whose norm bounds that of every layer with these blocks: on a large image, with full padding."""
+    weight = geometry.joined(blocks)
+    if not geometry.taps:
+        return Dense(weight)
+    # The norm methods for contractions read the symbol's supremum; it needs a grid longer than the kernel.
+    spatial = tuple(
+        s * -(-max(64, 2 * d * k) // s)
+        for s, d, k in zip(geometry.stride, geometry.dilation, geometry.taps, strict=True)
+    )
+    sides = tuple((d * (k - 1), d * (k - 1)) for d, k in zip(geometry.dilation, geometry.taps, strict=True))
+    return Conv(weight, spatial, geometry.stride, sides, geometry.dilation, geometry.groups)

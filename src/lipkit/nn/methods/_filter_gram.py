@@ -1,0 +1,188 @@
+"""Diagonal matrices that dominate W'W, for kernels and matrices, rounding included."""
+
+import math
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+from torch.nn import functional
+
+from lipkit.linops import Shape
+from lipkit.nn.geometry import Geometry
+
+_UNIT = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
+# More than all products of a sum can lose to underflow, for entries of at most one.
+_TINY = {torch.float32: 2.0**-100, torch.float64: 2.0**-960}
+# float32 sums of this many entries make the bound looser by 0.5 % for orthogonal matrices; larger ones use float64.
+_WIDE = 2**18
+
+
+def periods(geometry: Geometry) -> tuple[Shape, Shape]:
+    """On each axis, how many phases the taps fall into, and how many taps the fullest phase has.
+
+    Tap a meets positions congruent to a d modulo the stride s, so taps a and a + s/gcd(s, d) share a phase; taps of
+    different phases never meet the same entry of the input.
+    """
+    apart = tuple(
+        min(s // math.gcd(s, d), k) for s, d, k in zip(geometry.stride, geometry.dilation, geometry.taps, strict=True)
+    )
+    return apart, tuple(-(-k // p) for k, p in zip(geometry.taps, apart, strict=True))
+
+
+def polyphase(
+    blocks: Float[Tensor, "groups rows cols *taps"], geometry: Geometry
+) -> Float[Tensor, "groups rows phased *lengths"]:
+    """The kernel of the same operator with stride 1: every phase of the input is a channel of its own.
+
+    Its symbol is that of the strided convolution, up to unit factors on columns. The last axis of a matrix is one tap.
+    """
+    if not geometry.taps:
+        return blocks.unsqueeze(-1)
+    apart, lengths = periods(geometry)
+    if all(p == 1 for p in apart):
+        return blocks
+    axes = range(len(apart))
+    spare = [n for i in reversed(axes) for n in (0, apart[i] * lengths[i] - geometry.taps[i])]
+    split = functional.pad(blocks, spare)
+    for i in reversed(axes):
+        split = split.unflatten(3 + i, (lengths[i], apart[i]))
+    order = (0, 1, 2, *(4 + 2 * i for i in axes), *(3 + 2 * i for i in axes))
+    return split.permute(order).flatten(2, 2 + len(apart))
+
+
+def unphased(
+    kernel: Float[Tensor, "groups rows phased *lengths"], geometry: Geometry
+) -> Float[Tensor, "groups rows cols *taps"]:
+    """The inverse of `polyphase`."""
+    if not geometry.taps:
+        return kernel.squeeze(-1)
+    apart, _ = periods(geometry)
+    if all(p == 1 for p in apart):
+        return kernel
+    rank = len(apart)
+    split = kernel.unflatten(2, (geometry.cols, *apart))
+    order = [0, 1, 2]
+    for i in range(rank):
+        order += [3 + rank + i, 3 + i]
+    split = split.permute(order)
+    for i in range(rank):
+        split = split.flatten(3 + i, 4 + i)
+        split = split.narrow(3 + i, 0, geometry.taps[i])
+    return split
+
+
+def majorant(
+    kernel: Float[Tensor, "groups rows cols *taps"], steps: int = 1, q: Float64[Tensor, "groups cols"] | None = None
+) -> Float64[Tensor, "groups cols"]:
+    """A diagonal T with E(w)* E(w) <= T for the symbol E of the kernel at every frequency w; entries of at most one.
+
+    With M the filter Gram, M_ij = sum_j K_j,i * K_j,i' (full correlation), squared `steps` - 1 times,
+        T_i = (sum_{j, shifts} |M_ij| q_j / q_i)^(1 / 2^(steps - 1)):
+    a matrix is dominated by the weighted sums of its absolute rows, and the square root is operator monotone. For
+    steps = 1 these are the numbers of AOL and SLL; for many steps all of them tend to the squared norm.
+
+    Rounding: fl M differs from M by at most g |K| * |K| entry by entry, g = gamma of the length of the inner products;
+    the sum of that over a row, g sum_j a_ji a_j with a_ji = sum over taps of |K_ji| and a_j = sum_i a_ji, is added to
+    the diagonal. The dtype is that of the kernel, float64 for wide ones.
+    """
+    rows, cols = kernel.shape[1:3]
+    if rows * cols > _WIDE:
+        kernel = kernel.to(torch.float64)
+    factors: list[Tensor] = []
+    for _ in range(steps - 1):
+        half = half_gram(kernel)
+        # Any factor would do, so no gradient needs to pass through it.
+        factor = half.detach().abs().amax((1, 2, 3, 4)).clamp(min=_TINY[kernel.dtype])
+        factors.append(factor.to(torch.float64))
+        factor = factor[:, None]
+        kernel = _mirrored(half / factor[..., None, None, None], _added(kernel, None).to(kernel.dtype) / factor, kernel)
+    half = half_gram(kernel)
+    size = absolute_sums(half)
+    sums = size.sum(-1) if q is None else (size @ q[..., None]).squeeze(-1) / q
+    # The sum over shifts is in the dtype of the kernel, the rest in float64.
+    shifts = half.shape[1] * half.shape[2]
+    sums = sums * (1 + 2 * (shifts + 4) * _UNIT[kernel.dtype]) + _added(kernel, q)
+    for factor in reversed(factors):
+        sums = factor[:, None] * sums.sqrt()
+    return sums * (1 + 2.0**-46)
+
+
+def half_gram(kernel: Float[Tensor, "groups rows cols *taps"]) -> Float[Tensor, "groups first rest cols cols"]:
+    """The filter Gram at the shifts whose first component is not negative; the others are its transposes.
+
+        M[shift, i, i'] = sum_{j, a} K[j, i, a] K[j, i', a + shift]
+
+    Cost: products of all pairs of taps whose first components are in order, about half of all pairs.
+    """
+    groups, rows, cols = kernel.shape[:3]
+    first = kernel.shape[3]
+    taps = kernel.shape[4:]
+    rest = math.prod(taps)
+    flat = kernel.reshape(groups, rows, cols, first, rest).permute(0, 3, 4, 2, 1).reshape(groups, first, -1, rows)
+    total: Tensor | None = None
+    for a in range(first):
+        pairs = flat[:, a] @ flat[:, a:].flatten(1, 2).mT
+        pairs = pairs.view(groups, rest, cols, first - a, rest, cols).permute(0, 3, 1, 4, 2, 5)
+        if rest == 1:
+            found = pairs.reshape(groups, first - a, 1, cols, cols)
+        else:
+            # Sums of pairs with the same shift, as one product with zeros and ones; adding zeros rounds nothing.
+            found = same_shift(taps, kernel) @ pairs.reshape(groups, first - a, rest * rest, cols * cols)
+            found = found.unflatten(-1, (cols, cols))
+        total = found if total is None else total + functional.pad(found, (0, 0) * 3 + (0, a))
+    assert total is not None
+    return total
+
+
+def same_shift(taps: Shape, like: Tensor) -> Float[Tensor, "shifts pairs"]:
+    """Which pairs of taps (a, b) are apart by which shift b - a; zeros and ones."""
+    found = torch.ones(1, 1, 1, dtype=like.dtype, device=like.device)
+    for t in taps:
+        place = torch.arange(t, device=like.device)
+        shift = torch.arange(1 - t, t, device=like.device)
+        axis = (place[None, :] - place[:, None] == shift[:, None, None]).to(like.dtype)
+        found = torch.einsum("sab,tcd->stacbd", found, axis).flatten(4).flatten(2, 3).flatten(0, 1)
+    return found.flatten(1)
+
+
+def absolute_sums(half: Float[Tensor, "groups first rest n n"]) -> Float64[Tensor, "groups n n"]:
+    """sum over all shifts of |M_ij|, a symmetric matrix up to rounding."""
+    size = half.abs().sum(2)
+    centre = size[:, 0].to(torch.float64)
+    if half.shape[1] == 1:
+        return centre
+    beside = size[:, 1:].sum(1).to(torch.float64)
+    return centre + beside + beside.mT
+
+
+def _added(kernel: Tensor, q: Tensor | None) -> Tensor:
+    """What rounding may have taken from the sums of absolute values of a row of the filter Gram; float64."""
+    rows, taps = kernel.shape[1], math.prod(kernel.shape[3:])
+    depth = rows + taps + 8
+    unit = depth * _UNIT[kernel.dtype]
+    size = kernel.detach().abs().flatten(3).sum(3).to(torch.float64)
+    if q is None:
+        sums = (size.mT @ size.sum(2, keepdim=True)).squeeze(2)
+    else:
+        q = q.detach()
+        sums = (size.mT @ (size @ q[..., None])).squeeze(2) / q
+    # Twice the taps and a little for the rounding of this formula itself.
+    return sums * (unit / (1 - 2 * unit) * (1 + 4 * taps * _UNIT[kernel.dtype])) + _TINY[kernel.dtype]
+
+
+def _mirrored(half: Tensor, added: Tensor, kernel: Tensor) -> Tensor:
+    """The filter Gram at all shifts as a symmetric kernel (groups, n, n, *(2 taps - 1)), `added` on its diagonal."""
+    first, *taps = kernel.shape[3:]
+    centre = half[:, :1]
+    # Its two halves are each other's transposes up to rounding; the mean of both is exactly so.
+    centre = (centre + centre.flip(2).mT) / 2
+    n = centre.shape[-1]
+    middle = torch.zeros(centre.shape[2], dtype=half.dtype, device=half.device)
+    middle[centre.shape[2] // 2] = 1
+    margin = 1 + 4 * _UNIT[half.dtype]
+    diagonal = torch.diag_embed(added * margin + 4 * _UNIT[half.dtype] * centre.detach().abs().amax((1, 2, 3)))
+    centre = centre + middle[:, None, None] * diagonal[:, None, None]
+    after = half[:, 1:]
+    before = after.flip(1, 2).mT
+    full = torch.cat([before, centre, after], 1)
+    return full.permute(0, 3, 4, 1, 2).reshape(-1, n, n, 2 * first - 1, *(2 * t - 1 for t in taps))

@@ -1,0 +1,81 @@
+"""Orthogonal matrices by the Cayley transform."""
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lipkit.nn.geometry import Geometry
+from lipkit.nn.methods._base import Blocks
+from lipkit.nn.methods._isometry import IsometryMethod
+from lipkit.nn.methods._rotations import skew_of_angles
+from lipkit.nn.methods._scaling import capped
+
+# The largest ||A||: the condition of I + A, which one Björck step has to make up for.
+_MOST = {torch.float32: 2.0**13, torch.float64: 2.0**26}
+# The tangent of half an angle of pi, as far as float32 goes.
+_FLAT = 2.0**10
+
+
+@final
+@dataclass(frozen=True)
+class Cayley(IsometryMethod):
+    """The Cayley transform of the free matrix [U; V], U square:
+        A = U - U' + V'V,   Z = (I + A)^-1,   W = [2 Z - I; -2 V Z],
+    which for square matrices is (I - A)(I + A)^-1 with A skew. Wide matrices are transposed.
+
+    I + A has the symmetric part I + V'V, so it is never singular; the two summands of A are scaled down to norm 2^13
+    (2^26 in float64) where they are larger, so that it is never ill-conditioned either.
+
+    Guarantee: an isometry for every free matrix, norm at most 1 as stored. Reached: square matrices with determinant 1
+    and no eigenvalue -1, tall ones whose upper block has no eigenvalue -1. `inverse` gives U = (K - K')/4 with
+    K = (I - Q)(I + Q)^-1, V = -Q_2 (I + Q)^-1 of the upper block Q and the lower Q_2; a square matrix that is out of
+    reach is replaced by the nearest rotation, angles of pi by almost pi. Cost: one solve with cols^3, by LU; products.
+    Gradient: of the solve.
+    Reference: Cayley 1846; Helfrich, Willmott and Ye 2018; Trockman and Kolter 2021 (rectangular).
+    """
+
+    def __str__(self) -> str:
+        return "Cayley"
+
+    def isometry(self, tall: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
+        n = tall.shape[-1]
+        most = _MOST[tall.dtype]
+        upper, lower = tall[:, :n], tall[:, n:]
+        # The eigenvalues of a skew matrix come in pairs, so its norm is at most ||A||_F / 2^(1/2).
+        inner = capped(upper - upper.mT, most * math.sqrt(2))
+        identity = torch.eye(n, dtype=tall.dtype, device=tall.device).expand(len(tall), -1, -1)
+        if not lower.shape[-2]:
+            return 2 * torch.linalg.solve(identity + inner, identity) - identity
+        lower = capped(lower, math.sqrt(most))
+        solved = torch.linalg.solve(identity + inner + lower.mT @ lower, identity)
+        return torch.cat([2 * solved - identity, -2 * lower @ solved], -2)
+
+    def inverse_isometry(self, tall: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
+        n = tall.shape[-1]
+        upper, lower = tall[:, :n], tall[:, n:]
+        identity = torch.eye(n, dtype=tall.dtype, device=tall.device)
+        if not lower.shape[-2] and not bool(_within_reach(tall).all()):
+            return skew_of_angles(tall, lambda angle: max(-_FLAT, min(_FLAT, -math.tan(angle / 2)))) / 2
+        # The pseudo-inverse is the inverse within reach, and finite elsewhere.
+        solved = torch.linalg.pinv(identity + upper, rtol=2.0**-26)
+        quotient = (identity - upper) @ solved
+        return torch.cat([(quotient - quotient.mT) / 4, -lower @ solved], -2)
+
+    def is_feasible(self, weight: Blocks, geometry: Geometry) -> bool:
+        wide = weight.detach().to(torch.float64).flatten(2)
+        tall = wide.mT if geometry.rows < geometry.cols else wide
+        return bool(_within_reach(tall[:, : tall.shape[-1]]).all()) and super().is_feasible(weight, geometry)
+
+    def start(self, geometry: Geometry) -> Blocks:
+        """The transform of Gaussian numbers with variance 1 / min(rows, cols): angles up to about 140 degrees."""
+        raw = torch.randn(geometry.groups, geometry.rows, geometry.cols) * min(geometry.rows, geometry.cols) ** -0.5
+        return self.matrix(raw).reshape(geometry.shape)
+
+
+def _within_reach(upper: Tensor) -> Tensor:
+    identity = torch.eye(upper.shape[-1], dtype=upper.dtype, device=upper.device)
+    return torch.linalg.svdvals(identity + upper).amin(-1) > 1 / _FLAT

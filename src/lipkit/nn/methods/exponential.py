@@ -1,0 +1,87 @@
+"""Orthogonal matrices by the matrix exponential."""
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lipkit.nn.geometry import Geometry
+from lipkit.nn.methods._base import Blocks
+from lipkit.nn.methods._isometry import IsometryMethod
+from lipkit.nn.methods._rotations import skew_of_angles
+from lipkit.nn.methods._scaling import capped
+
+
+@final
+@dataclass(frozen=True)
+class Exponential(IsometryMethod):
+    """The exponential of the free matrix [U; V], U square:
+        W = exp([[0, -V'], [V, 0]])[:, :cols] exp(U - U') = [cos S; V S^-1 sin S] exp(U - U'),   S = (V'V)^(1/2),
+    which for square matrices is exp(U - U'). Wide matrices are transposed. With G = V'V the first factor is read off
+    exp([[0, -G], [I, 0]]), so the cost does not grow with the cube of the rows.
+
+    Both exponents are scaled down to Frobenius norm 2 pi cols^(1/2) where they are larger; angles up to pi, which reach
+    everything, need half of it.
+
+    Guarantee: an isometry for every free matrix, norm at most 1 as stored. Reached: every rotation (square, determinant
+    1) and every tall or wide isometry. `inverse`: the real Schur form for rotations; for tall matrices the polar
+    factors of the upper block, Q = (cos S) exp(U - U'). A square matrix of determinant -1 is replaced by the nearest
+    rotation. Cost: exponentials of cols and 2 cols; backward of twice that size. Gradient: of `torch.matrix_exp`.
+    Reference: Lezcano-Casado and Martínez-Rubio 2019 (square); the rectangular form in two factors is ours.
+    """
+
+    def __str__(self) -> str:
+        return "matrix exponential"
+
+    def isometry(self, tall: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
+        n = tall.shape[-1]
+        most = 2 * math.pi * math.sqrt(n)
+        upper, lower = tall[:, :n], tall[:, n:]
+        rotation = torch.matrix_exp(capped(upper - upper.mT, most))
+        if not lower.shape[-2]:
+            return rotation
+        lower = capped(lower, most)
+        # Any positive number may stand here; this one makes the two corners alike, and the powers small.
+        size = torch.linalg.vector_norm(lower.detach(), dim=(-2, -1), keepdim=True).clamp(min=1.0)
+        gram = lower.mT @ lower / size
+        identity = torch.eye(n, dtype=tall.dtype, device=tall.device) * size
+        zero = torch.zeros_like(gram)
+        turned = torch.matrix_exp(torch.cat([torch.cat([zero, -gram], -1), torch.cat([identity, zero], -1)], -2))
+        cosine, sine = turned[:, :n, :n], turned[:, n:, :n] / size
+        return torch.cat([cosine, lower @ sine], -2) @ rotation
+
+    def inverse_isometry(self, tall: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
+        n = tall.shape[-1]
+        upper, lower = tall[:, :n], tall[:, n:]
+        if not lower.shape[-2]:
+            return skew_of_angles(tall, lambda angle: angle) / 2
+        left, cosine, right = torch.linalg.svd(upper)
+        # The smallest cosine is last; with the other sign of it the rotation has determinant 1.
+        sign = torch.ones_like(cosine)
+        sign[:, -1] = torch.linalg.det(left @ right).sign()
+        left_signed = left * sign[:, None, :]
+        rotation = left_signed @ right
+        columns = lower @ rotation.mT @ left
+        sine = torch.linalg.vector_norm(columns, dim=-2)
+        angle = torch.atan2(sine, sign * cosine)
+        # An angle of pi has no direction left of it; the others are all zero then, so that any will do.
+        anything = torch.zeros_like(columns)
+        anything[:, 0] = 1
+        lost = (sine < 1e-12) & (sign * cosine < 0)
+        unit = torch.where(lost[:, None, :], anything, columns / sine.clamp(min=1e-300)[:, None, :])
+        return torch.cat([skew_of_angles(rotation, lambda angle: angle) / 2, (unit * angle[:, None, :]) @ left.mT], -2)
+
+    def is_feasible(self, weight: Blocks, geometry: Geometry) -> bool:
+        wide = weight.detach().to(torch.float64).flatten(2)
+        turned = geometry.rows != geometry.cols or bool((torch.linalg.det(wide) > 0).all())
+        return turned and super().is_feasible(weight, geometry)
+
+    def start(self, geometry: Geometry) -> Blocks:
+        """Uniform among rotations, or among isometries if not square."""
+        blocks = super().start(geometry).reshape(geometry.groups, geometry.rows, geometry.cols)
+        if geometry.rows == geometry.cols:
+            blocks[:, 0] *= torch.linalg.det(blocks).sign()[:, None]
+        return blocks.reshape(geometry.shape)

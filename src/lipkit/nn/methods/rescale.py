@@ -1,0 +1,125 @@
+"""Spectral rescaling: each input channel divided by what its correlations add up to."""
+
+import enum
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from lipkit.errors import ArgumentError
+from lipkit.nn.geometry import Geometry
+from lipkit.nn.methods._base import Blocks, Method, Promise
+from lipkit.nn.methods._filter_gram import absolute_sums, half_gram, majorant, polyphase, unphased
+from lipkit.nn.methods._rounding import stored
+
+# Rounds of the fixed point behind `inverse`, each a product of small matrices, or with more steps a whole rescaling.
+_ROUNDS = 1000
+_COSTLY_ROUNDS = 40
+
+
+class Side(enum.Enum):
+    """Which side of a weight is rescaled; the value is how it prints."""
+
+    # The columns, as published: the input channels (with a stride, each phase of them) of a matrix or a convolution.
+    COLUMNS = "columns"
+    # The side with fewer channels, which has fewer correlations to add up: a wide isometry is left as it is.
+    SMALLER = "smaller side"
+
+
+@final
+@dataclass(frozen=True)
+class Rescale(Method):
+    """W R with the diagonal R_i = T_i^(-1/2) and W'W <= diag(T), from `steps` Gram products; see `rescaled`.
+
+        T_i = (sum_{j, shifts} |M_ij|)^(1 / 2^(steps - 1)),   M = (W'W)^(2^(steps - 1))
+
+    One step is `AOL`; the more there are, the nearer R is to 1/||W||, spectral normalisation: every step about halves
+    what is missing to norm 1, and the smaller singular values fall further behind.
+
+    Guarantee: norm at most 1 as stored, for zero and circular padding of every size, strides (through phases: each
+    input channel has a factor for each residue of its taps), dilation, groups and transposed convolutions.
+    Cost: correlations of all pairs of taps, half of them by symmetry: n^2 m taps^2 / 2 products for the first step, and
+    for every further one n^3 times half the squared number of taps, which is multiplied by about 2^axes each time.
+    Gradient: exact. `inverse` finds the free numbers of any weight that Rescale made; of others, those of a multiple.
+    Reference: Delattre 2025 (spectral rescaling); factors for each phase, and the rounding, are ours.
+    """
+
+    steps: int = 2
+    side: Side = Side.COLUMNS
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.steps <= 6:
+            raise ArgumentError(
+                f"Rescale.steps must lie in 1..6, got {self.steps}; use Spectral for the limit of many."
+            )
+
+    def __str__(self) -> str:
+        return f"rescaling, {_said(self.steps, self.side)}"
+
+    def promise(self, geometry: Geometry) -> Promise:
+        return Promise.CONTRACTION
+
+    def __call__(self, raw: Blocks, geometry: Geometry) -> Blocks:
+        return rescaled(raw, geometry, self.steps, self.side)
+
+    def inverse(self, weight: Blocks, geometry: Geometry) -> Blocks:
+        return unscaled(weight, geometry, self.steps, self.side)
+
+
+def _said(steps: int, side: Side) -> str:
+    tail = "" if side is Side.COLUMNS else f" on the {side.value}"
+    return f"{steps} step{'s' if steps > 1 else ''}{tail}"
+
+
+def rescaled(raw: Blocks, geometry: Geometry, steps: int, side: Side) -> Blocks:
+    """The weights of `Rescale` and `AOL`: every channel i times T_i^(-1/2); channels of zeros stay zero."""
+    largest = raw.detach().flatten(1).abs().amax(1).reshape(-1, *(1,) * (raw.ndim - 1))
+    # The result does not depend on the scale of a block, so this factor needs no gradient.
+    kernel = polyphase(raw / torch.where(largest > 0, largest, 1.0), geometry)
+    flipped = _flipped(kernel, side)
+    tall = kernel.transpose(1, 2) if flipped else kernel
+    factor = inverse_root(majorant(tall, steps), raw.dtype)
+    wide = tall.to(torch.float64) * factor.reshape(len(factor), 1, -1, *(1,) * (kernel.ndim - 3))
+    return stored(unphased(wide.transpose(1, 2) if flipped else wide, geometry), raw.dtype)
+
+
+def inverse_root(sums: Float64[Tensor, "groups n"], dtype: torch.dtype) -> Float64[Tensor, "groups n"]:
+    """T^(-1/2), a little smaller; 0 where T is so small that the numbers behind it vanished in `dtype`."""
+    alive = sums.detach() > (2.0**-90 if dtype == torch.float32 else 2.0**-900)
+    return torch.where(alive, torch.where(alive, sums, 1.0).rsqrt() * (1 - 2.0**-48), 0.0)
+
+
+def unscaled(weight: Float64[Tensor, "groups rows cols *taps"], geometry: Geometry, steps: int, side: Side) -> Blocks:
+    """W D for which `rescaled` gives W / c: D is the positive fixed point of D -> T(W D)^(1/2), up to the factor c.
+
+    For one step, T(W D) = D |M| D: D is the Perron vector of |M| and c^2 its eigenvalue, which is 1 exactly for the
+    weights that one step can make. For an isometry D = 1.
+    """
+    kernel = polyphase(weight, geometry)
+    flipped = _flipped(kernel, side)
+    tall = kernel.transpose(1, 2) if flipped else kernel
+    groups, _, cols = tall.shape[:3]
+    trailing = (1,) * (kernel.ndim - 3)
+    scale = torch.ones(groups, cols, dtype=torch.float64, device=weight.device)
+    dead = tall.abs().amax((1, *range(3, tall.ndim))) == 0
+    sums = absolute_sums(half_gram(tall)) if steps == 1 else None
+    for _ in range(_ROUNDS if steps == 1 else _COSTLY_ROUNDS):
+        if sums is not None:
+            square = scale * (sums @ scale[..., None]).squeeze(-1)
+        else:
+            square = majorant(tall * scale.reshape(groups, 1, cols, *trailing), steps)
+        # Overstepping by a half takes half as many rounds as the plain fixed point.
+        found = torch.where(dead, 1.0, scale * (square / scale.square()).pow(0.75))
+        found = found / found.amax(1, keepdim=True)
+        done = bool((found - scale).abs().amax() < (1e-13 if steps == 1 else 1e-8))
+        scale = found
+        if done:
+            break
+    wide = tall * scale.reshape(groups, 1, cols, *trailing)
+    return unphased(wide.transpose(1, 2) if flipped else wide, geometry)
+
+
+def _flipped(kernel: Float[Tensor, "groups rows phased *lengths"], side: Side) -> bool:
+    return side is Side.SMALLER and kernel.shape[1] < kernel.shape[2]

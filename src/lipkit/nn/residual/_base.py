@@ -1,0 +1,134 @@
+"""What residual layers have in common: parameters, geometry, and how they are applied."""
+
+import math
+from abc import abstractmethod
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor, nn
+
+from lipkit.errors import ArgumentError
+from lipkit.linops import Padding, Shape
+from lipkit.nn.computed import Computed
+from lipkit.nn.conv import PaddingMode
+from lipkit.nn.geometry import Geometry
+from lipkit.nn.residual._step import PlainStep, running_dtype, step
+from lipkit.nn.residual.monotone import monotone
+from lipkit.nn.stated import Stated
+
+
+class Coefficient(Computed):
+    """The step sizes c of a residual layer, from the weights as they are multiplied with: W' diag(c) W <= 2 I.
+
+    Computed in float32 or float64 whatever autocast says, and rounded down to the type of the weights.
+    """
+
+    def __init__(self, geometry: Geometry) -> None:
+        super().__init__()
+        self.geometry = geometry
+
+    def compute(self, *parameters: Tensor) -> Tensor:
+        weight = parameters[0]
+        with torch.autocast(weight.device.type, enabled=False):
+            wide = weight if weight.dtype in (torch.float32, torch.float64) else weight.to(torch.float32)
+            largest = wide.detach().abs().amax()
+            # c is homogeneous of degree -2 in the weight, so this scale needs no gradient; its rounding is counted.
+            scaled = self.geometry.blocks(wide / torch.where(largest > 0, largest, 1.0))
+            inverse = self.inverse_square(scaled, *parameters[1:]).flatten()
+            return _down(2 * inverse, largest.to(torch.float64), weight.dtype)
+
+    @abstractmethod
+    def inverse_square(
+        self, blocks: Float[Tensor, "groups rows cols *taps"], *others: Tensor
+    ) -> Float64[Tensor, "groups rows"]:
+        """1/T with W W' <= T, rounded down, for entries of at most one; 0 where there is nothing to divide by."""
+
+
+def _down(c: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """c / scale^2 in `dtype`, never above it: what is too large is cut, what would be subnormal is zero."""
+    info = torch.finfo(dtype)
+    # Gradients have c as a factor and must stay finite for weights however small.
+    most = min(info.max / 4, 2.0**62)
+    scale = torch.where(scale > 0, scale, 1.0)
+    c = (c / scale / scale).clamp(max=most) * (1 - 2 * info.eps)
+    return torch.where(c < 2 * info.tiny, 0.0, c).to(dtype)
+
+
+class ResidualLayer(Stated):
+    """x - W' (c phi(W x + b)) with a free weight W, and step sizes c that make it 1-Lipschitz."""
+
+    activation: nn.Module
+
+    def __init__(
+        self, geometry: Geometry, bias: bool, activation: nn.Module | None, device: torch.device | None,
+        dtype: torch.dtype | None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.geometry = geometry
+        self.activation = monotone(nn.ReLU() if activation is None else activation, type(self).__name__)
+        hidden = geometry.groups * geometry.rows
+        shape = (hidden, geometry.cols, *geometry.taps)
+        self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(hidden, device=device, dtype=dtype)) if bias else None
+        fan = geometry.cols * math.prod(geometry.taps)
+        with torch.no_grad():
+            self.weight.normal_(0, fan**-0.5)
+            if self.bias is not None:
+                self.bias.uniform_(-(fan**-0.5), fan**-0.5)
+
+    @property
+    def gain(self) -> float:
+        """1: J = I - W' C D W with slopes 0 <= D <= I and W' C W <= 2 I lies between -I and I."""
+        return 1.0
+
+    @abstractmethod
+    def coefficient_of(self, weight: Float[Tensor, "..."]) -> Float[Tensor, " hidden"]:
+        """The step sizes for weights as they are multiplied with."""
+
+    def forward(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """x - W' (c phi(W x + b))."""
+        weight = self.weight.to(running_dtype(self.weight))
+        return step(x, weight, self.bias, self.coefficient_of(weight), self.activation, self.geometry)
+
+    def condensed(self, dtype: torch.dtype | None = None) -> nn.Module:
+        """The same function with plain parameters; with `dtype`, of the weights in that type, again of constant 1."""
+        with torch.no_grad():
+            weight = self.weight if dtype is None else self.weight.to(dtype)
+            bias = self.bias if dtype is None or self.bias is None else self.bias.to(dtype)
+            return PlainStep(weight, bias, self.coefficient_of(weight), self.activation, self.geometry)
+
+    def extra_repr(self) -> str:
+        """Channels, hidden channels and the kernel."""
+        g = self.geometry
+        kernel = f", kernel_size={g.taps}, dilation={g.dilation}, padding_mode={g.mode.value!r}" if g.taps else ""
+        return f"{g.groups * g.cols}, {g.groups * g.rows}{kernel}"
+
+
+def dense(features: int, hidden: int | None) -> Geometry:
+    """The geometry of a dense residual layer."""
+    return Geometry(1, features if hidden is None else hidden, features)
+
+
+def convolution(
+    channels: int,
+    hidden: int | None,
+    kernel_size: int | Shape,
+    dilation: int | Shape,
+    groups: int,
+    mode: PaddingMode,
+    rank: int,
+) -> Geometry:
+    """The geometry of a convolution that keeps the size of the image: odd kernels, stride 1."""
+    taps = (kernel_size,) * rank if isinstance(kernel_size, int) else tuple(kernel_size)
+    spread = (dilation,) * len(taps) if isinstance(dilation, int) else tuple(dilation)
+    hidden = channels if hidden is None else hidden
+    if any(t % 2 == 0 for t in taps) or not 1 <= len(taps) <= 3 or len(spread) != len(taps):
+        raise ArgumentError(
+            f"A residual convolution has one to three axes, each with an odd kernel and a dilation, got kernel {taps} "
+            f"and dilation {spread}; an even kernel would change the size of the image."
+        )
+    if channels % groups or hidden % groups:
+        raise ArgumentError(f"groups must divide channels and hidden channels, got {groups}, {channels} and {hidden}.")
+    half = [d * (t - 1) // 2 for t, d in zip(taps, spread, strict=True)]
+    sides = tuple((p, p) for p in half)
+    return Geometry(groups, hidden // groups, channels // groups, taps, (1,) * len(taps), sides, spread, Padding(mode))

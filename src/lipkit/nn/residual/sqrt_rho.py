@@ -1,0 +1,60 @@
+"""Residual layers of a given constant."""
+
+import math
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from lipkit.errors import ArgumentError
+from lipkit.nn.residual._base import dense
+from lipkit.nn.residual._step import PlainStep
+from lipkit.nn.residual.sll import DiagonalLayer
+from lipkit.nn.stated import SAFE
+
+
+@final
+class SqrtRho(DiagonalLayer):
+    """sqrt(rho) x - W' T phi(W x + b) / sqrt(rho) with W' T W <= 2 rho I: constant sqrt(rho), for one number rho > 0.
+
+    T = rho times the step sizes of `SLL`, so it is sqrt(rho) times that layer; W = 0 gives sqrt(rho) x.
+
+    Guarantee: constant sqrt(rho) for slopes of phi in [0, 1]. The published condition for slopes in [a, b], W W' <=
+    2 rho/(a + b)^2 T^(-1), is false for a < 0 (docs/errata.md), so such activations are refused. Cost: that of `SLL`.
+    Reference: Fazlyab et al. 2023.
+    """
+
+    def __init__(
+        self,
+        features: int,
+        rho: float,
+        hidden: int | None = None,
+        bias: bool = True,
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        activation: nn.Module | None = None,
+        steps: int = 1,
+    ) -> None:
+        if not 0 < rho < math.inf:
+            raise ArgumentError(f"rho must be a positive number, got {rho}.")
+        super().__init__(dense(features, hidden), bias, activation, steps, device, dtype)
+        self.rho = rho
+        self.factor = math.sqrt(rho) * SAFE
+
+    @property
+    def gain(self) -> float:
+        """sqrt(rho), rounded up."""
+        return math.sqrt(self.rho) * (1 + 2.0**-50)
+
+    def forward(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """sqrt(rho) (x - W' (c phi(W x + b)))."""
+        return self.factor * super().forward(x)
+
+    def condensed(self, dtype: torch.dtype | None = None) -> nn.Module:
+        """The same function with plain parameters."""
+        made = super().condensed(dtype)
+        assert isinstance(made, PlainStep)
+        made.factor = self.factor
+        return made

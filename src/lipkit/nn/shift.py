@@ -1,0 +1,116 @@
+"""Orthogonal mixing of channels, a sort of pairs, and moves by one pixel: isometries throughout."""
+
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
+
+from lipkit.bound import Bound
+from lipkit.errors import ArgumentError, ShapeError
+from lipkit.linops import Dense, Shape
+from lipkit.nn.activations.sorting import ordered
+from lipkit.nn.constrained import constrain
+from lipkit.nn.geometry import Geometry
+from lipkit.nn.methods._base import MatrixMethod
+from lipkit.nn.methods.bjorck import Bjorck
+from lipkit.norms import NearIsometry
+
+# A share of the channels moves in each direction.
+_SHARE = 8
+# Size of the noise on the identity that the mixing starts from.
+_NOISE = 0.2
+
+
+@final
+class ShiftBlock(nn.Module):
+    """x -> shift(MaxMin(W x + b)): W orthogonal across channels, MaxMin of halves, circular moves of channel groups.
+
+    An eighth of the channels moves by one pixel in each of the two directions of each axis, the others stay: a stack of
+    k blocks sees k pixels far, without any convolution. `rank` 1 to 3 is the number of spatial axes; inputs are
+    (batch, channels, *spatial), or without batch axis.
+
+    The default method is `Bjorck()`. With `method=None` W is a plain parameter, for optimizers that keep it orthogonal
+    themselves; its norm is then proven after the fact.
+
+    Guarantee: constant 1 with a method (the Jacobian is orthogonal wherever it exists); without one, the norm of the
+    weight as it is, by `NearIsometry`. Cost: one product with W per pixel; moves and sorts are copies.
+    """
+
+    weight: Tensor
+
+    def __init__(
+        self,
+        channels: int,
+        bias: bool = True,
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        rank: int = 2,
+        method: MatrixMethod | None = Bjorck(),  # noqa: B008 - immutable; None means a plain weight
+    ) -> None:
+        super().__init__()
+        if not 1 <= rank <= 3:
+            raise ArgumentError(f"rank is the number of spatial axes, 1 to 3, got {rank}.")
+        if channels % _SHARE:
+            raise ArgumentError(
+                f"channels must be a multiple of {_SHARE}, one share for each direction, got {channels}."
+            )
+        self.channels = channels
+        self.rank = rank
+        start = near_identity(channels).to(device=device, dtype=dtype)
+        self.weight = nn.Parameter(start)
+        self.bias = nn.Parameter(torch.zeros(channels, device=device, dtype=dtype)) if bias else None
+        if method is not None:
+            constrain(self, "weight", method, Geometry(1, channels, channels))
+
+    @property
+    def gain(self) -> float:
+        """1 while a method keeps the weight orthogonal; otherwise the norm of the weight, proven."""
+        if is_parametrized(self, "weight"):
+            return 1.0
+        return float(NearIsometry()(Dense(self.weight.detach())).value)
+
+    def declared_lipschitz(self, in_shape: Shape) -> Bound:
+        """The norm of the weight as it is, by its residual as an isometry; the rest of the block is an isometry."""
+        return NearIsometry()(Dense(self.weight))
+
+    def forward(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """shift(MaxMin(W x + b))."""
+        axis = x.ndim - self.rank - 1
+        if axis not in (0, 1) or x.shape[axis] != self.channels:
+            raise ShapeError(
+                f"ShiftBlock with {self.channels} channels and rank {self.rank} takes (batch, channels, "
+                f"{self.rank} spatial axes), with or without batch, got {tuple(x.shape)}."
+            )
+        mixed = (self.weight @ x.flatten(axis + 1)).unflatten(axis + 1, x.shape[axis + 1 :])
+        if self.bias is not None:
+            mixed = mixed + self.bias.reshape(-1, *(1,) * self.rank)
+        low, high = ordered(*mixed.chunk(2, axis))
+        return shifted(torch.cat([high, low], axis), axis)
+
+    def extra_repr(self) -> str:
+        """Channels and rank."""
+        return f"{self.channels}, rank={self.rank}"
+
+
+def shifted(x: Float[Tensor, "..."], axis: int) -> Float[Tensor, "..."]:
+    """Channels on `axis`, spatial axes after it: moved by one pixel around the circle, an eighth in each direction.
+
+    The groups that move are spread over both halves of the channels, so that larger and smaller of each pair move too.
+    """
+    moves = [(place, way) for place in range(axis + 1, x.ndim) for way in (1, -1)]
+    share = x.shape[axis] // _SHARE
+    parts = list(x.split(share, axis))
+    for i, (place, way) in enumerate(moves):
+        # 0, 4, 1, 5, ... of the eight parts: both halves in turn.
+        at = (i % 2) * (_SHARE // 2) + i // 2
+        parts[at] = torch.roll(parts[at], way, place)
+    return torch.cat(parts, axis)
+
+
+def near_identity(channels: int) -> Float[Tensor, "channels channels"]:
+    """An orthogonal matrix near the identity: that nearest to I plus noise of norm about 0.2."""
+    noise = torch.randn(channels, channels) * (_NOISE / (2 * channels**0.5))
+    return Bjorck().matrix((torch.eye(channels) + noise)[None])[0]

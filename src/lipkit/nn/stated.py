@@ -1,0 +1,46 @@
+"""Layers whose constant is a theorem about their formula."""
+
+from abc import abstractmethod
+from typing import ClassVar
+
+from torch import nn
+
+from lipkit.bound import Bound, Kind
+from lipkit.linops import Shape
+
+# Scalars are rounded to at least 24 binary digits before they multiply an activation; this makes them smaller by more.
+SAFE = 1 - 2.0**-22
+
+
+class Stated(nn.Module):
+    """A layer that knows its l2 constant by a theorem: the same number for every shape and every value of parameters.
+
+    Statements are about the function in real arithmetic with the numbers as stored. `kind` is EXACT where the constant
+    is attained on every input shape.
+    """
+
+    kind: ClassVar[Kind] = Kind.UPPER
+
+    @property
+    @abstractmethod
+    def gain(self) -> float:
+        """An upper bound of the l2 constant, for inputs of every shape the module accepts."""
+
+    def declared_lipschitz(self, in_shape: Shape) -> Bound:
+        """The constant on one input of `in_shape`, without batch axis: `gain`, by construction."""
+        return Bound.from_value(self.gain, self.kind, f"by construction of {type(self).__name__}")
+
+
+class Contraction(Stated):
+    """A layer of constant 1."""
+
+    @property
+    def gain(self) -> float:
+        """1, by construction."""
+        return 1.0
+
+
+class Isometric(Contraction):
+    """A layer whose Jacobian is orthogonal wherever it exists: norms of gradients are kept."""
+
+    kind: ClassVar[Kind] = Kind.EXACT

@@ -1,0 +1,70 @@
+"""What linear layers with a constrained weight have in common."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from lipkit.bound import L2, Bound
+from lipkit.errors import MetricError
+from lipkit.linops import LinearOperator, Shape
+from lipkit.nn.constrained import constrain
+from lipkit.nn.geometry import Geometry, geometry_of
+from lipkit.nn.methods._base import Method
+
+
+class Weighted(nn.Module):
+    """A linear layer whose `weight` is constrained: initialisation and declared constant."""
+
+    geometry: Geometry
+    method: Method
+    weight: Tensor
+
+    @property
+    def gain(self) -> float:
+        """1: the method keeps the l2 norm of the weight at most one. Methods for other norms promise nothing in l2."""
+        metric = self.method.metric(self.geometry)
+        if metric != L2:
+            raise MetricError(
+                f"{type(self).__name__} with {self.method} has constant 1 in {metric}, which says nothing in l2; use it "
+                "where that metric is meant, or a method for l2."
+            )
+        return 1.0
+
+    def constrained_by(self, method: Method) -> None:
+        """Constrain the weight, and draw it anew; the last step of a constructor."""
+        self.method = method
+        self.geometry = geometry_of(self)
+        constrain(self, "weight", method, self.geometry)
+        self.draw()
+
+    def draw(self) -> None:
+        """Draw the weight from the method's own start, and the bias uniformly up to 1/sqrt(inputs of one output)."""
+        geometry, method = self.geometry, self.method
+        with torch.no_grad():
+            start = method.start(geometry)
+            raw = self.get_parameter("parametrizations.weight.original")
+            raw.copy_(geometry.joined(method.inverse(start.to(torch.float64), geometry)))
+            bias = self.bias
+            if isinstance(bias, nn.Parameter):
+                fan = (geometry.rows if geometry.transposed else geometry.cols) * math.prod(geometry.taps)
+                bias.uniform_(-(fan**-0.5), fan**-0.5)
+
+    def declared_lipschitz(self, in_shape: Shape) -> Bound:
+        """The norm of the weights as they are, proven in float64 by the norm that is sharp for the method.
+
+        Guarantee: EXACT or UPPER. Gradient: reaches the free numbers.
+        """
+        return self.method.norm(self.geometry)(self.geometry.operator(self.weight, in_shape))
+
+
+class Convolution(Weighted):
+    """A convolution with a constrained kernel: it checks the size of its input, which some promises depend on."""
+
+    def linear_operator(self, in_shape: Shape) -> LinearOperator:
+        """The layer without its bias, on one input of `in_shape` without batch axis."""
+        return self.geometry.operator(self.weight, in_shape)
+
+    def check_size(self, x: Tensor) -> None:
+        """Refuse an image on which the promise of the kernel does not hold."""
+        self.geometry.check_size(tuple(x.shape[x.ndim - len(self.geometry.taps) :]))

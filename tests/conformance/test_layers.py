@@ -1,0 +1,126 @@
+"""One suite for every constrained layer: what `lipkit.nn` promises, over all geometries, against dense SVD."""
+
+import dataclasses
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from layer_checks import (
+    check_declared,
+    check_evaluation,
+    check_gradients,
+    check_isometry,
+    check_norm,
+    check_saving,
+    check_steps,
+    promised,
+)
+from layer_examples import EVERY, LAYERS, METHODS, PARTS
+from layer_geometries import FILLS, Drawn, accepted, filled, layers
+from lipkit import nn as lnn
+from lipkit.nn import Method, Promise
+
+every_layer = pytest.mark.parametrize("name", LAYERS)
+every_part = pytest.mark.parametrize("name", PARTS)
+every_method = pytest.mark.parametrize("method", EVERY, ids=repr)
+DTYPES = ("float32", "float64", "bfloat16")
+
+
+def test_every_method_is_in_the_suite() -> None:
+    found = {
+        v for v in vars(lnn).values() if inspect.isclass(v) and issubclass(v, Method) and not inspect.isabstract(v)
+    }
+    assert found == set(METHODS)
+
+
+@every_method
+def test_is_a_frozen_value_that_prints(method: Method) -> None:
+    assert dataclasses.replace(method) == method
+    assert hash(dataclasses.replace(method)) == hash(method)
+    assert str(method) != repr(method)
+
+
+@every_method
+@settings(max_examples=25)
+@given(data=st.data())
+def test_the_norm_of_the_stored_weights_is_at_most_one(method: Method, data: st.DataObject) -> None:
+    drawn: Drawn = data.draw(layers(method))
+    if drawn.layer is None:
+        return
+    layer = drawn.layer.to(getattr(torch, data.draw(st.sampled_from(DTYPES))))
+    filled(layer, data.draw(st.sampled_from(sorted(FILLS))))
+    check_norm(layer, drawn.in_shape)
+    weight = layer.weight
+    (gradient,) = torch.autograd.grad((weight * torch.randn_like(weight)).sum(), layer.parametrizations.weight.original)
+    assert bool(torch.isfinite(gradient).all())
+
+
+@every_method
+@settings(max_examples=10)
+@given(data=st.data())
+def test_isometries_keep_all_singular_values(method: Method, data: st.DataObject) -> None:
+    drawn: Drawn = data.draw(accepted(method))
+    layer = drawn.layer
+    if promised(layer) is Promise.ISOMETRY:
+        check_isometry(layer, drawn.in_shape, 1 - 2e-5)
+        assert layer.parametrizations.weight[0].is_feasible(layer.weight)
+        check_isometry(layer.to(torch.bfloat16), drawn.in_shape, 1 - 1e-2)
+
+
+@every_method
+@settings(max_examples=4)
+@given(data=st.data())
+def test_the_norm_holds_while_training(method: Method, data: st.DataObject) -> None:
+    drawn: Drawn = data.draw(accepted(method))
+    check_steps(drawn.layer, drawn.in_shape)
+
+
+@every_method
+@settings(max_examples=3)
+@given(data=st.data())
+def test_gradients(method: Method, data: st.DataObject) -> None:
+    drawn: Drawn = data.draw(accepted(method))
+    filled(drawn.layer, "moved")
+    check_gradients(drawn.layer, torch.randn(2, *drawn.in_shape))
+
+
+@every_layer
+def test_saving(name: str) -> None:
+    def build() -> torch.nn.Module:
+        return LAYERS[name]()[0]
+
+    check_saving(build, torch.randn(3, *LAYERS[name]()[1]))
+
+
+@every_layer
+def test_evaluation(name: str) -> None:
+    layer, in_shape = LAYERS[name]()
+    check_evaluation(layer, torch.randn(3, *in_shape))
+
+
+@every_part
+def test_the_declared_constant_holds(name: str) -> None:
+    layer, in_shape = PARTS[name]()
+    check_declared(layer, in_shape)
+
+
+@every_part
+def test_derivatives(name: str) -> None:
+    layer, in_shape = PARTS[name]()
+    check_gradients(layer.eval(), torch.randn(2, *in_shape))
+
+
+@pytest.mark.parametrize("what", ["programs", "distributed"])
+def test_runs_as_a_program(what: str) -> None:
+    # Without shape checks, which compilation does not see through.
+    script = Path(__file__).parents[1] / "nn_programs.py"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(script.parent)}
+    found = subprocess.run([sys.executable, script, what], capture_output=True, text=True, env=environment, check=False)
+    assert found.returncode == 0, found.stdout[-4000:] + found.stderr[-4000:]

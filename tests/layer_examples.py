@@ -1,0 +1,110 @@
+"""Every method and every layer of lipkit.nn, with what the conformance suite needs to build one."""
+
+import math
+from collections.abc import Callable
+
+from torch import nn
+
+from lipkit import nn as lnn
+from lipkit.bound import Metric
+from lipkit.errors import UnsupportedError
+from lipkit.linops import Shape
+from lipkit.nn import Method, Side
+
+METHODS: dict[type[Method], tuple[Method, ...]] = {
+    lnn.AOL: (lnn.AOL(), lnn.AOL(Side.SMALLER)),
+    lnn.Bjorck: (lnn.Bjorck(), lnn.Bjorck(steps=3)),
+    lnn.Cayley: (lnn.Cayley(),),
+    lnn.Clip: (lnn.Clip(),),
+    lnn.Exponential: (lnn.Exponential(),),
+    lnn.Frobenius: (lnn.Frobenius(),),
+    lnn.Householder: (lnn.Householder(),),
+    lnn.LinearResidual: (lnn.LinearResidual(),),
+    lnn.LpBall: (lnn.LpBall(),),
+    lnn.NewtonSchulz: (lnn.NewtonSchulz(),),
+    lnn.Polar: (lnn.Polar(),),
+    lnn.QR: tuple(map(lnn.QR, lnn.Factorization)),
+    lnn.Rescale: (lnn.Rescale(), lnn.Rescale(3)),
+    lnn.RKO: (lnn.RKO(), lnn.RKO(lnn.Cayley())),
+    lnn.SingularClip: (lnn.SingularClip(),),
+    lnn.Spectral: (lnn.Spectral(),),
+    lnn.UnitLines: tuple(
+        lnn.UnitLines(m) for m in (Metric(2.0, math.inf), Metric(math.inf, math.inf), Metric(1.0, 1.0))
+    ),
+    lnn.UnitRows: (lnn.UnitRows(),),
+}
+EVERY = [method for some in METHODS.values() for method in some]
+
+
+def covers(method: Method, kernel: bool) -> bool:
+    """Whether the method takes kernels with several taps (True) or matrices (False)."""
+    shape = (1, 2, 2, 3) if kernel else (1, 2, 2)
+    geometry = lnn.Geometry(*shape[:3], shape[3:], (1,) * kernel, ((1, 1),) * kernel, (1,) * kernel)
+    try:
+        method.promise(geometry)
+    except UnsupportedError:
+        return False
+    return True
+
+
+def _with(method: Method) -> tuple[nn.Module, Shape]:
+    if covers(method, kernel=False):
+        return lnn.Linear(6, 6, method=method), (6,)
+    return lnn.Conv1d(2, 4, 3, padding=1, method=method), (2, 5)
+
+
+IMAGE = (4, 6, 6)
+# A small instance of every layer that is not a method, and the shape of one input.
+PARTS: dict[str, Callable[[], tuple[nn.Module, Shape]]] = {
+    "Conv2d": lambda: (lnn.Conv2d(2, 4, 3, stride=2, padding=1), (2, 6, 6)),
+    "Conv3d": lambda: (lnn.Conv3d(1, 2, 2, groups=1), (1, 3, 3, 3)),
+    "ConvTranspose1d": lambda: (lnn.ConvTranspose1d(4, 2, 3, stride=2), (4, 3)),
+    "ConvTranspose2d": lambda: (lnn.ConvTranspose2d(4, 2, 3, stride=2, padding=1), (4, 3, 3)),
+    "ConvTranspose3d": lambda: (lnn.ConvTranspose3d(2, 1, 2), (2, 2, 2, 2)),
+    "CPL": lambda: (lnn.CPL(5, 7), (5,)),
+    "CPLConv": lambda: (lnn.CPLConv(2, (3, 3), 3), (2, 4, 4)),
+    "SLL": lambda: (lnn.SLL(5, 7), (5,)),
+    "SLLConv": lambda: (lnn.SLLConv(2, (3, 3), 3), (2, 4, 4)),
+    "SqrtRho": lambda: (lnn.SqrtRho(5, 0.5), (5,)),
+    "ShiftBlock": lambda: (lnn.ShiftBlock(16), (16, 3, 3)),
+    "Absolute": lambda: (lnn.Absolute(), IMAGE),
+    "MaxMin": lambda: (lnn.MaxMin(), IMAGE),
+    "MaxMin of halves": lambda: (lnn.MaxMin(lnn.Pairing.HALVES), IMAGE),
+    "OPLU": lambda: (lnn.OPLU(), IMAGE),
+    "FullSort": lambda: (lnn.FullSort(), IMAGE),
+    "GroupSort": lambda: (lnn.GroupSort(4), IMAGE),
+    "PReLU": lambda: (lnn.PReLU(4), IMAGE),
+    "Spline": lambda: (lnn.Spline(4), IMAGE),
+    "LipSwish": lambda: (lnn.LipSwish(), IMAGE),
+    "CLipSwish": lambda: (lnn.CLipSwish(), IMAGE),
+    "GELU": lambda: (lnn.GELU(), IMAGE),
+    "SiLU": lambda: (lnn.SiLU(), IMAGE),
+    "Mish": lambda: (lnn.Mish(), IMAGE),
+    "Softplus": lambda: (lnn.Softplus(), IMAGE),
+    "TriangularStairs": lambda: (lnn.TriangularStairs(0.5), IMAGE),
+    "Rescaled": lambda: (lnn.Rescaled(nn.GELU()), IMAGE),
+    "ScaledAvgPool2d": lambda: (lnn.ScaledAvgPool2d(2), IMAGE),
+    "L2NormPool2d": lambda: (lnn.L2NormPool2d(2), IMAGE),
+    "MaxPool2d": lambda: (lnn.MaxPool2d(3, 2, 1), IMAGE),
+    "GlobalAvgPool": lambda: (lnn.GlobalAvgPool(), IMAGE),
+    "SpaceToDepth": lambda: (lnn.SpaceToDepth(2), IMAGE),
+    "DepthToSpace": lambda: (lnn.DepthToSpace(2), IMAGE),
+    "LayerCentering": lambda: (lnn.LayerCentering(), IMAGE),
+    "CenterNorm": lambda: (lnn.CenterNorm(5), (5,)),
+    "BatchCentering": lambda: (lnn.BatchCentering(4), IMAGE),
+    "BatchNorm": lambda: (lnn.BatchNorm(4), IMAGE),
+    "Normalize": lambda: (lnn.Normalize([0.4, 0.5, 0.6, 0.5], [0.2, 0.3, 0.25, 0.3]), IMAGE),
+    "Scale": lambda: (lnn.Scale(0.3), IMAGE),
+    "Branch": lambda: (lnn.Branch(lnn.Linear(5, 3), lnn.Linear(5, 2)), (5,)),
+    "Parallel": lambda: (lnn.Parallel(lnn.Linear(3, 3), lnn.Linear(2, 2), sizes=(3, 2)), (5,)),
+    "ConvexResidual": lambda: (lnn.ConvexResidual(lnn.Linear(5, 5)), (5,)),
+    "ScaledResidual": lambda: (lnn.ScaledResidual(lnn.Linear(5, 5)), (5,)),
+    "Sequential": lambda: (
+        lnn.Sequential(lnn.Linear(5, 4), lnn.MaxMin(), lnn.LipSwish(), lnn.Linear(4, 3), K=2.5),
+        (5,),
+    ),
+}
+LAYERS: dict[str, Callable[[], tuple[nn.Module, Shape]]] = {
+    **{repr(method): lambda method=method: _with(method) for method in EVERY},
+    **PARTS,
+}

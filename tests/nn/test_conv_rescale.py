@@ -1,0 +1,236 @@
+"""AOL and Rescale: contractions in every geometry, tight where they should be, invertible on their range."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional
+
+from layer_checks import singular_values
+from layer_geometries import FILLS, accepted, filled
+from lipkit import nn as lnn
+from lipkit.errors import ArgumentError
+from lipkit.nn import Geometry
+from lipkit.nn.methods._filter_gram import absolute_sums, half_gram, majorant, polyphase, unphased
+from lipkit.nn.methods.aol import AOL
+from lipkit.nn.methods.rescale import Rescale, Side
+
+METHODS = [AOL(), AOL(Side.SMALLER), Rescale(2), Rescale(3), Rescale(2, Side.SMALLER)]
+
+
+def kernel3(rows: int, cols: int, stride: int = 1) -> Geometry:
+    return Geometry(1, rows, cols, (3, 3), (stride, stride), ((1, 1), (1, 1)), (1, 1))
+
+
+def drawn(geometry: Geometry, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:
+    return torch.randn(geometry.shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+@given(data=st.data())
+@settings(max_examples=10)
+def test_norm_is_at_most_one_in_every_geometry(method: lnn.Method, data: st.DataObject) -> None:
+    layer, _, in_shape = data.draw(accepted(method))
+    assert layer is not None
+    filled(layer, data.draw(st.sampled_from(sorted(FILLS))))
+    values = singular_values(layer, in_shape)
+    # svdvals itself may be high by n 2^-53; nothing else is forgiven.
+    assert float(values[0]) <= 1 + values.numel() * 2.0**-53
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_filter_gram_sums_are_those_of_the_dense_operator(stride: int) -> None:
+    """Row sums of |A'A| of the circular operator on a large torus, where no two shifts fall together."""
+    geometry = Geometry(1, 3, 2, (4,), (stride,), ((0, 0),), (1,))
+    weight, size = drawn(geometry)[0], 12 * stride
+    matrix = torch.zeros(3, size // stride, 2, size, dtype=torch.float64)
+    for o in range(size // stride):
+        for t in range(4):
+            matrix[:, o, :, (o * stride + t) % size] += weight[..., t]
+    rows = matrix.flatten(2).flatten(0, 1)
+    dense = (rows.mT @ rows).abs().sum(1).reshape(2, size)
+    found = majorant(polyphase(weight[None], geometry))[0].reshape(2, -1)
+    # Positions that no tap meets at all have no phase; every other position has the sum of its own.
+    for position in range(min(stride, 4)):
+        torch.testing.assert_close(dense[:, position], found[:, position], rtol=1e-11, atol=0)
+
+
+@given(st.integers(1, 3), st.data())
+@settings(max_examples=20)
+def test_half_gram_is_the_full_correlation(rank: int, data: st.DataObject) -> None:
+    groups, rows, cols = (data.draw(st.integers(1, 3)) for _ in range(3))
+    taps = tuple(data.draw(st.integers(1, 3)) for _ in range(rank))
+    kernel = torch.randn(groups, rows, cols, *taps, dtype=torch.float64)
+    conv = (functional.conv1d, functional.conv2d, functional.conv3d)[rank - 1]
+    half = half_gram(kernel).unflatten(2, tuple(2 * t - 1 for t in taps[1:]) or (1,))
+    for group in range(groups):
+        image = kernel[group].transpose(0, 1)
+        full = conv(image, image, padding=tuple(t - 1 for t in taps)).transpose(0, 1)
+        # Channels last; shifts from zero on in the first axis.
+        full = full.movedim((0, 1), (-2, -1))[taps[0] - 1 :]
+        torch.testing.assert_close(half[group].reshape(full.shape), full)
+    whole = absolute_sums(half_gram(kernel))
+    torch.testing.assert_close(whole, whole.mT)
+
+
+@given(st.data())
+@settings(max_examples=30)
+def test_polyphase_is_undone(data: st.DataObject) -> None:
+    rank = data.draw(st.integers(1, 3))
+    taps, stride, dilation = (tuple(data.draw(st.integers(1, 4)) for _ in range(rank)) for _ in range(3))
+    geometry = Geometry(2, 2, 3, taps, stride, ((0, 0),) * rank, dilation)
+    blocks = torch.randn(geometry.shape)
+    assert torch.equal(unphased(polyphase(blocks, geometry), geometry), blocks)
+
+
+def test_float32_majorant_dominates_the_exact_one() -> None:
+    """The correction covers what float32 loses: T >= W'W, by eigenvalues of the pencil in float64."""
+    for seed in range(20):
+        weight = torch.randn(1, 40, 30, generator=torch.Generator().manual_seed(seed))
+        for steps in (1, 2, 3):
+            t = majorant(weight.unsqueeze(-1), steps)[0]
+            pencil = weight[0].double() * t.rsqrt()
+            # eigvalsh may be high by n 2^-53.
+            assert float(torch.linalg.matrix_norm(pencil, 2)) <= 1 + 2.0**-47
+        true = (weight[0].double().mT @ weight[0].double()).abs().sum(1)
+        assert bool((majorant(weight.unsqueeze(-1))[0] >= true).all())
+    # Equal entries are rounded the same way in every sum, so that errors add up.
+    for value in torch.rand(50, generator=torch.Generator().manual_seed(0)):
+        weight = value.expand(1, 2**16, 2).contiguous()
+        true = (weight[0].double().mT @ weight[0].double()).sum(1)
+        assert bool((majorant(weight.unsqueeze(-1))[0] >= true).all())
+
+
+def test_correction_costs_little() -> None:
+    """Half a percent is the most that float32 may cost at 256 channels; an orthogonal start is the worst case seen."""
+    geometry = kernel3(256, 256)
+    torch.manual_seed(0)
+    start = AOL().start(geometry)
+    kept = AOL()(start, geometry)
+    assert 0.997 < float(kept.norm() / start.norm()) < 1
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_orthogonal_weights_stay(method: lnn.Method) -> None:
+    geometry = Geometry(1, 8, 8)
+    start = torch.linalg.qr(drawn(geometry))[0]
+    # Storing shrinks by 2^-39.
+    torch.testing.assert_close(method(start, geometry), start, rtol=1e-11, atol=1e-15)
+
+
+def test_smaller_side_keeps_wide_isometries_and_columns_do_not() -> None:
+    geometry = Geometry(1, 4, 16)
+    wide = torch.linalg.qr(drawn(Geometry(1, 16, 4)))[0].mT
+    torch.testing.assert_close(AOL(Side.SMALLER)(wide, geometry), wide, rtol=1e-11, atol=1e-15)
+    assert float(torch.linalg.matrix_norm(AOL()(wide, geometry)[0], 2)) < 0.9
+
+
+def test_published_sequence_of_steps() -> None:
+    """What is missing to norm one falls with every step; six of them leave less than a percent."""
+    geometry = Geometry(1, 50, 40)
+    raw = drawn(geometry)
+    norms = [float(torch.linalg.matrix_norm(Rescale(n)(raw, geometry)[0], 2)) for n in range(1, 7)]
+    assert norms == sorted(norms)
+    assert norms[0] < 0.85
+    assert 0.99 < norms[-1] <= 1
+
+
+def test_aol_as_published_for_matrices_and_kernels() -> None:
+    """Against the formulas written out: r_i = sum_j |W'W|_ij, and all correlations of a kernel by torch's conv2d."""
+    matrix = Geometry(1, 5, 4)
+    raw = drawn(matrix)
+    r = (raw[0].mT @ raw[0]).abs().sum(1)
+    torch.testing.assert_close(AOL()(raw, matrix)[0], raw[0] * r.rsqrt(), rtol=1e-11, atol=0)
+    geometry = kernel3(5, 4)
+    raw = drawn(geometry)
+    image = raw[0].transpose(0, 1)
+    r = functional.conv2d(image, image, padding=2).abs().sum((1, 2, 3))
+    torch.testing.assert_close(AOL()(raw, geometry)[0], raw[0] * r.rsqrt()[:, None, None], rtol=1e-11, atol=0)
+
+
+def test_formula_as_printed_is_wrong() -> None:
+    """With r instead of r^(-1/2) the layer is no contraction; with the sum over the wrong channel neither."""
+    raw = torch.tensor([[2.0, 0.0], [0.0, 0.1]], dtype=torch.float64)
+    r = (raw.mT @ raw).abs().sum(1)
+    assert float(torch.linalg.matrix_norm(raw * r, 2)) > 7
+    wrong = (raw @ raw.mT).abs().sum(1).flip(0)
+    assert float(torch.linalg.matrix_norm(raw * wrong.rsqrt(), 2)) > 1
+
+
+def test_strided_kernels_are_tight() -> None:
+    """Windows that do not overlap: an isometry of a patch is kept, which the bound for stride 1 would shrink."""
+    geometry = Geometry(1, 4, 1, (2, 2), (2, 2), ((0, 0), (0, 0)), (1, 1))
+    patch = torch.linalg.qr(drawn(Geometry(1, 4, 4)))[0].reshape(geometry.shape)
+    torch.testing.assert_close(AOL()(patch, geometry), patch, rtol=1e-11, atol=1e-15)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+@pytest.mark.parametrize("geometry", [Geometry(1, 5, 4), kernel3(4, 6), kernel3(6, 4, stride=2)], ids=str)
+def test_inverse_on_the_range(method: lnn.Method, geometry: Geometry) -> None:
+    weight = method(drawn(geometry), geometry)
+    again = method(method.inverse(weight, geometry), geometry)
+    # The fixed point is found to 1e-8.
+    torch.testing.assert_close(again, weight, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+@pytest.mark.parametrize("geometry", [Geometry(1, 3, 4), kernel3(2, 2), kernel3(2, 2, stride=2)], ids=str)
+def test_gradients(method: lnn.Method, geometry: Geometry) -> None:
+    raw = drawn(geometry).requires_grad_()
+    assert torch.autograd.gradcheck(lambda r: method(r, geometry), raw)
+    small = drawn(Geometry(1, 2, 2)).requires_grad_()
+    assert torch.autograd.gradgradcheck(lambda r: method(r, Geometry(1, 2, 2)), small)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+@pytest.mark.parametrize("scale", [0.0, 1e-37, 1e30])
+def test_degenerate_numbers(method: lnn.Method, scale: float) -> None:
+    geometry = kernel3(3, 3)
+    raw = (scale * drawn(geometry, torch.float32)).requires_grad_()
+    weight = method(raw, geometry)
+    weight.square().sum().backward()
+    assert raw.grad is not None
+    assert bool(torch.isfinite(weight).all())
+    # The gradient of a function of degree zero grows like 1/scale; 1e37 squared is beyond float32.
+    assert bool(torch.isfinite(raw.grad).all())
+
+
+def test_zero_and_vanishing_columns() -> None:
+    geometry = Geometry(1, 3, 3)
+    raw = drawn(geometry, torch.float32)
+    raw[..., 0] = 0
+    # Squares of these vanish in float32: they count as zero, rather than as something of unknown size.
+    raw[..., 1] = 1e-30
+    weight = AOL()(raw.requires_grad_(), geometry)
+    weight.square().sum().backward()
+    assert bool((weight[..., 0] == 0).all())
+    assert float(torch.linalg.matrix_norm(weight.detach()[0].double(), 2)) <= 1
+    assert raw.grad is not None
+    assert bool(torch.isfinite(raw.grad).all())
+
+
+def test_columns_of_very_different_size_stay_below_one() -> None:
+    for exponent in range(0, 40, 3):
+        raw = drawn(Geometry(1, 6, 4), torch.float32, seed=exponent)
+        raw[..., 1:3] *= 10.0**-exponent
+        for steps in (1, 2, 3):
+            weight = Rescale(steps)(raw, Geometry(1, 6, 4))[0].double()
+            assert float(torch.linalg.matrix_norm(weight, 2)) <= 1 + 2.0**-50
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_maps_over_batches(method: lnn.Method) -> None:
+    geometry = kernel3(2, 2)
+    raws = torch.stack([drawn(geometry, seed=s) for s in range(3)])
+    mapped = torch.vmap(lambda raw: method(raw, geometry))(raws)
+    torch.testing.assert_close(mapped, torch.stack([method(raw, geometry) for raw in raws]))
+
+
+def test_arguments() -> None:
+    with pytest.raises(ArgumentError, match=r"1\.\.6"):
+        Rescale(0)
+    assert str(Rescale(2, Side.SMALLER)) == "rescaling, 2 steps on the smaller side"
+    assert math.isclose(lnn.Conv2d(2, 2, 3).gain, 1.0)

@@ -1,0 +1,164 @@
+"""Sequential: its constant by dense Jacobians and by tracing, nesting, refusals, compilation, export."""
+
+import copy
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import lipkit
+from jacobians import norm_at, steepest
+from lipkit.bounds import Product
+from lipkit.errors import ArgumentError, UnsupportedError
+from lipkit.nn.activations import GELU, Absolute, GroupSort, HouseholderActivation, MaxMin, Spline
+from lipkit.nn.combinators import Branch, ConvexResidual, Normalize, Scale
+from lipkit.nn.linear import Linear
+from lipkit.nn.normalization import LayerCentering
+from lipkit.nn.sequential import Sequential
+
+# A dense decomposition in float64 is off by some units of 2^-53.
+ROUNDING = 1 + 1e-13
+
+
+def chain(K: float) -> Sequential:
+    torch.manual_seed(0)
+    return Sequential(Linear(4, 8), MaxMin(), nn.SiLU(), Scale(3.0), Linear(8, 4), K=K).double()
+
+
+@pytest.mark.parametrize("K", [0.01, 1.0, 2.5, 300.0])
+def test_a_container_with_constant_k_has_constant_k(K: float):
+    module = chain(K)
+    assert module.gain == K
+    assert steepest(module, (1, 4)) <= K * ROUNDING
+    assert float(module.declared_lipschitz((4,)).value) == pytest.approx(K, rel=1e-12)
+
+
+@pytest.mark.parametrize("K", [0.5, 1.0, 7.0])
+def test_isometries_attain_it(K: float):
+    module = Sequential(Linear(4, 4), MaxMin(), Linear(4, 4), Absolute(), K=K).double()
+    # The factor is smaller by 2^-22, weights made in float64 by less.
+    assert norm_at(module, torch.randn(1, 4).double()) == pytest.approx(K, rel=1e-6)
+
+
+def test_tracing_believes_it_and_proves_it_from_its_parts():
+    module = chain(2.0)
+    example = torch.randn(1, 4).double()
+    assert float(lipkit.lipschitz(module, example).value) == pytest.approx(2, rel=1e-12)
+    # The same layers without the container's own declaration: each part declares, the fold multiplies.
+    plain = nn.Sequential(*module, Scale(module.factor))
+    proven = float(lipkit.lipschitz(plain, example, Product()).value.detach())
+    assert proven == pytest.approx(2, rel=1e-5)
+
+
+def test_containers_in_containers():
+    inner = chain(5.0)
+    outer = Sequential(inner, nn.Flatten(), Sequential(nn.ReLU(), K=0.1), K=3.0)
+    assert outer.factor == pytest.approx(3.0 / (5.0 * 0.1), rel=1e-6)
+    assert steepest(outer, (1, 4)) <= 3 * ROUNDING
+
+
+def test_nothing_is_multiplied_where_nothing_is_to_be_done():
+    module = Sequential(Linear(4, 4), MaxMin())
+    assert module.factor == 1.0
+    x = torch.randn(2, 4)
+    assert torch.equal(module(x), module[1](module[0](x)))
+
+
+def test_parts_added_later_count():
+    module = Sequential(Absolute(), K=1.0)
+    module.append(Scale(4.0))
+    assert norm_at(module, torch.randn(1, 3).double()) == pytest.approx(1, rel=1e-6)
+
+
+def test_unknown_parts_are_refused_when_built_and_when_added():
+    with pytest.raises(UnsupportedError, match="Linear is not known"):
+        Sequential(nn.Linear(2, 2))
+    with pytest.raises(UnsupportedError, match="random"):
+        Sequential(Absolute(), nn.Dropout())
+    assert Sequential(Absolute(), nn.Dropout().eval()).factor == 1.0
+    module = Sequential(Absolute())
+    module.append(nn.BatchNorm1d(2))
+    with pytest.raises(UnsupportedError, match="running variance"):
+        module(torch.ones(2, 2))
+    with pytest.raises(ArgumentError, match="positive"):
+        Sequential(K=0.0)
+
+
+PARTS = [
+    MaxMin,
+    lambda: GroupSort(4),
+    GELU,
+    nn.GELU,
+    nn.Hardswish,
+    lambda: Spline(4),
+    lambda: HouseholderActivation(4),
+    lambda: Scale(0.3),
+    lambda: ConvexResidual(nn.Sequential(Linear(4, 4), nn.Mish())),
+    LayerCentering,
+    lambda: Normalize((0.1,), (0.2,)),
+    lambda: Sequential(Branch(Linear(4, 2), Linear(4, 2)), K=0.7),
+]
+
+
+@settings(max_examples=25)
+@given(st.lists(st.sampled_from(range(len(PARTS))), max_size=5), st.floats(0.1, 10), st.integers(0, 99))
+def test_any_chain_keeps_its_constant(which: list[int], K: float, seed: int):
+    torch.manual_seed(seed)
+    module = Sequential(*(PARTS[i]() for i in which), K=K).double()
+    assert steepest(module, (1, 4), points=2, seed=seed) <= K * ROUNDING
+
+
+def test_state_is_that_of_the_parts():
+    module, other = chain(2.0), chain(2.0)
+    other.load_state_dict(module.state_dict())
+    x = torch.randn(3, 4).double()
+    assert torch.equal(module(x), other(x))
+    assert torch.equal(module(x), copy.deepcopy(module)(x))
+    assert module.bfloat16()(x.bfloat16()).dtype == torch.bfloat16
+
+
+def test_an_exported_program_gives_the_same_numbers():
+    module = chain(2.0).eval()
+    x = torch.randn(2, 4).double()
+    exported = torch.export.export(module, (x,)).module()
+    assert torch.equal(exported(x), module(x))
+
+
+COMPILED = """
+import torch
+from torch import nn
+from lipkit.nn.activations import CLipSwish, HouseholderActivation, LipSwish, MaxMin, Pairing, PReLU, Spline
+from lipkit.nn.combinators import Branch, ConvexResidual, Normalize, Scale
+from lipkit.nn.linear import Linear
+from lipkit.nn.normalization import BatchCentering, BatchNorm, LayerCentering
+from lipkit.nn.pooling import GlobalAvgPool, L2NormPool2d, MaxPool2d, ScaledAvgPool2d
+from lipkit.nn.sequential import Sequential
+from lipkit.nn.space_to_depth import SpaceToDepth
+
+torch.manual_seed(0)
+model = Sequential(
+    Normalize((0.5,), (0.25,)), SpaceToDepth(2), MaxMin(), BatchCentering(4), Spline(4), BatchNorm(4),
+    HouseholderActivation(4, 2), Branch(MaxPool2d(3, 2), Sequential(ScaledAvgPool2d(3, 2), PReLU(4), K=0.5)),
+    MaxMin(Pairing.HALVES), L2NormPool2d(2),
+    CLipSwish(), nn.GELU(), GlobalAvgPool(), nn.Flatten(), LayerCentering(), ConvexResidual(Linear(16, 16)),
+    LipSwish(), Scale(2.0), Linear(16, 3), K=2.0,
+)
+compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+for mode in (True, False):
+    model.train(mode)
+    x = torch.randn(2, 1, 16, 16, requires_grad=True)
+    plain = torch.autograd.grad(model(x).square().sum(), [x, *model.parameters()])
+    fast = torch.autograd.grad(compiled(x).square().sum(), [x, *model.parameters()])
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(plain, fast, strict=True)), mode
+print("same")
+"""
+
+
+def test_a_model_of_all_parts_compiles_as_one_graph():
+    # In a fresh interpreter: the shape checks of the tests are no graph.
+    run = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False)
+    assert run.stdout.strip() == "same", run.stderr[-2000:]

@@ -1,0 +1,112 @@
+"""Run in a process of its own, without shape checks: every layer exported, compiled, in mixed precision, distributed.
+
+    python tests/nn_programs.py {programs,distributed}
+
+Prints one line for each failure and exits with their number.
+"""
+
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+
+from layer_examples import LAYERS
+from lipkit.linops import Shape
+
+
+def compiled(model: nn.Module, x: Tensor) -> None:
+    """A training step without graph breaks gives the gradients of the plain one."""
+    expected = torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
+    program = torch.compile(model, fullgraph=True, backend="aot_eager")
+    found = torch.autograd.grad(program(x).square().sum(), list(model.parameters()))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def exported(model: nn.Module, x: Tensor) -> None:
+    """The exported program computes the same, and follows its parameters."""
+    model.eval()
+    program = torch.export.export(model, (x,)).module()
+    torch.testing.assert_close(program(x), model(x), rtol=1e-5, atol=1e-6)
+
+
+def mixed(model: nn.Module, x: Tensor) -> None:
+    """Autocast trains: finite gradients in the type of the parameters, outputs near the plain ones."""
+    expected = model(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = model(x)
+    gradients = torch.autograd.grad(y.float().square().sum(), list(model.parameters()))
+    assert all(bool(torch.isfinite(g).all()) for g in gradients)
+    # bfloat16 has 8 digits; weights are smaller by 2^-8 on purpose.
+    torch.testing.assert_close(y.float(), expected, rtol=0.1, atol=0.1)
+
+
+def narrow(model: nn.Module, x: Tensor) -> None:
+    """A model in bfloat16 or float64 runs forward and backward in its own type."""
+    for dtype in (torch.bfloat16, torch.float64):
+        model.to(dtype)
+        y = model(x.to(dtype))
+        assert y.dtype == dtype
+        gradients = torch.autograd.grad(y.square().sum(), list(model.parameters()))
+        assert all(bool(torch.isfinite(g).all()) for g in gradients)
+
+
+def programs() -> int:
+    failures = 0
+    checks: tuple[Callable[[nn.Module, Tensor], None], ...] = (compiled, exported, mixed, narrow)
+    for name, build in LAYERS.items():
+        for check in checks:
+            torch.manual_seed(0)
+            torch.compiler.reset()
+            model, in_shape = build()
+            try:
+                check(model, torch.randn(3, *in_shape))
+            except Exception:  # noqa: BLE001 - every failure is reported with its layer
+                failures += 1
+                print(f"{name}: {check.__name__} failed\n{traceback.format_exc()}", flush=True)
+    return failures
+
+
+def worker(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    try:
+        for name, build in LAYERS.items():
+            torch.manual_seed(rank)
+            model, in_shape = build()
+            if not list(model.parameters()):
+                continue
+            _train(name, model, in_shape)
+    finally:
+        dist.destroy_process_group()
+
+
+def _train(name: str, model: nn.Module, in_shape: Shape) -> None:
+    parallel = nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(10):
+        parallel(torch.randn(4, *in_shape)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for key, value in model.state_dict().items():
+        first = value.clone()
+        dist.broadcast(first, 0)
+        assert torch.equal(first, value), f"{name}: {key} differs between processes after ten steps"
+
+
+def distributed() -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(worker, args=(folder,), nprocs=2)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent))
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    sys.exit({"programs": programs, "distributed": distributed}[sys.argv[1]]())
