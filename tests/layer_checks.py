@@ -4,6 +4,7 @@ import copy
 import io
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,22 +24,21 @@ def matrix_of(module: nn.Module, in_shape: Shape) -> Tensor:
     size = math.prod(in_shape)
     with torch.no_grad():
         units = torch.eye(size, dtype=torch.float64).reshape(size, *in_shape)
-        plain = plain_twin(wide)
-        return (plain(units) - plain(units.new_zeros(1, *in_shape))).flatten(1).mT
+        return plain_twin(wide)(units).flatten(1).mT
 
 
-def plain_twin(layer: nn.Module) -> nn.Module:
-    """torch's own layer with the weights the constrained one computes, converted to float64 afterwards."""
+def plain_twin(layer: Any) -> nn.Module:
+    """torch's own layer with the weights the constrained one computes, converted to float64 afterwards; no bias."""
     weight = layer.weight.detach()
     kind = next(base for base in type(layer).__mro__ if base.__module__.startswith("torch.nn.modules"))
-    twin = kind.__new__(kind)
+    twin: Any = object.__new__(kind)
     nn.Module.__init__(twin)
     twin.__dict__.update(
         {k: v for k, v in layer.__dict__.items() if not k.startswith("_") or k.startswith("_reversed")}
     )
     twin.weight = nn.Parameter(weight.to(torch.float64), requires_grad=False)
-    bias = layer.bias
-    twin.bias = None if bias is None else nn.Parameter(bias.detach().to(torch.float64), requires_grad=False)
+    # Beside a bias the images of tiny weights would vanish.
+    twin.bias = None
     return twin
 
 
@@ -56,7 +56,7 @@ def norm_in(matrix: Tensor, metric: Metric) -> float:
     return float(torch.linalg.vector_norm(matrix, {2.0: 2.0, math.inf: 1.0}[metric.p_in], dim=1).max())
 
 
-def check_norm(layer: nn.Module, in_shape: Shape) -> None:
+def check_norm(layer: Any, in_shape: Shape) -> None:
     """1: the stored weights have a norm of at most what is declared, and that is at most one."""
     matrix = matrix_of(layer, in_shape)
     assert bool(torch.isfinite(matrix).all())
@@ -96,7 +96,7 @@ def check_steps(layer: nn.Module, in_shape: Shape, dtype: torch.dtype = torch.fl
         check_norm(model, in_shape)
 
 
-def check_declared(layer: nn.Module, in_shape: Shape) -> None:
+def check_declared(layer: Any, in_shape: Shape) -> None:
     """4: Jacobians and difference quotients of any layer, near and far, stay below its declared constant."""
     layer = layer.to(torch.float64).eval()
     declared = layer.declared_lipschitz(in_shape)
@@ -187,5 +187,5 @@ def check_gradients(model: nn.Module, x: Tensor) -> None:
     assert bool(torch.isfinite(per_sample).all())
 
 
-def promised(layer: nn.Module) -> Promise:
+def promised(layer: Any) -> Promise:
     return layer.method.promise(layer.geometry)

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
-from torch import Tensor
+from torch import Tensor, nn
 
 from conv_geometries import LIMIT, LONGEST, built
 from lipkit import nn as lnn
@@ -20,13 +20,11 @@ CONV_TRANSPOSE = {1: lnn.ConvTranspose1d, 2: lnn.ConvTranspose2d, 3: lnn.ConvTra
 MODES = ("zeros", "zeros", "circular", "reflect", "replicate")
 _WIDEST = {1: 5, 2: 3, 3: 2}
 
-Layer = lnn.Linear | lnn.Conv1d | lnn.Conv2d | lnn.Conv3d
-
 
 class Drawn(NamedTuple):
     """A layer, or why it was refused, and the shape of one input."""
 
-    layer: Layer | None
+    layer: Any
     refusal: str
     in_shape: Shape
 
@@ -111,7 +109,7 @@ def accepted(method: Method) -> SearchStrategy[Drawn]:
     return layers(method).filter(lambda drawn: drawn.layer is not None)
 
 
-def _built(build: Callable[[], Layer], in_shape: Shape) -> Drawn:
+def _built(build: Callable[[], nn.Module], in_shape: Shape) -> Drawn:
     try:
         layer = build()
         x = torch.zeros(1, *in_shape)

@@ -1,6 +1,6 @@
 """Run in a process of its own, without shape checks: every layer exported, compiled, in mixed precision, distributed.
 
-    python tests/nn_programs.py {programs,distributed}
+    python tests/nn_programs.py {programs,distributed,planted}
 
 Prints one line for each failure and exits with their number.
 """
@@ -10,12 +10,13 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
+from torch.multiprocessing.spawn import spawn
 
 from layer_examples import LAYERS
 from lipkit.linops import Shape
@@ -73,10 +74,26 @@ def programs() -> int:
     return failures
 
 
-def worker(rank: int, folder: str) -> None:
+class Alone(nn.Linear):
+    """A planted defect: each process keeps a statistic of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 3)
+        self.seen: Tensor
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, input: Tensor) -> Tensor:
+        self.seen.add_(input.detach().sum())
+        return super().forward(input)
+
+
+def worker(rank: int, folder: str, planted: bool) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     try:
+        if planted:
+            torch.manual_seed(rank)
+            _train("planted", Alone(), (3,))
         for name, build in LAYERS.items():
             torch.manual_seed(rank)
             model, in_shape = build()
@@ -100,13 +117,13 @@ def _train(name: str, model: nn.Module, in_shape: Shape) -> None:
         assert torch.equal(first, value), f"{name}: {key} differs between processes after ten steps"
 
 
-def distributed() -> int:
+def distributed(planted: bool = False) -> int:
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(worker, args=(folder,), nprocs=2)
+        spawn(worker, args=(folder, planted), nprocs=2)
     return 0
 
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent))
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    sys.exit({"programs": programs, "distributed": distributed}[sys.argv[1]]())
+    sys.exit({"programs": programs, "distributed": distributed, "planted": partial(distributed, True)}[sys.argv[1]]())

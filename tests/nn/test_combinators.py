@@ -22,6 +22,7 @@ from lipkit.nn.combinators import (
     ScaledSum,
 )
 from lipkit.nn.linear import Linear
+from lipkit.nn.stated import Stated
 
 # A dense decomposition in float64 is off by some units of 2^-53.
 ROUNDING = 1 + 1e-13
@@ -36,7 +37,7 @@ def branch() -> nn.Module:
     return nn.Sequential(Linear(4, 4), MaxMin(), Linear(4, 4))
 
 
-MODULES: dict[str, Callable[[], nn.Module]] = {
+MODULES: dict[str, Callable[[], Stated]] = {
     "convex residual": lambda: ConvexResidual(branch()),
     "convex residual of a large branch": lambda: ConvexResidual(nn.Sequential(Scale(5.0), branch()), start=0.9),
     "scaled residual": lambda: ScaledResidual(branch()),

@@ -84,8 +84,8 @@ def test_unclipped_batch_norm_is_torchs():
     # All deviations are near 3, so nothing is clipped; the same formula in another order.
     assert torch.allclose(ours(x), theirs(x), atol=1e-12)
     # torch's running variance is larger by n / (n - 1), n = 200, and moves by a tenth.
-    assert torch.allclose(ours.running_var, theirs.running_var, rtol=1e-2)
-    assert torch.allclose(ours.running_mean, theirs.running_mean, atol=1e-12)
+    assert torch.allclose(ours.running_var, theirs.get_buffer("running_var"), rtol=1e-2)
+    assert torch.allclose(ours.running_mean, theirs.get_buffer("running_mean"), atol=1e-12)
 
 
 def test_statistics_follow_the_batches_and_evaluation_writes_nothing():
@@ -121,7 +121,7 @@ def test_one_batch_norm_is_left_in_front_of_the_last_dense_layer():
     kinds = [type(module) for module in lean.modules()]
     assert kinds.count(BatchNorm) == 1
     assert not {nn.BatchNorm1d, nn.BatchNorm2d} & set(kinds)
-    last = lean[-1]
+    last = lean.get_submodule("7")
     assert isinstance(last, nn.Sequential)
     assert isinstance(last[0], BatchNorm)
     assert lean(torch.randn(4, 1, 4, 4)).shape == (4, 2)

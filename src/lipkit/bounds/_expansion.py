@@ -49,7 +49,7 @@ class Expansion:
         self.norms: list[Bound] = list(found)
         splits = {k: node.split(meter.p) for k, node in enumerate(network.nodes, start=1)}
         pulled = {k: Pulled.of(split, network.device, meter.p) for k, split in splits.items()}
-        sizes = {at: float(bound.value.detach()) for at, bound in self.direct.items()}
+        sizes = {at: meter.spectral_size(network.blocks[at], bound, at[1] == 0) for at, bound in self.direct.items()}
         self.paths: Paths = (DensePaths if written_out(network, window) else SweepPaths)(network, pulled, sizes)
         self._refine = refine and isinstance(self.paths, DensePaths)
         self._negligible = math.log(negligible) if negligible else -math.inf
@@ -142,7 +142,7 @@ class Expansion:
         else:
             norm = self.meter.many([op], [j == 0])[0]
             self.norms.append(norm)
-        self.paths.learn(s, j, rest, float(norm.value.detach()))
+        self.paths.learn(s, j, rest, self.meter.spectral_size(op, norm, j == 0))
         self._known[s, source] = norm.log_value.cpu()
         weighable = rest and self._refine and isinstance(self.network.nodes[j - 1], Pointwise)
         return Term(op, norm, self.size(source), self._limit(op, j) if weighable else None)

@@ -23,11 +23,14 @@ from lipkit.linops import (
     sweep,
 )
 from lipkit.linops.dominating import dominating
+from lipkit.norms._rounding import gamma
 from lipkit.trace import Network, chain
 from lipkit.trace.nodes import Identity, Split
 
 # Covers the rounding of the error analysis itself, and its second-order terms.
 _INFLATION = 1.01
+# Added wherever numbers are rounded: gamma_d of it is above what underflow can do to 2^40 entries.
+_UNDERFLOW = 2.0**-960
 # Products of more factors are multiplied out if all partial products have at most so many entries together.
 _LONG, _DENSE = 6, 2**23
 
@@ -63,9 +66,16 @@ class Pulled:
 class Paths(ABC):
     """The linear maps P_sj from y_j to z_s that remain when every psi is cut out.
 
-    `direct` holds bounds of the norms of the blocks, `splits` the pulled nodes. Every map comes with a statement of its
-    rounding error that is made of the norms of its parts: an error that enters at stage i is multiplied by what lies
-    before and behind it, not by the product of all norms.
+    `direct` holds bounds of the spectral norms of the blocks, `pulled` the split nodes. Every map comes with a statement
+    of its rounding error that is made of the norms of its parts: an error that enters at stage i is multiplied by what
+    lies before and behind it, not by the product of all norms. With P^ what is evaluated instead of P,
+
+        P^_sj - P_sj = sum over blocks of T_k E_ki H^_i,   ||E_ki|| <= gamma_d || |A_ki| ||,
+        ||P^_sj - P_sj|| <= gamma_d sum over blocks of ||T_k|| || |A_ki| || ||H^_i||,
+
+    where H^_i leads from the source to y_i as evaluated and T_k from z_k to z_s exactly (the other way round for the
+    adjoint). This telescopes, so nothing of second order is left out. All norms in it are spectral, whatever norm the
+    network is measured in.
     """
 
     def __init__(self, network: Network, pulled: dict[int, Pulled], direct: dict[tuple[int, int], float]) -> None:
@@ -91,26 +101,28 @@ class DensePaths(Paths):
         super().__init__(network, pulled, direct)
         blocks = {at: op.to(torch.float64) for at, op in network.blocks.items()}
         self._matrices = {at: materialize(op) for at, op in blocks.items()}
-        self._depths = {at: depth(op) for at, op in blocks.items()}
         self._paths: dict[tuple[int, int], Tensor | None] = {}
         self._sizes: dict[tuple[int, int], float] = {}
         self._local: dict[tuple[int, int], float] = {}
-        self._roundings = 8 + max([0, *self._depths.values()]) + max([0, *(op.in_size for op in blocks.values())])
+        self._spreads: dict[tuple[int, int], float] = {}
+        # Behind one entry: its block, the linear part of a node, their product, and the sum over a row.
+        centers = [depth(one.split.center) for one in pulled.values() if one.split.center is not None]
+        deepest = max([0, *(depth(op) for op in blocks.values())]) + max([0, *centers])
+        widest = max([0, *(op.in_size for op in blocks.values())])
+        self._roundings = 8 + deepest + widest + max([0, *(len(row) for row in network.rows().values())])
 
     def operator(self, s: int, j: int, rest: bool) -> LinearOperator | None:
         matrix = self._path(s, j)
         if matrix is None:
             return None
-        size = sum(
-            (self._size(s, i) * self.pulled[i].center if i < s else 1.0) * self._local.get((i, j), 0.0)
-            for i in range(j + 1, s + 1)
-        )
+        size = self._spread(s, j)
         flat = Dense(matrix)
         if not rest:
-            return Stated(flat, self._roundings, size * _INFLATION)
+            return Stated(flat, self._roundings, size)
         scale = self.pulled[j].split.scale.to(torch.float64)
         op = product(flat, product(Reshape(scale.out_shape, flat.in_shape), scale))
-        return Stated(op, self._roundings + depth(scale), (size + self._size(s, j)) * self.pulled[j].scale * _INFLATION)
+        size = (size + self._sizes[s, j]) * self.pulled[j].scale * _INFLATION + _UNDERFLOW
+        return Stated(op, self._roundings + depth(scale), size)
 
     def learn(self, s: int, j: int, rest: bool, norm: float) -> None:
         """Frobenius norms of the matrices serve here."""
@@ -129,15 +141,24 @@ class DensePaths(Paths):
             images = center.to(torch.float64).apply(inner.mT.reshape(-1, *center.in_shape)).flatten(1).mT
             term = self._matrices[s, i] @ images
             found = term if found is None else found + term
-            local += self.stage[s, i] * self.pulled[i].center * self._size(i, j)
+            local += self.stage[s, i] * self.pulled[i].center * self._sizes[i, j]
         self._paths[s, j] = found
-        self._sizes[s, j] = 0.0 if found is None else length(found)
-        self._local[s, j] = local + self._sizes[s, j]
+        self._sizes[s, j] = 0.0 if found is None else length(found) * _INFLATION
+        self._local[s, j] = 0.0 if found is None else local + self._sizes[s, j] + _UNDERFLOW
         return found
 
-    def _size(self, s: int, j: int) -> float:
-        self._path(s, j)
-        return self._sizes[s, j] * _INFLATION
+    def _spread(self, s: int, j: int) -> float:
+        """What the error of the matrix of P_sj is relative to: the errors of all earlier rows, carried on to row s."""
+        for low in range(s - 1, j - 1, -1):
+            if (s, low) in self._spreads or self._path(s, low) is None:
+                continue
+            carried = [
+                (self._sizes[s, i] + gamma(self._roundings) * self._spreads[s, i]) * self.pulled[i].center * local
+                for i in range(low + 1, s)
+                if (s, i) in self._spreads and (local := self._local.get((i, low), 0.0))
+            ]
+            self._spreads[s, low] = sum(carried, self._local[s, low]) * _INFLATION + _UNDERFLOW
+        return self._spreads[s, j]
 
 
 @final
@@ -147,10 +168,14 @@ class SweepPaths(Paths):
     def __init__(self, network: Network, pulled: dict[int, Pulled], direct: dict[tuple[int, int], float]) -> None:
         super().__init__(network, pulled, direct)
         self._known: dict[tuple[int, int, bool], float] = {}
+        self._errors: dict[tuple[int, int, bool], float] = {}
         self._through: dict[tuple[int, int], LinearOperator] = {}
         for (k, i), op in network.blocks.items():
             if k < network.sink and (center := pulled[k].split.center) is not None:
                 self._through[k, i] = product(center, op)
+        # Of the blocks as they are evaluated, which differ from what they stand for.
+        rounding = {at: gamma(depth(self._through.get(at, op)) + 1) for at, op in network.blocks.items()}
+        self._evaluated = {at: direct[at] + rounding[at] * self.stage[at] + _UNDERFLOW for at in network.blocks}
 
     def operator(self, s: int, j: int, rest: bool) -> LinearOperator | None:
         edges = [(k, i, op) for (k, i), op in self._through.items() if j <= i and k < s]
@@ -162,33 +187,39 @@ class SweepPaths(Paths):
         op = product(path, self.pulled[j].split.scale) if rest else path
         heads, tails = self._heads(s, j, rest, start), self._tails(s, j)
         inside = [(k, i) for k, i in self.network.blocks if j <= i and k <= s and i in heads and k in tails]
-        size = start + sum(tails[k] * self.stage[k, i] * heads[i] for k, i in inside)
-        return Stated(op, depth(op), size * _INFLATION) if math.isfinite(size) else op
+        size = start + sum(tails[k] * (self.stage[k, i] * heads[i] + _UNDERFLOW) for k, i in inside)
+        size = size * _INFLATION + _UNDERFLOW
+        roundings = depth(op)
+        self._errors[s, j, rest] = gamma(roundings) * size
+        return Stated(op, roundings, size) if math.isfinite(size) else op
 
     def learn(self, s: int, j: int, rest: bool, norm: float) -> None:
-        self._known[s, j, rest] = norm * _INFLATION
+        # As evaluated, the map is longer than its norm by what rounding may have done to it.
+        self._known[s, j, rest] = (norm + self._errors[s, j, rest]) * _INFLATION
 
     def _heads(self, s: int, j: int, rest: bool, start: float) -> dict[int, float]:
-        """Bounds of the linear part of y_i per unit at the source, for j <= i < s."""
+        """Bounds of the linear part of y_i per unit at the source, exact and as evaluated, for j <= i < s."""
         found = {j: start}
         for k in range(j + 1, s):
-            reached = [self.direct[k, i] * found[i] for i in self.network.row(k) if i in found]
+            reached = [self._evaluated[k, i] * found[i] for i in self.network.row(k) if i in found]
             if reached:
                 found[k] = self.pulled[k].center * min(sum(reached), self._known.get((k, j, rest), math.inf))
         return found
 
     def _tails(self, s: int, j: int) -> dict[int, float]:
-        """Bounds of the map from z_k to z_s, for j < k <= s."""
+        """Bounds of the map from z_k to z_s, exact and as evaluated, for j < k <= s."""
         found = {s: 1.0}
         users: dict[int, list[int]] = {}
         for k, i in self.network.blocks:
             users.setdefault(i, []).append(k)
         for i in range(s - 1, j, -1):
             pulled = self.pulled[i]
-            reached = [found[k] * self.direct[k, i] for k in users.get(i, []) if k in found]
+            reached = [found[k] * self._evaluated[k, i] for k in users.get(i, []) if k in found]
             if reached:
-                measured = self._known.get((s, i, True), math.inf) * pulled.ratio
-                found[i] = min(sum(reached) * pulled.center, measured)
+                bounds = [sum(reached) * pulled.center]
+                if (s, i, True) in self._known and math.isfinite(pulled.ratio):
+                    bounds.append(self._known[s, i, True] * pulled.ratio)
+                found[i] = min(bounds)
         return found
 
 
@@ -232,6 +263,6 @@ def _largest(op: LinearOperator, p: float) -> float:
 
 
 def _stage(op: LinearOperator, norm: float) -> float:
-    """What the rounding errors of one application are relative to."""
+    """|| |A| ||: what the rounding errors of one application are relative to, for `norm` >= ||A||, all spectral."""
     known = magnitude(op)
     return float(known.absolute) + known.relative * norm

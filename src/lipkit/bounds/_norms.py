@@ -8,7 +8,7 @@ from typing import final
 from lipkit.bound import L2, Bound, Metric
 from lipkit.bounds._linearised import multiplied_out
 from lipkit.errors import KindError, MetricError
-from lipkit.linops import LinearOperator
+from lipkit.linops import LinearOperator, magnitude
 from lipkit.norms import Auto, Mixed, Norm
 
 
@@ -43,6 +43,20 @@ class Meter:
                     f"{self.spectral} gave {bound}, which is no upper bound; use a norm that is, such as norms.Auto()."
                 )
         return [found[i] for i in range(len(ops))]
+
+    def spectral_size(self, op: LinearOperator, bound: Bound, at_input: bool) -> float:
+        """A bound of ||A||_2 from the bound of ||A|| in the norms this measures in, which may be far smaller:
+
+            ||A||_2 <= m^(1/2 - 1/q)+ n^(1/p - 1/2)+ ||A||_{p -> q},   for A from R^n to R^m.
+
+        Rounding errors are stated in the spectral norm, so their weights must be. Where || |A| ||_2 is known and is
+        smaller, it serves.
+        """
+        p = self.metric.p_in if at_input else self.p
+        power = op.out_size ** max(0.0, 0.5 - 1 / self.p) * op.in_size ** max(0.0, 1 / p - 0.5)
+        size = float(bound.value.detach()) * power * (1 + 2.0**-40)
+        known = magnitude(op)
+        return size if known.relative or power == 1 else min(size, float(known.absolute))
 
 
 def _mixed(p_in: float, p_out: float, metric: Metric) -> Norm:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import final
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from lipkit.errors import ArgumentError, ShapeError
@@ -79,7 +80,13 @@ class _Statistics(Contraction):
 
     @torch.no_grad()
     def _follow(self, running: Tensor, found: Tensor) -> None:
-        running.lerp_(found.detach().to(running.dtype), self.momentum)
+        found = found.detach().to(running.dtype)
+        if dist.is_available() and dist.is_initialized():
+            # All processes follow the same mean; torch would copy that of the first before the next forward.
+            found = found.clone()
+            dist.all_reduce(found)
+            found /= dist.get_world_size()
+        running.lerp_(found, self.momentum)
 
     def extra_repr(self) -> str:
         """Features and momentum."""

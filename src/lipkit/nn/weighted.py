@@ -26,8 +26,8 @@ class Weighted(nn.Module):
         metric = self.method.metric(self.geometry)
         if metric != L2:
             raise MetricError(
-                f"{type(self).__name__} with {self.method} has constant 1 in {metric}, which says nothing in l2; use it "
-                "where that metric is meant, or a method for l2."
+                f"{type(self).__name__} with {self.method} has constant 1 in {metric}, which says nothing in l2; "
+                "use it where that metric is meant, or a method for l2."
             )
         return 1.0
 

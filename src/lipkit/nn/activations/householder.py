@@ -53,8 +53,8 @@ class HouseholderActivation(Contraction):
         """The folded pairs, in the places of their channels."""
         if channels_of(x, self.axis, "HouseholderActivation") != self.channels:
             raise ShapeError(
-                f"HouseholderActivation({self.channels}) got an input of shape {tuple(x.shape)}, with {x.shape[self.axis]} "
-                f"channels on axis {self.axis}."
+                f"HouseholderActivation({self.channels}) got an input of shape {tuple(x.shape)}, with "
+                f"{x.shape[self.axis]} channels on axis {self.axis}."
             )
         a, b = x.chunk(2, self.axis)
         for angle in self.angles:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 
 from lipkit.nn.conversion.pieces import ScaledMean
@@ -102,8 +102,3 @@ def said(target: object) -> str:
 def is_number(value: object) -> bool:
     """Whether a factor is a plain number other than zero."""
     return isinstance(value, int | float) and not isinstance(value, bool) and value != 0
-
-
-def is_tensor(value: object) -> bool:
-    """Whether an attribute of a model is a tensor."""
-    return isinstance(value, Tensor)

@@ -101,7 +101,8 @@ class MatrixMethod(Method):
                 "or Spectral, Rescale or AOL."
             )
         # A stride drops positions and padding adds empty ones: what is left of an isometry is a partial one.
-        whole = all(s == 1 for s in geometry.stride) and not any(map(any, geometry.padding))
+        added = any(map(any, geometry.padding)) or any(geometry.output_padding)
+        whole = all(s == 1 for s in geometry.stride) and not added
         return Promise.ISOMETRY if whole else Promise.CONTRACTION
 
     def __call__(self, raw: Blocks, geometry: Geometry) -> Blocks:

@@ -26,6 +26,7 @@ def capped(x: Float[Tensor, "batch rows cols"], most: float) -> Float[Tensor, "b
     """x min(1, most / ||x||_F)."""
     unit = x.detach().abs().amax((-2, -1), keepdim=True).clamp(min=1.0)
     limit = most / unit
-    size = torch.linalg.vector_norm(x / unit, dim=(-2, -1), keepdim=True)
+    # Squares, because a norm has no second derivative at zero.
+    square = (x / unit).square().sum((-2, -1), keepdim=True)
     # As (x / unit) (unit ...) the product of two numbers in range; limit / size alone may underflow.
-    return (x / unit) * (unit * (limit / torch.maximum(size, limit)))
+    return (x / unit) * (unit * (limit / torch.maximum(square, limit.square()).sqrt()))

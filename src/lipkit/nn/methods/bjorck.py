@@ -10,6 +10,7 @@ from torch import Tensor
 from lipkit.errors import ArgumentError
 from lipkit.nn.methods._base import MatrixMethod
 from lipkit.nn.methods._isometry import finished
+from lipkit.nn.methods._scaling import contracted
 
 
 @final
@@ -38,7 +39,7 @@ class Bjorck(MatrixMethod):
 
     def matrix(self, raw: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
         flipped = raw.shape[-2] < raw.shape[-1]
-        tall = normalised(raw.mT if flipped else raw)
+        tall = contracted(raw.mT if flipped else raw)
         for _ in range(self.steps - 1):
             tall = improved(tall)
         found = finished(tall, raw.dtype)
@@ -48,13 +49,3 @@ class Bjorck(MatrixMethod):
 def improved(tall: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
     """One step, 3/2 W - 1/2 W (W'W): two products, the first on the smaller side."""
     return torch.baddbmm(tall, tall, tall.mT @ tall, beta=1.5, alpha=-0.5)
-
-
-def normalised(tall: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
-    """W / b with ||W|| <= b, b^2 = min(||W'W||_F, ||W'W||_inf); zero stays zero, and nothing overflows."""
-    largest = tall.abs().amax((-2, -1), keepdim=True)
-    scaled = tall / torch.where(largest > 0, largest, 1.0)
-    gram = scaled.mT @ scaled
-    # The subgradients of both are finite at zero.
-    square = torch.minimum(torch.linalg.vector_norm(gram, dim=(-2, -1)), gram.abs().sum(-1).amax(-1))[:, None, None]
-    return scaled / torch.where(square > 0, square, 1.0).sqrt()
