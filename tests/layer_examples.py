@@ -11,6 +11,9 @@ from lipkit.errors import UnsupportedError
 from lipkit.linops import Shape
 from lipkit.nn import Method, Side
 
+# For processes of their own: one thread, and no matrix tiles, which some virtual machines announce and cannot execute.
+QUIET = {"OMP_NUM_THREADS": "1", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
+
 METHODS: dict[type[Method], tuple[Method, ...]] = {
     lnn.AOL: (lnn.AOL(), lnn.AOL(Side.SMALLER)),
     lnn.Bjorck: (lnn.Bjorck(), lnn.Bjorck(steps=3)),
@@ -56,6 +59,8 @@ def _with(method: Method) -> tuple[nn.Module, Shape]:
 IMAGE = (4, 6, 6)
 # A small instance of every layer that is not a method, and the shape of one input.
 PARTS: dict[str, Callable[[], tuple[nn.Module, Shape]]] = {
+    "Linear": lambda: (lnn.Linear(5, 3), (5,)),
+    "Conv1d": lambda: (lnn.Conv1d(2, 3, 3, padding=1, padding_mode="circular"), (2, 6)),
     "Conv2d": lambda: (lnn.Conv2d(2, 4, 3, stride=2, padding=1), (2, 6, 6)),
     "Conv3d": lambda: (lnn.Conv3d(1, 2, 2, groups=1), (1, 3, 3, 3)),
     "ConvTranspose1d": lambda: (lnn.ConvTranspose1d(4, 2, 3, stride=2), (4, 3)),
@@ -73,6 +78,8 @@ PARTS: dict[str, Callable[[], tuple[nn.Module, Shape]]] = {
     "OPLU": lambda: (lnn.OPLU(), IMAGE),
     "FullSort": lambda: (lnn.FullSort(), IMAGE),
     "GroupSort": lambda: (lnn.GroupSort(4), IMAGE),
+    "HouseholderActivation": lambda: (lnn.HouseholderActivation(4), IMAGE),
+    "HouseholderActivation of order 2": lambda: (lnn.HouseholderActivation(4, order=2), IMAGE),
     "PReLU": lambda: (lnn.PReLU(4), IMAGE),
     "Spline": lambda: (lnn.Spline(4), IMAGE),
     "LipSwish": lambda: (lnn.LipSwish(), IMAGE),
@@ -83,6 +90,12 @@ PARTS: dict[str, Callable[[], tuple[nn.Module, Shape]]] = {
     "Softplus": lambda: (lnn.Softplus(), IMAGE),
     "TriangularStairs": lambda: (lnn.TriangularStairs(0.5), IMAGE),
     "Rescaled": lambda: (lnn.Rescaled(nn.GELU()), IMAGE),
+    "ScaledAvgPool1d": lambda: (lnn.ScaledAvgPool1d(3, 2, 1), (2, 8)),
+    "ScaledAvgPool3d": lambda: (lnn.ScaledAvgPool3d(2), (1, 4, 4, 4)),
+    "L2NormPool1d": lambda: (lnn.L2NormPool1d(3, 1), (2, 8)),
+    "L2NormPool3d": lambda: (lnn.L2NormPool3d(2), (1, 4, 4, 4)),
+    "MaxPool1d": lambda: (lnn.MaxPool1d(3, 2), (2, 8)),
+    "MaxPool3d": lambda: (lnn.MaxPool3d(2), (1, 4, 4, 4)),
     "ScaledAvgPool2d": lambda: (lnn.ScaledAvgPool2d(2), IMAGE),
     "L2NormPool2d": lambda: (lnn.L2NormPool2d(2), IMAGE),
     "MaxPool2d": lambda: (lnn.MaxPool2d(3, 2, 1), IMAGE),

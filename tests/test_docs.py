@@ -6,17 +6,19 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional
+from torch.nn import Module, functional
 
-from lipkit import norms
+from lipkit import bounds, nn, norms
 from lipkit.bound import Bound, Kind
 from lipkit.linops import Conv, Dense, Diagonal, LinearOperator, Padding
 from lipkit.norms import Mixed, Monomial, Norm, SpectralRadius
 from printed_bounds import NUMBERS as OF_NETWORKS
+from printed_layers import NUMBERS as OF_LAYERS
 from test_readme import PAGES, ROOT, blocks, run
 
 DOCS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
@@ -46,6 +48,20 @@ def test_every_method_has_its_row_and_every_row_its_method():
     for name, cells in rows().items():
         assert len(cells) == 5, name
         assert all(cells), name
+
+
+@pytest.mark.parametrize("package", [bounds, nn], ids=["bounds", "nn"])
+def test_every_name_of_a_package_is_on_the_page(package: ModuleType):
+    short = package.__name__.rpartition(".")[2]
+    page = (ROOT / "docs/methods.md").read_text()
+    listed = set(re.findall(rf"`{short}\.(\w+)", page))
+    public = {name: value for name, value in vars(package).items() if inspect.isclass(value) and name[0].isupper()}
+    if package is bounds:
+        wanted = {n for n, v in public.items() if issubclass(v, bounds.Method) and not inspect.isabstract(v)}
+    else:
+        wanted = {n for n, v in public.items() if issubclass(v, nn.Method | Module) and not inspect.isabstract(v)}
+    assert wanted - listed == set()
+    assert listed - vars(package).keys() == set()
 
 
 @pytest.mark.parametrize("name", sorted(methods()))
@@ -94,7 +110,7 @@ def errata() -> dict[str, str]:
 
 def test_every_erratum_and_every_method_names_its_test():
     for title, entry in errata().items():
-        assert re.search(r"\*Test\.\* `tests/(?:norms|bounds)/\w+\.py::test_\w+`", entry), title
+        assert re.search(r"\*Test\.\* `tests/(?:norms|bounds|nn)/\w+\.py::test_\w+`", entry), title
         for part in ("*Printed.*", "*Against it.*", "*Right.*"):
             assert part in entry, title
     assert all(re.search(r"`tests/[\w/]+\.py`", cells[-1]) for cells in rows().values())
@@ -249,6 +265,7 @@ NUMBERS: dict[str, Callable[[], list[str]]] = {
     "The simultaneous update of power iteration": simultaneous,
     "The last vector has the squared norm": squared,
     **OF_NETWORKS,
+    **OF_LAYERS,
 }
 
 

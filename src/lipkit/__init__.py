@@ -6,7 +6,9 @@ lipkit.lipschitz(model, example)  ->  Bound: the best constant that can be prove
 from lipkit import bounds as bounds
 from lipkit import errors as errors
 from lipkit import linops as linops
+from lipkit import nn as nn
 from lipkit import norms as norms
+from lipkit import optim as optim
 from lipkit.bound import L2 as L2
 from lipkit.bound import Bound as Bound
 from lipkit.bound import Metric as Metric

@@ -22,6 +22,7 @@ from layer_checks import (
     check_saving,
     check_steps,
 )
+from layer_examples import QUIET
 from layer_geometries import filled
 from lipkit import nn as lnn
 from lipkit.bound import Bound, Kind
@@ -195,7 +196,7 @@ def test_programs() -> None:
 
 def test_distributed() -> None:
     script = Path(__file__).parents[1] / "nn_programs.py"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(script.parent)}
+    environment = {**os.environ, **QUIET, "PYTHONPATH": str(script.parent)}
     found = subprocess.run(
         [sys.executable, script, "planted"], capture_output=True, text=True, env=environment, check=False
     )

@@ -23,7 +23,7 @@ from layer_checks import (
     check_steps,
     promised,
 )
-from layer_examples import EVERY, LAYERS, METHODS, PARTS
+from layer_examples import EVERY, LAYERS, METHODS, PARTS, QUIET
 from layer_geometries import FILLS, Drawn, accepted, filled, layers
 from lipkit import nn as lnn
 from lipkit.nn import Method, Promise
@@ -39,6 +39,13 @@ def test_every_method_is_in_the_suite() -> None:
         v for v in vars(lnn).values() if inspect.isclass(v) and issubclass(v, Method) and not inspect.isabstract(v)
     }
     assert found == set(METHODS)
+
+
+def test_every_layer_is_in_the_suite() -> None:
+    # Sums and Concat take several inputs, and Twin is what conversion makes; they have tests of their own.
+    others = {"Concat", "ConvexSum", "ScaledSum", "Constrained", "Twin"}
+    public = {name for name, v in vars(lnn).items() if inspect.isclass(v) and issubclass(v, torch.nn.Module)}
+    assert public - others == {name.partition(" of ")[0] for name in PARTS}
 
 
 @every_method
@@ -122,6 +129,6 @@ def test_derivatives(name: str) -> None:
 def test_runs_as_a_program(what: str) -> None:
     # Without shape checks, which compilation does not see through.
     script = Path(__file__).parents[1] / "nn_programs.py"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(script.parent)}
+    environment = {**os.environ, **QUIET, "PYTHONPATH": str(script.parent)}
     found = subprocess.run([sys.executable, script, what], capture_output=True, text=True, env=environment, check=False)
     assert found.returncode == 0, found.stdout[-4000:] + found.stderr[-4000:]

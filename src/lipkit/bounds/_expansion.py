@@ -13,6 +13,7 @@ from lipkit.bounds._linearised import DensePaths, Paths, Pulled, SweepPaths
 from lipkit.bounds._norms import Meter
 from lipkit.bounds._refined import weighed, weights
 from lipkit.bounds._row import Term, disjoint, fold_row
+from lipkit.errors import NonFiniteError
 from lipkit.linops import LinearOperator
 from lipkit.trace import Network
 from lipkit.trace.nodes import Pointwise
@@ -31,7 +32,7 @@ class Expansion:
     A source of row s is a pair (j, True) for the rest of node j, or (j, False) for the opaque value j at the start of
     the window. Norms are measured from the largest contribution down. What is left below `negligible` of the sum keeps
     the bound that the norms of shorter maps give, ||P_sj|| <= sum_i ||A_si|| ||C_i|| ||P_ij||: never less true, and far
-    cheaper, because contributions fall geometrically with distance.
+    cheaper, because contributions fall geometrically with distance. So do maps beyond the range of float64.
     """
 
     def __init__(
@@ -96,12 +97,16 @@ class Expansion:
         weights_left = torch.tensor([float((log + self.size(source)).detach()) for source, log in left])
         found: list[Term] = []
         total = -math.inf
-        for i, (source, _) in enumerate(left):
+        for i, (source, log) in enumerate(left):
             rest = float(weights_left[i:].logsumexp(0))
             if not every and found and rest <= self._negligible + total:
                 found += [self._unmeasured(s, one, bound) for one, bound in left[i:]]
                 break
-            term = self._measured(s, source)
+            try:
+                term = self._measured(s, source)
+            except NonFiniteError:
+                # A map that leaves the range of float64 on its way; logarithms of shorter ones do not.
+                term = self._unmeasured(s, source, log)
             found.append(term)
             total = float(torch.tensor([total, float(term.log_product.detach())]).logsumexp(0))
         return found

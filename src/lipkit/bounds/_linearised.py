@@ -31,6 +31,8 @@ from lipkit.trace.nodes import Identity, Split
 _INFLATION = 1.01
 # Added wherever numbers are rounded: gamma_d of it is above what underflow can do to 2^40 entries.
 _UNDERFLOW = 2.0**-960
+# Products beyond this, or below its inverse, are not multiplied out.
+_RANGE = 2.0**950
 # Products of more factors are multiplied out if all partial products have at most so many entries together.
 _LONG, _DENSE = 6, 2**23
 
@@ -66,9 +68,9 @@ class Pulled:
 class Paths(ABC):
     """The linear maps P_sj from y_j to z_s that remain when every psi is cut out.
 
-    `direct` holds bounds of the spectral norms of the blocks, `pulled` the split nodes. Every map comes with a statement
-    of its rounding error that is made of the norms of its parts: an error that enters at stage i is multiplied by what
-    lies before and behind it, not by the product of all norms. With P^ what is evaluated instead of P,
+    `direct` holds bounds of the spectral norms of the blocks, `pulled` the split nodes. Every map comes with a
+    statement of its rounding error that is made of the norms of its parts: an error that enters at stage i is
+    multiplied by what lies before and behind it, not by the product of all norms. With P^ what is evaluated as P,
 
         P^_sj - P_sj = sum over blocks of T_k E_ki H^_i,   ||E_ki|| <= gamma_d || |A_ki| ||,
         ||P^_sj - P_sj|| <= gamma_d sum over blocks of ||T_k|| || |A_ki| || ||H^_i||,
@@ -227,7 +229,8 @@ def multiplied_out(op: LinearOperator) -> LinearOperator:
     """A long product as its matrix, with the rounding error that the norms of its parts tell; others as they are.
 
     The error of a product as `linops.magnitude` bounds it grows with the product of the sizes of all factors, which
-    beyond a few factors has nothing to do with their product.
+    beyond a few factors has nothing to do with their product. Products that leave the range of float64 stay as they
+    are too.
     """
     parts = [factor.to(torch.float64) for factor in reversed(factors(op))]
     widths = [parts[0].in_size, *(part.out_size for part in parts)]
@@ -238,8 +241,9 @@ def multiplied_out(op: LinearOperator) -> LinearOperator:
     pulled = {k: Pulled.of(node.split(2.0), network.device, 2.0) for k, node in enumerate(network.nodes, start=1)}
     sizes = {at: float(magnitude(block).absolute) for at, block in network.blocks.items()}
     found = DensePaths(network, pulled, sizes).operator(network.sink, 0, rest=False)
-    assert found is not None, "a chain leads from its input to its output"
-    return found
+    assert isinstance(found, Stated), "a chain leads from its input to its output"
+    # Near the ends of the range of float64 the matrix says little; the factors are refused there, by name.
+    return found if 1 / _RANGE < found.size < _RANGE else op
 
 
 def length(matrix: Tensor) -> float:

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 from lipkit.bound import L2, Bound, Metric
+from lipkit.bounds._core import core
 from lipkit.bounds._linearised import multiplied_out
 from lipkit.errors import KindError, MetricError
 from lipkit.linops import LinearOperator, magnitude
@@ -35,8 +36,13 @@ class Meter:
         found: dict[int, Bound] = {}
         for p in set(p_in):
             chosen = [i for i, q in enumerate(p_in) if q == p]
-            method = self.spectral if (p, self.p) == (2.0, 2.0) else _mixed(p, self.p, self.metric)
-            found.update(zip(chosen, method.many([multiplied_out(ops[i]) for i in chosen]), strict=True))
+            euclidean = (p, self.p) == (2.0, 2.0)
+            method = self.spectral if euclidean else _mixed(p, self.p, self.metric)
+            cores = [multiplied_out(core(ops[i], euclidean)) for i in chosen]
+            # The vectors of a core are not those of the block.
+            found.update(
+                (i, replace(b, witness=None, state=None)) for i, b in zip(chosen, method.many(cores), strict=True)
+            )
         for bound in found.values():
             if not bound.kind.certifies:
                 raise KindError(

@@ -63,7 +63,8 @@ def fold_row(
         return Row(torch.full((), -math.inf, dtype=torch.float64))
     groups = disjoint(terms) if apart else [list(terms)]
     best = _p_sum([_p_sum([term.log_product for term in group], 1.0) for group in groups], p)
-    if joint is None or len(terms) == 1:
+    # All apart, the row is block diagonal: its norm is the largest of the blocks', and the p-sum is never above.
+    if joint is None or len(groups) == len(terms):
         return Row(best)
     sizes = _p_sum([term.log_constant for term in terms], p)
     # The least the second form can be; a norm for less than a hundredth of gain is not worth its time.

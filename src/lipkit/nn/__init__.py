@@ -1,6 +1,7 @@
 """Layers whose Lipschitz constant is known by construction, spelled as in torch.nn."""
 
 from lipkit.nn.activations.absolute import Absolute as Absolute
+from lipkit.nn.activations.householder import HouseholderActivation as HouseholderActivation
 from lipkit.nn.activations.lip_swish import CLipSwish as CLipSwish
 from lipkit.nn.activations.lip_swish import LipSwish as LipSwish
 from lipkit.nn.activations.prelu import PReLU as PReLU
@@ -15,6 +16,7 @@ from lipkit.nn.activations.sorting import GroupSort as GroupSort
 from lipkit.nn.activations.sorting import MaxMin as MaxMin
 from lipkit.nn.activations.sorting import Pairing as Pairing
 from lipkit.nn.activations.spline import Spline as Spline
+from lipkit.nn.activations.spline import SplineStart as SplineStart
 from lipkit.nn.activations.stairs import TriangularStairs as TriangularStairs
 from lipkit.nn.batched import batched as batched
 from lipkit.nn.combinators.branch import Branch as Branch
@@ -36,6 +38,11 @@ from lipkit.nn.conv import Conv3d as Conv3d
 from lipkit.nn.conv_transpose import ConvTranspose1d as ConvTranspose1d
 from lipkit.nn.conv_transpose import ConvTranspose2d as ConvTranspose2d
 from lipkit.nn.conv_transpose import ConvTranspose3d as ConvTranspose3d
+from lipkit.nn.conversion.report import Report as Report
+from lipkit.nn.conversion.report import Verdict as Verdict
+from lipkit.nn.conversion.transfer import Start as Start
+from lipkit.nn.convert import Twin as Twin
+from lipkit.nn.convert import lipschitzify as lipschitzify
 from lipkit.nn.freeze import frozen as frozen
 from lipkit.nn.gain import gain_of as gain_of
 from lipkit.nn.geometry import Geometry as Geometry

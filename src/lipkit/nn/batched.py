@@ -26,12 +26,12 @@ def batched(model: nn.Module) -> Iterator[nn.Module]:
         groups.setdefault(key, []).append(site)
     held = [one for members in groups.values() for one in zip(members, _together(members), strict=True)]
     for site, weight in held:
-        site.constraint.held = weight
+        site.constraint.held[weight.dtype] = weight
     try:
         yield model
     finally:
-        for site, _ in held:
-            site.constraint.held = None
+        for site, weight in held:
+            site.constraint.held.pop(weight.dtype, None)
 
 
 def _together(members: list[Site]) -> list[Tensor]:

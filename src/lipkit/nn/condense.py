@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from lipkit.errors import NotProvenError, UnsupportedError
 from lipkit.nn.constrained import Constrained, parametrized_names, sites
 from lipkit.nn.methods._base import proxy
+from lipkit.nn.methods._rounding import stored
 from lipkit.nn.precision import narrowed
 from lipkit.nn.weighted import Weighted
 
@@ -53,7 +54,9 @@ def _proven(constraint: Constrained, raw: Tensor, dtype: torch.dtype) -> Tensor:
     wide = raw.detach().to(torch.promote_types(raw.dtype, torch.float32))
     weight = geometry.joined(method(geometry.blocks(wide), geometry))
     if dtype in _PROVEN:
-        return weight.to(dtype)
+        # Wider weights are proven as they are; from float64 to float32 rounding has to be made room for.
+        blocks = geometry.blocks(weight)
+        return geometry.joined(stored(blocks, dtype)) if weight.dtype != dtype == torch.float32 else weight.to(dtype)
     factor, excess = 1.0, 1.0
     for _ in range(_TRIES):
         found = narrowed(weight * factor, dtype)
@@ -82,9 +85,12 @@ def _replaced(
         made = module.condensed(dtype)
     else:
         made = module
+    made.training = module.training
     done[module] = made
-    for name, child in made.named_children():
-        setattr(made, name, _replaced(child, weights, dtype, done))
+    # named_children would leave out the further places of a part that stands here twice.
+    for name, child in list(made._modules.items()):
+        if child is not None:
+            made._modules[name] = _replaced(child, weights, dtype, done)
     return made
 
 

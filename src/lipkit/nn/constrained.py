@@ -56,13 +56,18 @@ def parametrize(module: nn.Module, name: str, method: Method) -> nn.Module:
     `remove_parametrizations` undoes it. The present weight is kept where it is feasible, and replaced by one near it
     otherwise. A geometry in which the method guarantees nothing is refused.
     """
+    return constrain(module, name, method, unchecked_geometry(module))
+
+
+def unchecked_geometry(module: nn.Module) -> Geometry:
+    """The geometry of a module of torch.nn, which does not check the size of its input; refused where it matters."""
     geometry = geometry_of(module)
     if geometry.mode is Padding.CIRCULAR and any(s > 1 for s in geometry.stride):
         raise UnsupportedError(
             f"A circular convolution with stride {geometry.stride} keeps its constant only on sizes that the stride "
             f"divides, which {type(module).__name__} does not check; use lipkit.nn.{type(module).__name__}."
         )
-    return constrain(module, name, method, geometry)
+    return geometry
 
 
 def constrain(module: nn.Module, name: str, method: Method, geometry: Geometry) -> nn.Module:
@@ -98,6 +103,14 @@ def sites(model: nn.Module) -> Iterator[Site]:
                     "follows it may break it."
                 )
             yield Site(path, module, name, ours[0], steps.get_parameter("original"))
+
+
+def is_constrained(module: nn.Module, name: str) -> bool:
+    """Whether a weight is what a method makes of free numbers, and nothing comes after it."""
+    if not torch_parametrize.is_parametrized(module, name):
+        return False
+    steps = list(module.get_submodule(f"parametrizations.{name}").children())
+    return len(steps) == 1 and isinstance(steps[0], Constrained)
 
 
 def parametrized_names(module: nn.Module) -> list[str]:

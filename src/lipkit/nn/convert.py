@@ -12,6 +12,7 @@ from lipkit.nn.conversion.graph import Walk
 from lipkit.nn.conversion.modules import Choices
 from lipkit.nn.conversion.report import Report, Verdict, table
 from lipkit.nn.conversion.transfer import Start
+from lipkit.nn.gain import HasGain
 from lipkit.nn.methods._base import Method
 from lipkit.nn.methods.aol import AOL
 from lipkit.nn.methods.bjorck import Bjorck
@@ -84,10 +85,14 @@ def lipschitzify(
 
 
 class _Tracer(fx.Tracer):
-    """Stops at the modules of torch.nn and of lipkit.nn."""
+    """Stops at the modules of torch.nn and of lipkit.nn, and at those that state their `gain`."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return type(m).__module__.startswith("lipkit.nn") or super().is_leaf_module(m, module_qualified_name)
+        if type(m).__module__.startswith("lipkit.nn"):
+            return True
+        # The name is also that of learnt scales, which are tensors.
+        stated = isinstance(m, HasGain) and isinstance(m.gain, int | float)
+        return stated or super().is_leaf_module(m, module_qualified_name)
 
 
 def _traced(model: nn.Module) -> fx.GraphModule:

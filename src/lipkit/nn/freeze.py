@@ -29,7 +29,7 @@ def frozen(model: nn.Module) -> Iterator[nn.Module]:
     finally:
         for part in parts:
             part.holding = False
-            part.held = None
+            part.held.clear()
     moved = [name for name, p in model.named_parameters() if checksum(p) != before.get(name)]
     if moved:
         raise FrozenError(

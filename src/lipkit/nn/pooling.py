@@ -88,10 +88,12 @@ class _L2NormPool(_Windows):
 
     def forward(self, x: Tensor) -> Tensor:
         """The norm of each window, over sqrt(cover)."""
-        means = self._sums(x.square())
+        # Squares leave the range of float16 early, and lose digits.
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        means = self._sums(wide.square())
         # The root has no derivative at 0; there the norm gets the subgradient 0.
-        some = means > torch.finfo(x.dtype).tiny
-        return torch.where(some, torch.where(some, means, 1.0).sqrt(), 0.0) * self.factor
+        some = means > torch.finfo(wide.dtype).tiny
+        return (torch.where(some, torch.where(some, means, 1.0).sqrt(), 0.0) * self.factor).to(x.dtype)
 
 
 @final

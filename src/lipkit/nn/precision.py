@@ -15,12 +15,27 @@ def in_full_precision(fn: Callable[[Tensor], Tensor], raw: Tensor) -> Tensor:
 
     That is the type of `raw`, or autocast's where it is on. Room is made for rounding to fewer digits than float32.
     """
+    target = dtype_in_use(raw)
+    if torch.is_autocast_enabled(raw.device.type):
+        with torch.autocast(raw.device.type, enabled=False):
+            return narrowed(fn(_wide(raw)), target)
+    return narrowed(fn(_wide(raw)), target)
+
+
+def dtype_in_use(raw: Tensor) -> torch.dtype:
+    """The type a layer multiplies with: that of its numbers, or autocast's where it is on (float64 is left alone)."""
     device = raw.device.type
     if torch.is_autocast_enabled(device) and raw.dtype != torch.float64:
-        target = torch.get_autocast_dtype(device)
-        with torch.autocast(device, enabled=False):
-            return narrowed(fn(_wide(raw)), target)
-    return narrowed(fn(_wide(raw)), raw.dtype)
+        return torch.get_autocast_dtype(device)
+    return raw.dtype
+
+
+# Compilers cannot read these settings; they compile again when tf32 is switched.
+@torch.compiler.assume_constant_result
+def exact_products() -> bool:
+    """Whether torch multiplies float32 matrices with all their digits: it may be told to use tf32 or bfloat16."""
+    backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
+    return all(backend.fp32_precision in ("none", "ieee") for backend in backends)
 
 
 def narrowed(weight: Tensor, dtype: torch.dtype) -> Tensor:

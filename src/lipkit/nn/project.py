@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from lipkit.errors import UnsupportedError
-from lipkit.nn.constrained import sites
-from lipkit.nn.geometry import CONVOLUTIONS, TRANSPOSED, Geometry, geometry_of
+from lipkit.nn.constrained import parametrized_names, sites, unchecked_geometry
+from lipkit.nn.geometry import CONVOLUTIONS, TRANSPOSED, Geometry
 from lipkit.nn.methods._base import Method
 from lipkit.nn.precision import in_full_precision
 
@@ -34,14 +34,25 @@ def project(model: nn.Module, linear: Method | None = None, conv: Method | None 
             "There is nothing to project: the model has no constrained weights; say what to do with plain ones, "
             "for example project(model, linear=Bjorck(), conv=AOL())."
         )
+    # All refusals come before the first change.
+    geometries = [_geometry(module, method) for module, method in plain]
     with torch.no_grad():
         for site in found:
             site.raw.copy_(site.constraint.right_inverse(site.constraint.compute(site.raw)))
-        for module, method in plain:
-            geometry = geometry_of(module)
-            method.promise(geometry)
+        for (module, method), geometry in zip(plain, geometries, strict=True):
             module.weight.copy_(_constrained(module.weight, method, geometry))
     return model
+
+
+def _geometry(module: nn.Module, method: Method) -> Geometry:
+    if parametrized_names(module):
+        raise UnsupportedError(
+            f"The weight of {type(module).__name__} is computed by another parametrization, so it cannot be replaced; "
+            "remove that one first (torch.nn.utils.parametrize.remove_parametrizations)."
+        )
+    geometry = unchecked_geometry(module)
+    method.promise(geometry)
+    return geometry
 
 
 def _constrained(weight: Tensor, method: Method, geometry: Geometry) -> Tensor:

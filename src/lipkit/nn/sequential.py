@@ -62,7 +62,8 @@ class Sequential(nn.Sequential):
 
     def condensed(self, dtype: torch.dtype | None = None) -> nn.Module:
         """nn.Sequential with the same parts, and one more that multiplies where there is a factor."""
-        parts = OrderedDict(self.named_children())
+        # named_children would leave out a part that stands here twice.
+        parts = OrderedDict((name, part) for name, part in self._modules.items() if part is not None)
         factor = self.factor
         if factor != 1.0:
             parts["factor"] = Scale(factor)

@@ -5,13 +5,12 @@ from typing import final
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import is_parametrized
 
 from lipkit.bound import Bound
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.linops import Dense, Shape
 from lipkit.nn.activations.sorting import ordered
-from lipkit.nn.constrained import constrain
+from lipkit.nn.constrained import constrain, is_constrained
 from lipkit.nn.geometry import Geometry
 from lipkit.nn.methods._base import MatrixMethod
 from lipkit.nn.methods.bjorck import Bjorck
@@ -68,7 +67,7 @@ class ShiftBlock(nn.Module):
     @property
     def gain(self) -> float:
         """1 while a method keeps the weight orthogonal; otherwise the norm of the weight, proven."""
-        if is_parametrized(self, "weight"):
+        if is_constrained(self, "weight"):
             return 1.0
         return float(NearIsometry()(Dense(self.weight.detach())).value)
 

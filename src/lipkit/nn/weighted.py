@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from lipkit.bound import L2, Bound
-from lipkit.errors import MetricError
+from lipkit.errors import MetricError, UnsupportedError
 from lipkit.linops import LinearOperator, Shape
-from lipkit.nn.constrained import constrain
+from lipkit.nn.constrained import constrain, is_constrained
 from lipkit.nn.geometry import Geometry, geometry_of
 from lipkit.nn.methods._base import Method
 
@@ -23,6 +23,11 @@ class Weighted(nn.Module):
     @property
     def gain(self) -> float:
         """1: the method keeps the l2 norm of the weight at most one. Methods for other norms promise nothing in l2."""
+        if not is_constrained(self, "weight"):
+            raise UnsupportedError(
+                f"The weight of {type(self).__name__} is no longer what {self.method} made of it: its parametrization "
+                "was removed, or another was added; `declared_lipschitz` proves the weight as it is."
+            )
         metric = self.method.metric(self.geometry)
         if metric != L2:
             raise MetricError(

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import final
+from typing import Any, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lipkit.errors import LipkitError
 from lipkit.optim._stiefel import as_matrix, check_rate, check_start, tall, tangent
 
 # Five steps of a x + b x^3 + c x^5 with these numbers bring singular values from [0.01, 1] into [0.7, 1.2]: fast, not
@@ -15,6 +16,8 @@ from lipkit.optim._stiefel import as_matrix, check_rate, check_start, tall, tang
 _QUINTIC = (3.4445, -4.7750, 2.0315)
 # A step moves the entries of the matrix by about this much of lr, root mean square. Liu et al. 2025.
 _SCALE = 0.2
+# Steps up to this length leave singular values below 1 + 1.2 * 0.5 < 3^(1/2), from where one Björck step returns.
+_LONG = 0.5
 
 
 @final
@@ -42,13 +45,21 @@ class StiefelMuon(torch.optim.Optimizer):
         nesterov: bool = True,
         steps: int = 5,
     ) -> None:
-        check_rate("lr", lr)
-        check_rate("momentum", momentum, below=1.0)
-        check_rate("steps", steps, least=1)
         super().__init__(params, {"lr": lr, "momentum": momentum, "nesterov": nesterov, "steps": steps})
-        for group in self.param_groups:
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """A further group, checked as the first are: rates in range, parameters orthonormal."""
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        try:
+            check_rate("lr", group["lr"])
+            check_rate("momentum", group["momentum"], below=1.0)
+            check_rate("steps", group["steps"], least=1)
             for parameter in group["params"]:
                 check_start(parameter)
+        except LipkitError:
+            self.param_groups.pop()
+            raise
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -71,7 +82,11 @@ class StiefelMuon(torch.optim.Optimizer):
         points = torch.stack([tall(as_matrix(p)) for p in members])
         directions = torch.stack([self._direction(p, momentum, nesterov) for p in members])
         moved = orthogonalised(tangent(points, directions), steps)
-        points = points - (lr * _SCALE * math.sqrt(max(points.shape[-2:]))) * moved.to(points.dtype)
+        length = lr * _SCALE * math.sqrt(max(points.shape[-2:]))
+        points = points - length * moved.to(points.dtype)
+        if length > _LONG:
+            # (1 + 1.2 h) / (1 + h^2)^(1/2) < 3^(1/2) for every h: the step below cannot diverge.
+            points = points / math.hypot(1.0, length)
         for parameter, point in zip(members, _corrected(points), strict=True):
             tall(as_matrix(parameter)).copy_(point)
 

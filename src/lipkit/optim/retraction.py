@@ -77,6 +77,9 @@ class PolarRetraction(Retraction):
         self, point: Float[Tensor, "long short"], step: Float[Tensor, "long short"]
     ) -> Float[Tensor, "long short"]:
         moved = point + step
+        # (W + Z)'(W + Z) = I + Z'Z; beyond a norm of 5^(1/2) the iteration diverges, so long steps are shortened first.
+        square = (moved.mT @ moved).abs().sum(-1).amax()
+        moved = moved / torch.where(square > 4, square, 1.0).sqrt()
         for _ in range(self.steps):
             moved = 1.5 * moved - 0.5 * moved @ (moved.mT @ moved)
         return moved

@@ -1,11 +1,12 @@
 """Gradient descent along the manifold of orthonormal matrices."""
 
 from collections.abc import Callable, Iterable
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
+from lipkit.errors import LipkitError
 from lipkit.optim._stiefel import as_matrix, check_rate, check_start, tall, tangent
 from lipkit.optim.retraction import QRRetraction, Retraction
 
@@ -30,13 +31,21 @@ class RiemannianSGD(torch.optim.Optimizer):
         momentum: float = 0.0,
         retraction: Retraction | None = None,
     ) -> None:
-        check_rate("lr", lr)
-        check_rate("momentum", momentum, below=1.0)
         self.retraction = QRRetraction() if retraction is None else retraction
         super().__init__(params, {"lr": lr, "momentum": momentum})
-        for group in self.param_groups:
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """A further group, checked as the first are: rates in range, parameters orthonormal."""
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        try:
+            check_rate("lr", group["lr"])
+            check_rate("momentum", group["momentum"], below=1.0)
             for parameter in group["params"]:
                 check_start(parameter)
+        except LipkitError:
+            self.param_groups.pop()
+            raise
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -53,11 +62,13 @@ class RiemannianSGD(torch.optim.Optimizer):
 
     def _move(self, parameter: Tensor, lr: float, momentum: float) -> None:
         assert parameter.grad is not None, "only parameters with gradients are moved"
-        point = tall(as_matrix(parameter))
-        direction = tangent(point, tall(as_matrix(parameter.grad)))
+        # Factorisations need float32 at least.
+        wide = torch.promote_types(parameter.dtype, torch.float32)
+        point = tall(as_matrix(parameter)).to(wide)
+        direction = tangent(point, tall(as_matrix(parameter.grad)).to(wide))
         if momentum:
             state = self.state[parameter]
             if "momentum" in state:
-                direction = direction + momentum * tangent(point, state["momentum"])
+                direction = direction + momentum * tangent(point, state["momentum"].to(wide))
             state["momentum"] = direction
-        point.copy_(self.retraction(point, -lr * direction))
+        tall(as_matrix(parameter)).copy_(self.retraction(point, -lr * direction))

@@ -6,7 +6,8 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from lipkit.nn.activations._channels import per_channel
+from lipkit.errors import ArgumentError
+from lipkit.nn.activations._channels import per_channel, same_channels
 from lipkit.nn.stated import Contraction
 
 
@@ -27,6 +28,8 @@ class PReLU(Contraction):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        if not -1 <= start <= 1:
+            raise ArgumentError(f"PReLU.start is a slope in [-1, 1], got {start}.")
         self.axis = axis
         self.raw = nn.Parameter(torch.full((channels,), math.asin(start), device=device, dtype=dtype))
 
@@ -38,7 +41,11 @@ class PReLU(Contraction):
     def forward(self, x: Tensor) -> Tensor:
         """max(x, 0) + a min(x, 0)."""
         slopes = self.slopes.to(x.dtype)
-        left = slopes if slopes.shape[0] == 1 else per_channel(slopes, x, self.axis)
+        left = slopes
+        if slopes.shape[0] > 1:
+            # One channel would be repeated for each slope.
+            same_channels(x, self.axis, slopes.shape[0], "PReLU")
+            left = per_channel(slopes, x, self.axis)
         return torch.where(x > 0, x, left * x)
 
     def extra_repr(self) -> str:

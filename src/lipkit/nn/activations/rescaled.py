@@ -5,6 +5,7 @@ from typing import final
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lipkit.errors import ArgumentError
 from lipkit.nn import slopes
 from lipkit.nn.gain import gain_of
 from lipkit.nn.stated import SAFE, Contraction
@@ -62,6 +63,8 @@ class Softplus(Contraction):
 
     def __init__(self, beta: float = 1.0) -> None:
         super().__init__()
+        if beta == 0 or not abs(beta) < float("inf"):
+            raise ArgumentError(f"Softplus.beta must be a finite number other than 0, got {beta}.")
         self.beta = beta
 
     def forward(self, x: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lipkit.errors import ArgumentError
-from lipkit.nn.activations._channels import per_channel
+from lipkit.nn.activations._channels import per_channel, same_channels
 from lipkit.nn.stated import Stated
 
 
@@ -41,6 +41,7 @@ class Normalize(Stated):
         down = 1 - torch.finfo(x.dtype).eps
         factor = torch.tensor([down / s for s in self.std], dtype=x.dtype, device=x.device)
         if len(self.mean) > 1:
+            same_channels(x, self.axis, len(self.mean), "Normalize")
             mean, factor = per_channel(mean, x, self.axis), per_channel(factor, x, self.axis)
         return (x - mean) * factor
 

@@ -5,7 +5,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from lipkit.nn.combinators.sums import ConvexSum
+from lipkit.nn.combinators.sums import ConvexSum, same_shape
 from lipkit.nn.gain import gain_of
 from lipkit.nn.stated import SAFE, Contraction
 
@@ -48,4 +48,6 @@ class ScaledResidual(Contraction):
 
     def forward(self, x: Tensor) -> Tensor:
         """The scaled sum."""
-        return (x + self.branch(x)) * self.factor
+        image = self.branch(x)
+        same_shape((x, image))
+        return (x + image) * self.factor

@@ -40,11 +40,13 @@ def _activation(build: Callable[..., nn.Module], *names: str) -> Callable[..., n
 
     def made(_: object, *args: Any, **kwargs: Any) -> nn.Module | None:
         given = {**dict(zip(names, args, strict=False)), **kwargs}
-        return build(**{name: value for name, value in given.items() if name not in ("inplace", "input")})
+        return build(**{name: value for name, value in given.items() if name not in _UNUSED})
 
     return made
 
 
+# Arguments of functions that their modules do not have, and that change nothing of the constant.
+_UNUSED = ("inplace", "input", "_stacklevel", "dtype")
 _WINDOW = ("kernel_size", "stride", "padding")
 _MAX = (*_WINDOW, "dilation", "ceil_mode", "return_indices")
 _AVG = (*_WINDOW, "ceil_mode", "count_include_pad", "divisor_override")
@@ -79,6 +81,12 @@ _PAIRS: tuple[tuple[tuple[object, ...], Callable[..., nn.Module | None]], ...] =
     ((torch.mean, "mean"), _mean),
 )
 BUILDERS: dict[object, Callable[..., nn.Module | None]] = {name: build for names, build in _PAIRS for name in names}
+
+
+def keeps_values(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether no argument is a type of whole numbers, to which values would be rounded."""
+    given = [*args, *kwargs.values()]
+    return all(value.is_floating_point for value in given if isinstance(value, torch.dtype))
 
 
 def is_static_index(index: object) -> bool:

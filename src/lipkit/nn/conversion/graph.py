@@ -126,6 +126,10 @@ class Walk:
             raise Refusal("an index by a list or a tensor may repeat entries; use slices")
         if node.target is functional.pad and not functions.is_zero_padding(node.args, node.kwargs):
             raise Refusal("this padding repeats entries of the border; use mode='constant'")
+        if node.target == "view" and any(isinstance(arg, torch.dtype) for arg in node.args):
+            raise Refusal("reading the bits of numbers as others has no constant; use .to(dtype)")
+        if not functions.keeps_values(node.args, node.kwargs):
+            raise Refusal("rounding to whole numbers jumps; stay with floating numbers")
         self.scales[node] = self.scales[source]
 
     def _built(self, node: fx.Node) -> None:

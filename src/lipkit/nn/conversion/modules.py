@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from lipkit.errors import LipkitError
 from lipkit.nn.activations.prelu import PReLU
-from lipkit.nn.activations.rescaled import GELU, Mish, Rescaled, SiLU
+from lipkit.nn.activations.rescaled import GELU, Mish, Rescaled, SiLU, Softplus
 from lipkit.nn.conversion.pieces import ChannelScale, bounded
 from lipkit.nn.conversion.transfer import Start, constrained_twin, take_bias, take_weight
-from lipkit.nn.gain import gain_of
+from lipkit.nn.gain import SWITCH, gain_of
 from lipkit.nn.methods._base import Method
 from lipkit.nn.normalization import BatchCentering, CenterNorm
 from lipkit.nn.pooling import (
@@ -89,8 +89,8 @@ def _replacement(module: nn.Module, scale: float, choices: Choices) -> Replaceme
         return Replacement(None, "random in training: the constant is that of evaluation")
     if isinstance(module, nn.PReLU):
         return _prelu(module)
-    if isinstance(module, nn.Softplus):
-        return Replacement(None, "constant 1")
+    if isinstance(module, nn.Softplus) and module.threshold < SWITCH:
+        return Replacement(Softplus(module.beta), "Softplus, without the switch to x, where it jumps")
     smooth = _smooth(module)
     if smooth is not None:
         gain = gain_of(module)

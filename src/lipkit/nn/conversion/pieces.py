@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lipkit.errors import ShapeError
-from lipkit.nn.activations._channels import channels_of, per_channel
+from lipkit.nn.activations._channels import per_channel, same_channels
 from lipkit.nn.stated import SAFE, Contraction
 
 
@@ -22,7 +22,7 @@ class ChannelScale(Contraction):
 
     def forward(self, x: Tensor) -> Tensor:
         """The scaled channels."""
-        channels_of(x, self.axis, "ChannelScale")
+        same_channels(x, self.axis, self.weight.shape[0], "ChannelScale")
         return x * per_channel(self.weight.clamp(-1, 1).to(x.dtype), x, self.axis)
 
 

@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from lipkit.linops import Shape
 from lipkit.nn.geometry import Geometry
+from lipkit.nn.precision import exact_products
 
 _UNIT = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
 # More than all products of a sum can lose to underflow, for entries of at most one.
@@ -83,10 +84,11 @@ def majorant(
 
     Rounding: fl M differs from M by at most g |K| * |K| entry by entry, g = gamma of the length of the inner products;
     the sum of that over a row, g sum_j a_ji a_j with a_ji = sum over taps of |K_ji| and a_j = sum_i a_ji, is added to
-    the diagonal. The dtype is that of the kernel, float64 for wide ones.
+    the diagonal. The dtype is that of the kernel; float64 for wide ones, and where torch was told to multiply float32
+    with fewer digits (tf32), which this count does not cover.
     """
     rows, cols = kernel.shape[1:3]
-    if rows * cols > _WIDE:
+    if rows * cols > _WIDE or not exact_products():
         kernel = kernel.to(torch.float64)
     factors: list[Tensor] = []
     for _ in range(steps - 1):

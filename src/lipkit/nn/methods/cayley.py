@@ -46,7 +46,8 @@ class Cayley(IsometryMethod):
         most = _MOST[tall.dtype]
         upper, lower = tall[:, :n], tall[:, n:]
         # The eigenvalues of a skew matrix come in pairs, so its norm is at most ||A||_F / 2^(1/2).
-        inner = capped(upper - upper.mT, most * math.sqrt(2))
+        # Halves, because the difference of the largest numbers is infinite.
+        inner = 2 * capped(upper / 2 - upper.mT / 2, most * math.sqrt(0.5))
         identity = torch.eye(n, dtype=tall.dtype, device=tall.device).expand(len(tall), -1, -1)
         if not lower.shape[-2]:
             return 2 * torch.linalg.solve(identity + inner, identity) - identity

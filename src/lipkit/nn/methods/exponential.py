@@ -40,7 +40,8 @@ class Exponential(IsometryMethod):
         n = tall.shape[-1]
         most = 2 * math.pi * math.sqrt(n)
         upper, lower = tall[:, :n], tall[:, n:]
-        rotation = torch.matrix_exp(capped(upper - upper.mT, most))
+        # Halves, because the difference of the largest numbers is infinite.
+        rotation = torch.matrix_exp(2 * capped(upper / 2 - upper.mT / 2, most / 2))
         if not lower.shape[-2]:
             return rotation
         lower = capped(lower, most)

@@ -12,7 +12,8 @@ from lipkit.linops import Padding, Shape
 from lipkit.nn.computed import Computed
 from lipkit.nn.conv import PaddingMode
 from lipkit.nn.geometry import Geometry
-from lipkit.nn.residual._step import PlainStep, running_dtype, step
+from lipkit.nn.precision import dtype_in_use
+from lipkit.nn.residual._step import PlainStep, step
 from lipkit.nn.residual.monotone import monotone
 from lipkit.nn.stated import Stated
 
@@ -87,7 +88,7 @@ class ResidualLayer(Stated):
 
     def forward(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """x - W' (c phi(W x + b))."""
-        weight = self.weight.to(running_dtype(self.weight))
+        weight = self.weight.to(dtype_in_use(self.weight))
         return step(x, weight, self.bias, self.coefficient_of(weight), self.activation, self.geometry)
 
     def condensed(self, dtype: torch.dtype | None = None) -> nn.Module:
@@ -95,7 +96,8 @@ class ResidualLayer(Stated):
         with torch.no_grad():
             weight = self.weight if dtype is None else self.weight.to(dtype)
             bias = self.bias if dtype is None or self.bias is None else self.bias.to(dtype)
-            return PlainStep(weight, bias, self.coefficient_of(weight), self.activation, self.geometry)
+            c, trained = self.coefficient_of(weight), self.weight.requires_grad
+            return PlainStep(weight, bias, c, self.activation, self.geometry, trained=trained)
 
     def extra_repr(self) -> str:
         """Channels, hidden channels and the kernel."""

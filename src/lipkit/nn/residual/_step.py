@@ -7,9 +7,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipkit.linops import Padding
+from lipkit.bound import Bound, Kind
+from lipkit.errors import ArgumentError
+from lipkit.linops import Padding, Shape
 from lipkit.linops.conv import CONV, CONV_TRANSPOSE
 from lipkit.nn.geometry import Geometry
+from lipkit.norms import Auto
 
 
 def step(
@@ -54,11 +57,13 @@ class PlainStep(nn.Module):
         activation: nn.Module,
         geometry: Geometry,
         factor: float = 1.0,
+        *,
+        trained: bool = True,
     ) -> None:
         super().__init__()
-        self.weight = nn.Parameter(weight.detach().clone())
-        self.bias = None if bias is None else nn.Parameter(bias.detach().clone())
-        self.coefficient = nn.Parameter(coefficient.detach().clone())
+        self.weight = nn.Parameter(weight.detach().clone(), trained)
+        self.bias = None if bias is None else nn.Parameter(bias.detach().clone(), trained)
+        self.coefficient = nn.Parameter(coefficient.detach().clone(), trained)
         self.activation = activation
         self.geometry = geometry
         self.factor = factor
@@ -68,10 +73,16 @@ class PlainStep(nn.Module):
         made = step(x, self.weight, self.bias, self.coefficient, self.activation, self.geometry)
         return made if self.factor == 1.0 else self.factor * made
 
+    def declared_lipschitz(self, in_shape: Shape) -> Bound:
+        """factor max(1, b^2 - 1) with a certified b >= ||C^(1/2) W||, of the numbers as they are.
 
-def running_dtype(weight: Tensor) -> torch.dtype:
-    """The type the products will be done in: autocast's where it is on, else the weight's own."""
-    device = weight.device.type
-    if torch.is_autocast_enabled(device) and weight.dtype != torch.float64:
-        return torch.get_autocast_dtype(device)
-    return weight.dtype
+        The Jacobian is I - S' D S with S = C^(1/2) W and 0 <= D <= 1, so its eigenvalues are in [1 - ||S||^2, 1].
+        """
+        coefficient = self.coefficient.detach().to(torch.float64)
+        if bool((coefficient < 0).any()):
+            raise ArgumentError(f"A step size is negative, {float(coefficient.min()):g}; all must be at least 0.")
+        # A root and a product: two roundings, covered by the slack below.
+        rows = self.weight.detach().to(torch.float64) * coefficient.sqrt().reshape(-1, *(1,) * (self.weight.ndim - 1))
+        norm = Auto(failure=0)(self.geometry.operator(rows, in_shape))
+        constant = (norm.value.square() * (1 + 2.0**-48) - 1).clamp(min=1.0)
+        return Bound.from_value(abs(self.factor) * constant, Kind.UPPER, f"step sizes against {norm.method}")

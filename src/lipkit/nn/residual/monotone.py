@@ -5,6 +5,7 @@ from collections.abc import Callable
 from torch import nn
 
 from lipkit.errors import UnsupportedError
+from lipkit.nn.gain import SWITCH
 
 # Whether the module, with its parameters, has all slopes in [0, 1].
 _KNOWN: dict[type[nn.Module], Callable[[nn.Module], bool]] = {
@@ -19,7 +20,7 @@ _KNOWN: dict[type[nn.Module], Callable[[nn.Module], bool]] = {
     nn.Softsign: lambda _: True,
     nn.Softshrink: lambda _: True,
     nn.Tanhshrink: lambda _: True,
-    nn.Softplus: lambda m: isinstance(m, nn.Softplus) and m.beta > 0,
+    nn.Softplus: lambda m: isinstance(m, nn.Softplus) and m.beta > 0 and m.threshold >= SWITCH,
     nn.LeakyReLU: lambda m: isinstance(m, nn.LeakyReLU) and 0 <= m.negative_slope <= 1,
     nn.ELU: lambda m: isinstance(m, nn.ELU) and 0 <= m.alpha <= 1,
     nn.CELU: lambda m: isinstance(m, nn.CELU) and m.alpha > 0,

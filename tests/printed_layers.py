@@ -1,0 +1,102 @@
+"""What formulas about layers give as printed, and what is true: numbers of docs/errata.md, without lipkit."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+
+def norm(matrix: np.ndarray) -> float:
+    return float(np.linalg.norm(matrix, 2))
+
+
+def rescaled_channel() -> list[str]:
+    w = np.diag([2.0, 0.1])
+    r = np.abs(w.T @ w).sum(1)
+    assert np.isclose(norm(w * r**-0.5), 1)
+    return [f"norm {norm(w * r):.0f}"]
+
+
+def rescaling_rate() -> list[str]:
+    w = np.array([[2.0, 1.0], [0.0, 1.0]])
+    missing, power = [], w.T @ w
+    for t in range(1, 9):
+        missing.append(1 - norm(w * np.abs(power).sum(1) ** -(2.0**-t)))
+        power = power.T @ power
+    return [*(f"{value:.4f}" for value in missing[3:8]), f"{missing[7] / missing[6]:.3f}"]
+
+
+def rescaling_start() -> list[str]:
+    w = np.array([[1.0, 0.0], [1.0, 0.0]])
+    at_zero = w / np.abs(w).sum(1)
+    slope = 1 - 2 * 1.0 * -1.0
+    return [f"{norm(at_zero):.4f}", f"slope is {slope:.0f}"]
+
+
+def center_norm() -> list[str]:
+    gamma = np.diag([3.0, 1.0])
+    centring = 2 * (np.eye(2) - np.full((2, 2), 0.5))
+    return [f"{norm(gamma @ centring):.4f}"]
+
+
+def stairs() -> list[str]:
+    s = 0.5
+    a = (1 + s) / 2
+    return [f"from {a:g} to {a - a:g}"]
+
+
+def reflector() -> list[str]:
+    v, x = np.array([1.0, 0.0]), np.ones(2)
+    printed = x - v * (v @ x) / (v @ v)
+    reflected = x - 2 * v * (v @ x) / (v @ v)
+    return [f"{np.linalg.norm(printed):.0f} instead of {np.linalg.norm(reflected):.4f}"]
+
+
+def squared_norm() -> list[str]:
+    return [f"‖M‖₂² = {norm(2 * np.eye(2)) ** 2:.0f}"]
+
+
+def any_activation() -> list[str]:
+    return [f"slope is {1 - 2 * -1:.0f}"]
+
+
+def newton() -> list[str]:
+    w = np.random.default_rng(0).standard_normal((8, 8))
+    v = w / np.linalg.norm(w)
+    a, x = v @ v.T, np.eye(8)
+    errors: list[float] = []
+    while not errors or (errors[-1] < 1e3 and len(errors) < 100):
+        x = (3 * x - x @ x @ x @ a) / 2
+        errors.append(float(np.abs(x @ a @ x.T - np.eye(8)).max()))
+    y, z = a, np.eye(8)
+    for _ in range(100):
+        t = (3 * np.eye(8) - z @ y) / 2
+        y, z = y @ t, t @ z
+    # The digits of what rounding makes of it depend on the machine; that it converges and is lost again does not.
+    assert min(errors) < 1e-3
+    assert errors[-1] >= 1e3
+    assert np.abs(z @ a @ z.T - np.eye(8)).max() < 1e-8
+    return ["below 10⁻³", "above 10³", "below 10⁻⁸ after a hundred"]
+
+
+def negative_slopes() -> list[str]:
+    a, b, w = -0.5, 1.0, 1.0
+    t = 2 / (a + b) ** 2 / w**2
+    return [f"T = {t:.0f}", f"slope is {1 - (a + b) * w * t * b * w:.0f}"]
+
+
+NUMBERS: dict[str, Callable[[], list[str]]] = {
+    "The channel that is rescaled": rescaled_channel,
+    "How fast rescaling nears one": rescaling_rate,
+    "Where rescaling starts, and which activations it allows": rescaling_start,
+    "The scale in CenterNorm": center_norm,
+    "A jump in the triangular stairs": stairs,
+    "A reflection by half": reflector,
+    "A square in the definition of the spectral norm": squared_norm,
+    "Which activations a convex potential allows": any_activation,
+    "Newton's iteration past convergence": newton,
+    "Negative slopes in the residual layer": negative_slopes,
+}
+
+if __name__ == "__main__":
+    for title, numbers in NUMBERS.items():
+        print(title, numbers())
