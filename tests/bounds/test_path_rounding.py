@@ -2,6 +2,7 @@
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -43,7 +44,7 @@ def spreading_chain(flip: bool) -> tuple[list[LinearOperator], list[float]]:
     for _ in range(SCALES):
         drawn = rng.uniform(1, 2, size=50)
         error = [Fraction(value * w) / (Fraction(value) * Fraction(w)) for w in drawn]
-        weights.append(float(drawn[int(np.argmin(error))]))
+        weights.append(float(drawn[error.index(min(error))]))
         value *= weights[-1]
     scales = [Conv(torch.full((1, 1, 1), w, dtype=torch.float64), (n,), (1,), ((0, 0),), (1,)) for w in weights]
     return ([*reversed(scales), *reversed(ops)] if flip else [*ops, *scales]), weights
@@ -106,9 +107,10 @@ def exact_jacobian(network: Network, rng: np.random.Generator) -> np.ndarray:
     size = math.prod(network.source)
     values = [np.array([[Fraction(int(i == j)) for j in range(size)] for i in range(size)])]
     for k, row in network.rows().items():
-        z = sum(_rational(op) @ values[j] for j, op in row.items())
+        z = np.sum([_rational(op) @ values[j] for j, op in row.items()], axis=0)
         if k < network.sink:
-            alpha, beta = network.nodes[k - 1].slopes()
+            node: Any = network.nodes[k - 1]
+            alpha, beta = node.slopes()
             slopes = [Fraction(float(end)) for end in (alpha.flatten()[0], beta.flatten()[0])]
             chosen = rng.integers(0, 2, size)
             z = np.array([[slopes[c] * entry for entry in line] for c, line in zip(chosen, z, strict=True)])
@@ -120,7 +122,7 @@ def _rational(op: LinearOperator) -> np.ndarray:
     return np.array([[Fraction(entry) for entry in row] for row in materialize(op.to(torch.float64)).tolist()])
 
 
-def exact_log_norm(matrix: np.ndarray, p: float) -> mpmath.mpf:
+def exact_log_norm(matrix: np.ndarray, p: float) -> Any:
     """log of the l_p norm, from rational entries; of the largest singular value with 120 digits."""
     with mpmath.workdps(120):
         if p == 2:

@@ -1,13 +1,18 @@
 """In which numbers weights are computed, and in which they are used."""
 
+import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-# What a weight is multiplied by before it is rounded to so few digits; larger than any excess seen after rounding an
-# isometry (2.3e-3 in bfloat16, 2.9e-4 in float16, at every width). `condense` proves the rounded weights.
+from lipkit.linops import Shape
+
+# What a weight is multiplied by before it is rounded to so few digits: more than rounding an isometry adds to its norm
+# (2.3e-3 in bfloat16, 2.9e-4 in float16, at every width), less than it can add to weights chosen for the purpose.
 _MARGIN = {torch.bfloat16: 1 - 2.0**-8, torch.float16: 1 - 2.0**-10}
+# Half of the spacing of numbers: relative, and absolute below the smallest normal number.
+_ROUNDING = {torch.bfloat16: (2.0**-8, 2.0**-134), torch.float16: (2.0**-11, 2.0**-25)}
 
 
 def in_full_precision(fn: Callable[[Tensor], Tensor], raw: Tensor) -> Tensor:
@@ -34,7 +39,8 @@ def dtype_in_use(raw: Tensor) -> torch.dtype:
 @torch.compiler.assume_constant_result
 def exact_products() -> bool:
     """Whether torch multiplies float32 matrices with all their digits: it may be told to use tf32 or bfloat16."""
-    backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
+    # torch sets this attribute of the module where no checker sees it.
+    backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # pyright: ignore[reportAttributeAccessIssue]
     return all(backend.fp32_precision in ("none", "ieee") for backend in backends)
 
 
@@ -42,6 +48,21 @@ def narrowed(weight: Tensor, dtype: torch.dtype) -> Tensor:
     """A weight of norm at most one in `dtype`, smaller by a margin where the type has few digits."""
     margin = _MARGIN.get(dtype)
     return weight.to(dtype) if margin is None else (weight * margin).to(dtype)
+
+
+def worst_norm(shape: Shape, dtype: torch.dtype) -> float:
+    """What the norm of a weight of norm one can become by `narrowed`, at worst; 1 where its method counts rounding.
+
+    With blocks of `shape` = (groups, rows, cols, *taps), margin (1 + u sqrt(taps max(rows, cols))) and what underflows:
+    the argument of `methods._rounding.shrink`.
+    """
+    if dtype not in _MARGIN:
+        return 1.0
+    _, rows, cols, *axes = shape
+    taps = math.prod(axes)
+    relative, absolute = _ROUNDING[dtype]
+    lost = relative * math.sqrt(taps * max(rows, cols)) + absolute * taps * math.sqrt(rows * cols)
+    return max(1.0, _MARGIN[dtype] * (1 + lost) * (1 + 2.0**-20))
 
 
 def _wide(raw: Tensor) -> Tensor:

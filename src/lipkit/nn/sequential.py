@@ -66,7 +66,7 @@ class Sequential(nn.Sequential):
         parts = OrderedDict((name, part) for name, part in self._modules.items() if part is not None)
         factor = self.factor
         if factor != 1.0:
-            parts["factor"] = Scale(factor)
+            parts["factor"] = Scale(factor).train(self.training)
         return nn.Sequential(parts)
 
     def extra_repr(self) -> str:

@@ -11,6 +11,7 @@ from lipkit.linops import LinearOperator, Shape
 from lipkit.nn.constrained import constrain, is_constrained
 from lipkit.nn.geometry import Geometry, geometry_of
 from lipkit.nn.methods._base import Method
+from lipkit.nn.precision import worst_norm
 
 
 class Weighted(nn.Module):
@@ -22,7 +23,10 @@ class Weighted(nn.Module):
 
     @property
     def gain(self) -> float:
-        """1: the method keeps the l2 norm of the weight at most one. Methods for other norms promise nothing in l2."""
+        """1 in float32 and float64: the method keeps the l2 norm of the weight at most one, rounding counted.
+
+        In bfloat16 and float16, the most that rounding can make of it. Methods for other norms promise nothing in l2.
+        """
         if not is_constrained(self, "weight"):
             raise UnsupportedError(
                 f"The weight of {type(self).__name__} is no longer what {self.method} made of it: its parametrization "
@@ -34,7 +38,7 @@ class Weighted(nn.Module):
                 f"{type(self).__name__} with {self.method} has constant 1 in {metric}, which says nothing in l2; "
                 "use it where that metric is meant, or a method for l2."
             )
-        return 1.0
+        return worst_norm(self.geometry.shape, self.get_parameter("parametrizations.weight.original").dtype)
 
     def constrained_by(self, method: Method) -> None:
         """Constrain the weight, and draw it anew; the last step of a constructor."""

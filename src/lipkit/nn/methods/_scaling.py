@@ -28,5 +28,5 @@ def capped(x: Float[Tensor, "batch rows cols"], most: float) -> Float[Tensor, "b
     limit = most / unit
     # Squares, because a norm has no second derivative at zero.
     square = (x / unit).square().sum((-2, -1), keepdim=True)
-    # As (x / unit) (unit ...) the product of two numbers in range; limit / size alone may underflow.
-    return (x / unit) * (unit * (limit / torch.maximum(square, limit.square()).sqrt()))
+    # As (x / unit) (unit limit / size), unit limit = most: numbers in range, those of the derivative too.
+    return (x / unit) * (most / torch.maximum(square, limit.square()).sqrt())

@@ -9,9 +9,14 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from lipkit.bound import Bound
+from lipkit.errors import UnsupportedError
 from lipkit.linops import Shape
 from lipkit.trace.nodes._base import Node
 from lipkit.trace.reach import Reach
+
+# How far off an evaluation may be, relative to the largest numbers in and out. A module that converts to float32 inside
+# does so in whatever type it is called.
+_TRUSTED = {torch.float64: 2.0**-30, torch.float32: 2.0**-12}
 
 
 @runtime_checkable
@@ -48,10 +53,17 @@ class Declared(Node):
         return self.result
 
     def __call__(self, z: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch ..."]:
-        # One by one: nothing is known of the module, not even whether its operations can be batched.
+        return self._images(z).to(z.dtype)
+
+    def _images(self, z: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch ..."]:
+        """The images, in the type that the module's own conversions leave."""
         parameters = [t.to(z) if t.is_floating_point() else t for t in self.parameters]
-        images = [self.fn(one, *parameters) for one in z]
-        return torch.stack(images) if images else z.new_zeros((0, *self.result))
+        if not len(z):
+            return z.new_zeros((0, *self.result))
+        if len(z) == 1:
+            return self.fn(z[0], *parameters)[None]
+        # Its operations were recorded for one sample, so a batch goes through them under vmap, not as it is.
+        return torch.func.vmap(self.fn, (0, *(None for _ in parameters)))(z, *parameters)
 
     def log_constant(self, p: float) -> Float64[Tensor, ""]:
         if p != self.promise.metric.p_in:
@@ -62,15 +74,22 @@ class Declared(Node):
         return self
 
     def reach(self, reach: Reach) -> Reach:
-        """A ball around the image of the center; a float64 evaluation of the module is trusted to 2^-30."""
+        """A ball around the image of the center; an evaluation of the module is trusted to half of its digits or so."""
         p = self.promise.metric.p_in
         offset = torch.maximum(reach.high - reach.center, reach.center - reach.low)
         # The ball of the reach, or its box, whichever is smaller in the norm of the promise.
         spread = torch.linalg.vector_norm(offset, ord=p)
         if p == 2:
             spread = torch.minimum(spread, reach.radius)
-        center = self(reach.center[None])[0]
-        error = 2.0**-30 * (center.abs().max() + reach.center.abs().max())
+        image = self._images(reach.center[None])[0]
+        trusted = _TRUSTED.get(image.dtype)
+        if trusted is None:
+            raise UnsupportedError(
+                f"{self} computes in {image.dtype}, in which the image of a point is not known well enough for a "
+                "bound on a region; convert the model to float32 or float64."
+            )
+        center = image.to(reach.center.dtype)
+        error = trusted * (center.abs().max() + reach.center.abs().max())
         moved = self.promise.value * spread * (1 + 2.0**-40) + error
         # ||v||_2 <= ||v||_p for p <= 2, and at most n^(1/2 - 1/p) times as large beyond.
         radius = moved * max(1.0, center.numel() ** (0.5 - 1 / p)) * (1 + 2.0**-40)

@@ -1,0 +1,180 @@
+"""Constants of layers where torch's own rules, broadcasting or other people's changes could break them."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize as torch_parametrize
+
+from lipkit import nn as lnn
+from lipkit.errors import LipkitError, ShapeError, UnsupportedError
+from lipkit.nn.methods import _filter_gram
+from lipkit.nn.precision import exact_products
+
+
+def slope(module: Callable[[Tensor], Tensor], x: Tensor) -> float:
+    jacobian = torch.autograd.functional.jacobian(module, x)
+    assert isinstance(jacobian, Tensor)
+    return float(torch.linalg.matrix_norm(jacobian.reshape(-1, x.numel()), 2))
+
+
+@pytest.mark.parametrize("kernel", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("stride", [1, 2, 3, 5])
+def test_means_without_padding_on_every_short_image(kernel: int, stride: int) -> None:
+    for padding in range(kernel // 2 + 1):
+        pool = nn.AvgPool1d(kernel, stride, padding, count_include_pad=False)
+        largest = max(
+            slope(pool, torch.zeros(1, 1, n, dtype=torch.float64))
+            for n in range(max(1, kernel - 2 * padding), 3 * kernel + 3)
+        )
+        # 1e-12: rounding of the decomposition.
+        assert largest <= lnn.gain_of(pool) * (1 + 1e-12)
+
+
+def test_the_mean_over_one_entry_has_constant_one() -> None:
+    pool = nn.AvgPool1d(4, 4, 2, count_include_pad=False)
+    # The only window of an image with one entry holds that entry alone: its mean is it, not a half of it.
+    assert float(pool(torch.ones(1, 1, 1))) == 1
+    assert lnn.gain_of(pool) >= 1
+
+
+def test_norm_pooling_enlarges_windows_that_are_cut() -> None:
+    pool = nn.LPPool1d(2, 3, ceil_mode=True)
+    # torch multiplies the mean over one entry by three.
+    assert slope(pool, torch.ones(1, 1, 4, dtype=torch.float64)) == pytest.approx(math.sqrt(3))
+    assert lnn.gain_of(pool) >= math.sqrt(3)
+    assert lnn.gain_of(nn.LPPool1d(2, 3)) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("factor", range(1, 64))
+def test_upsampling_repeats_as_often_as_its_gain_says(factor: int) -> None:
+    up = nn.Upsample(scale_factor=(float(factor), 1.0))
+    counts = up(torch.eye(5).reshape(5, 1, 5, 1)).sum((1, 2, 3))
+    try:
+        gain = lnn.gain_of(up)
+    except UnsupportedError:
+        assert float(counts.max()) > factor
+        return
+    assert math.sqrt(float(counts.max())) <= gain
+
+
+class Steep(nn.ReLU):
+    def forward(self, input: Tensor) -> Tensor:
+        return 3 * super().forward(input)
+
+
+class Residual(nn.Sequential):
+    def forward(self, input: Tensor) -> Tensor:
+        return input + super().forward(input)
+
+
+class LearntScale(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.gain
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        *(Steep(), Residual(nn.ReLU()), LearntScale()),
+        *(nn.Softplus(threshold=0.0), nn.Softplus(beta=0.0), nn.CELU(-1.0)),
+        nn.AdaptiveMaxPool2d(1, return_indices=True),
+    ],
+    ids=lambda module: str(module).split("\n", maxsplit=1)[0],
+)
+def test_what_only_looks_like_a_known_module_is_refused(module: nn.Module) -> None:
+    with pytest.raises(UnsupportedError):
+        lnn.gain_of(module)
+    with pytest.raises(UnsupportedError):
+        lnn.Sequential(module)
+
+
+def test_steps_refuse_an_activation_that_jumps() -> None:
+    with pytest.raises(UnsupportedError):
+        lnn.SLL(4, activation=nn.Softplus(threshold=1.0))
+    assert lnn.SLL(4, activation=nn.Softplus()).gain == 1
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [lnn.PReLU(4), lnn.Normalize((0.5,) * 4, (0.5,) * 4), lnn.ScaledResidual(lnn.Linear(1, 4))],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_one_channel_is_not_repeated(layer: nn.Module) -> None:
+    # (x, x, x, x) has twice the norm of x.
+    with pytest.raises(ShapeError):
+        layer(torch.ones(2, 1))
+    with pytest.raises(ShapeError):
+        lnn.ScaledResidual(lnn.Linear(4, 1))(torch.ones(2, 4))
+
+
+class Triple(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return 3 * weight
+
+
+def test_a_weight_that_is_not_the_method_s_states_no_gain() -> None:
+    removed, tripled = lnn.Linear(4, 4), lnn.Linear(4, 4)
+    torch_parametrize.remove_parametrizations(removed, "weight")
+    torch_parametrize.register_parametrization(tripled, "weight", Triple())
+    for layer in (removed, tripled):
+        with pytest.raises(UnsupportedError):
+            _ = layer.gain
+    block = lnn.ShiftBlock(8, method=None)
+    torch_parametrize.register_parametrization(block, "weight", Triple())
+    assert block.gain >= float(torch.linalg.matrix_norm(block.weight.detach().double(), 2)) > 2.9
+
+
+@pytest.mark.parametrize("method", [lnn.Cayley(), lnn.Exponential()], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_rotations_of_the_largest_numbers_are_finite(method: lnn.MatrixMethod, dtype: torch.dtype) -> None:
+    signs = torch.tensor([[1.0, 1, -1], [-1, 1, 1], [1, -1, 1], [1, 1, 1]], dtype=dtype)
+    raw = (signs * torch.finfo(dtype).max).requires_grad_()
+    weight = method.matrix(raw[None])
+    weight.sum().backward()
+    assert raw.grad is not None
+    assert bool(torch.isfinite(weight).all())
+    assert bool(torch.isfinite(raw.grad).all())
+
+
+def test_correlations_are_summed_in_float64_where_products_lose_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[torch.dtype] = []
+    plain = _filter_gram.half_gram
+
+    def watched(kernel: Tensor) -> Tensor:
+        seen.append(kernel.dtype)
+        return plain(kernel)
+
+    monkeypatch.setattr(_filter_gram, "half_gram", watched)
+    layer = lnn.Linear(4, 4, method=lnn.AOL())
+    before = torch.get_float32_matmul_precision()
+    try:
+        for setting, exact in (("highest", True), ("high", False), ("medium", False)):
+            torch.set_float32_matmul_precision(setting)
+            seen.clear()
+            _ = layer.weight
+            assert exact_products() is exact
+            assert seen == [torch.float32 if exact else torch.float64]
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_norm_pooling_keeps_the_range_of_float16() -> None:
+    pool = lnn.L2NormPool1d(2)
+    for size in (300.0, 2.0**-10):
+        x = torch.full((1, 1, 2), size, dtype=torch.float16)
+        # sqrt(2) size, to the three digits of the type.
+        assert float(pool(x)) == pytest.approx(math.sqrt(2) * size, rel=2e-3)
+
+
+@pytest.mark.parametrize("make", [lambda: lnn.PReLU(start=2.0), lambda: lnn.Softplus(beta=0.0)])
+def test_arguments_without_meaning_are_refused(make: Callable[[], Any]) -> None:
+    with pytest.raises(LipkitError):
+        make()
