@@ -83,7 +83,10 @@ def _largest(sums: Callable[[LinearOperator], Tensor], op: LinearOperator) -> Te
     value = found.max() * (1 + gamma(depth(op) + max(op.in_size, op.out_size) + 4))
     if not isinstance(op, Dense):
         # Where parts meet in one entry (a product, a sum), its rounding is relative to them, however much cancels.
-        value = value + gamma(depth(op)) * math.sqrt(max(op.in_size, op.out_size)) * magnitude(op).absolute.to(value)
+        # A spectral norm is at most sqrt(size) times these, and the other way round.
+        entries, root = magnitude(op), math.sqrt(max(op.in_size, op.out_size))
+        error = entries.absolute.to(value) + entries.relative * root * value.detach()
+        value = value + gamma(depth(op)) * root * error
     return _log(value)
 
 

@@ -43,6 +43,10 @@ _RENAMED = {
     aten._adaptive_avg_pool3d.default: aten.adaptive_avg_pool3d.default,
     aten._unsafe_index.Tensor: aten.index.Tensor,
 }
+# What changes the type of numbers, under the names that are left.
+_CONVERSIONS = frozenset(
+    {aten.to.dtype, aten.to.dtype_layout, aten.to.device, aten.to.other, aten._to_copy.default, aten.type_as.default}
+)
 # Batch statistics, which mix the samples of a batch.
 _BATCH_STATISTICS = frozenset(
     {aten._native_batch_norm_legit.default, aten._native_batch_norm_legit.no_stats, aten.native_batch_norm.default}
@@ -282,3 +286,12 @@ def _shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 def _first_line(error: Exception) -> str:
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return text if text.endswith(".") else f"{text}."
+
+
+def converts(node: Node) -> bool:
+    """Whether a node only changes the type of floating-point numbers."""
+    if node.target not in _CONVERSIONS:
+        return False
+    source, target = node.all_input_nodes[0].meta.get("val"), node.meta.get("val")
+    both = isinstance(source, Tensor) and isinstance(target, Tensor)
+    return both and source.dtype.is_floating_point and target.dtype.is_floating_point

@@ -12,7 +12,7 @@ from lipkit.bound import Of
 from lipkit.errors import CaptureError
 from lipkit.linops import HasOperator
 from lipkit.regions import Everywhere
-from lipkit.trace.canonical import calls
+from lipkit.trace.canonical import calls, converts
 from lipkit.trace.fold import Folded
 from lipkit.trace.nodes.declared import Declared, DeclaresLipschitz
 
@@ -39,7 +39,11 @@ class Segment:
 
         for node in self.steps:
             assert callable(node.target)
-            values[node] = node.target(*map_arg(node.args, value), **map_arg(node.kwargs, value))
+            if converts(node):
+                # The type of the example; the function is evaluated in that of z.
+                values[node] = value(node.args[0]).to(z.dtype)
+            else:
+                values[node] = node.target(*map_arg(node.args, value), **map_arg(node.kwargs, value))
         return values[self.result]
 
 
