@@ -81,7 +81,9 @@ class StiefelMuon(torch.optim.Optimizer):
     def _move(self, members: Sequence[Tensor], lr: float, momentum: float, nesterov: bool, steps: int) -> None:
         points = torch.stack([tall(as_matrix(p)) for p in members])
         directions = torch.stack([self._direction(p, momentum, nesterov) for p in members])
-        moved = orthogonalised(tangent(points, directions), steps)
+        # A direction needs few digits; on accelerators full float32 products would be most of a step.
+        near = points if points.device.type == "cpu" else points.to(torch.bfloat16)
+        moved = orthogonalised(tangent(near, directions.to(near.dtype)), steps)
         length = lr * _SCALE * math.sqrt(max(points.shape[-2:]))
         points = points - length * moved.to(points.dtype)
         if length > _LONG:
