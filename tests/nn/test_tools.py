@@ -195,7 +195,8 @@ def test_the_gain_in_bfloat16_covers_rounding_that_adds_up() -> None:
     assert 1.05 < layer.gain < 1.07
     assert norm <= layer.gain
     assert float(torch.linalg.matrix_norm(layer.weight.detach().double(), 2)) <= layer.gain
-    assert float(torch.linalg.matrix_norm(lnn.condense(layer.float(), torch.bfloat16).weight.detach().double(), 2)) <= 1
+    plain: Any = lnn.condense(layer.float(), torch.bfloat16)
+    assert float(torch.linalg.matrix_norm(plain.weight.detach().double(), 2)) <= 1
 
 
 def test_project_keeps_the_weights_and_moves_the_free_numbers() -> None:

@@ -293,5 +293,4 @@ def converts(node: Node) -> bool:
     if node.target not in _CONVERSIONS:
         return False
     source, target = node.all_input_nodes[0].meta.get("val"), node.meta.get("val")
-    both = isinstance(source, Tensor) and isinstance(target, Tensor)
-    return both and source.dtype.is_floating_point and target.dtype.is_floating_point
+    return all(isinstance(end, Tensor) and end.dtype.is_floating_point for end in (source, target))

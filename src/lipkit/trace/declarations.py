@@ -41,7 +41,7 @@ class Segment:
             assert callable(node.target)
             if converts(node):
                 # The type of the example; the function is evaluated in that of z.
-                values[node] = value(node.args[0]).to(z.dtype)
+                values[node] = value(node.all_input_nodes[0]).to(z.dtype)
             else:
                 values[node] = node.target(*map_arg(node.args, value), **map_arg(node.kwargs, value))
         return values[self.result]
