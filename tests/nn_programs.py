@@ -100,6 +100,7 @@ def worker(rank: int, folder: str, planted: bool) -> None:
         if planted:
             torch.manual_seed(rank)
             _train("planted", Alone(), (3,))
+            return
         for name, build in LAYERS.items():
             torch.manual_seed(rank)
             model, in_shape = build()

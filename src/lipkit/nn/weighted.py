@@ -38,7 +38,10 @@ class Weighted(nn.Module):
                 f"{type(self).__name__} with {self.method} has constant 1 in {metric}, which says nothing in l2; "
                 "use it where that metric is meant, or a method for l2."
             )
-        return worst_norm(self.geometry.shape, self.get_parameter("parametrizations.weight.original").dtype)
+        # Not by get_parameter: within torch.func.functional_call it is a plain tensor.
+        raw = self.get_submodule("parametrizations.weight").original
+        assert isinstance(raw, Tensor)
+        return worst_norm(self.geometry.shape, raw.dtype)
 
     def constrained_by(self, method: Method) -> None:
         """Constrain the weight, and draw it anew; the last step of a constructor."""
