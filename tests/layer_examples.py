@@ -71,6 +71,7 @@ PARTS: dict[str, Callable[[], tuple[nn.Module, Shape]]] = {
     "SLL": lambda: (lnn.SLL(5, 7), (5,)),
     "SLLConv": lambda: (lnn.SLLConv(2, (3, 3), 3), (2, 4, 4)),
     "SqrtRho": lambda: (lnn.SqrtRho(5, 0.5), (5,)),
+    "SqrtRhoConv": lambda: (lnn.SqrtRhoConv(2, (3, 3), 2.0, 3), (2, 4, 4)),
     "ShiftBlock": lambda: (lnn.ShiftBlock(16), (16, 3, 3)),
     "Absolute": lambda: (lnn.Absolute(), IMAGE),
     "MaxMin": lambda: (lnn.MaxMin(), IMAGE),

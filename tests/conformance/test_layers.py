@@ -56,7 +56,7 @@ def test_is_a_frozen_value_that_prints(method: Any) -> None:
 
 
 @every_method
-@settings(max_examples=25)
+@settings(max_examples=18)
 @given(data=st.data())
 def test_the_norm_of_the_stored_weights_is_at_most_one(method: Method, data: st.DataObject) -> None:
     drawn: Drawn = data.draw(layers(method))

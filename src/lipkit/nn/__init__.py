@@ -91,6 +91,7 @@ from lipkit.nn.residual.linear import LinearResidual as LinearResidual
 from lipkit.nn.residual.sll import SLL as SLL
 from lipkit.nn.residual.sll import SLLConv as SLLConv
 from lipkit.nn.residual.sqrt_rho import SqrtRho as SqrtRho
+from lipkit.nn.residual.sqrt_rho import SqrtRhoConv as SqrtRhoConv
 from lipkit.nn.sequential import Sequential as Sequential
 from lipkit.nn.shift import ShiftBlock as ShiftBlock
 from lipkit.nn.space_to_depth import DepthToSpace as DepthToSpace

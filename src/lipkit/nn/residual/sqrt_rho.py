@@ -8,14 +8,53 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lipkit.errors import ArgumentError
-from lipkit.nn.residual._base import dense
+from lipkit.linops import Shape
+from lipkit.nn.conv import PaddingMode
+from lipkit.nn.geometry import Geometry
+from lipkit.nn.residual._base import convolution, dense
 from lipkit.nn.residual._step import PlainStep
 from lipkit.nn.residual.sll import DiagonalLayer
 from lipkit.nn.stated import SAFE
 
 
+class _Scaled(DiagonalLayer):
+    """sqrt(rho) times an SLL layer."""
+
+    def __init__(
+        self,
+        rho: float,
+        geometry: Geometry,
+        bias: bool,
+        activation: nn.Module | None,
+        steps: int,
+        device: torch.device | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        if not 0 < rho < math.inf:
+            raise ArgumentError(f"rho must be a positive number, got {rho}.")
+        super().__init__(geometry, bias, activation, steps, device, dtype)
+        self.rho = rho
+        self.factor = math.sqrt(rho) * SAFE
+
+    @property
+    def gain(self) -> float:
+        """sqrt(rho), rounded up."""
+        return math.sqrt(self.rho) * (1 + 2.0**-50)
+
+    def forward(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """sqrt(rho) (x - W' (c phi(W x + b)))."""
+        return self.factor * super().forward(x)
+
+    def condensed(self, dtype: torch.dtype | None = None) -> nn.Module:
+        """The same function with plain parameters."""
+        made = super().condensed(dtype)
+        assert isinstance(made, PlainStep)
+        made.factor = self.factor
+        return made
+
+
 @final
-class SqrtRho(DiagonalLayer):
+class SqrtRho(_Scaled):
     """sqrt(rho) x - W' T phi(W x + b) / sqrt(rho) with W' T W <= 2 rho I: constant sqrt(rho), for one number rho > 0.
 
     T = rho times the step sizes of `SLL`, so it is sqrt(rho) times that layer; W = 0 gives sqrt(rho) x.
@@ -37,24 +76,29 @@ class SqrtRho(DiagonalLayer):
         activation: nn.Module | None = None,
         steps: int = 1,
     ) -> None:
-        if not 0 < rho < math.inf:
-            raise ArgumentError(f"rho must be a positive number, got {rho}.")
-        super().__init__(dense(features, hidden), bias, activation, steps, device, dtype)
-        self.rho = rho
-        self.factor = math.sqrt(rho) * SAFE
+        super().__init__(rho, dense(features, hidden), bias, activation, steps, device, dtype)
 
-    @property
-    def gain(self) -> float:
-        """sqrt(rho), rounded up."""
-        return math.sqrt(self.rho) * (1 + 2.0**-50)
 
-    def forward(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """sqrt(rho) (x - W' (c phi(W x + b)))."""
-        return self.factor * super().forward(x)
+@final
+class SqrtRhoConv(_Scaled):
+    """`SqrtRho` with convolutions in 1 to 3 dimensions, as `SLLConv`. Cost: that of `SLLConv`."""
 
-    def condensed(self, dtype: torch.dtype | None = None) -> nn.Module:
-        """The same function with plain parameters."""
-        made = super().condensed(dtype)
-        assert isinstance(made, PlainStep)
-        made.factor = self.factor
-        return made
+    def __init__(
+        self,
+        channels: int,
+        kernel_size: int | Shape,
+        rho: float,
+        hidden: int | None = None,
+        dilation: int | Shape = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: PaddingMode = "zeros",
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        rank: int = 2,
+        activation: nn.Module | None = None,
+        steps: int = 1,
+    ) -> None:
+        geometry = convolution(channels, hidden, kernel_size, dilation, groups, padding_mode, rank)
+        super().__init__(rho, geometry, bias, activation, steps, device, dtype)
