@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -19,6 +20,8 @@ from torch import Tensor, nn
 from torch.multiprocessing.spawn import spawn
 
 from layer_examples import LAYERS
+from lipkit import nn as lnn
+from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
 
 
@@ -61,8 +64,21 @@ def narrow(model: nn.Module, x: Tensor) -> None:
         assert all(bool(torch.isfinite(g).all()) for g in gradients)
 
 
-def programs() -> int:
+def refusals() -> int:
+    """Arguments of another type get our sentence; under shape checks the checker would speak first."""
     failures = 0
+    for wrong in ("bjorck", lnn.Bjorck):
+        try:
+            lnn.Linear(4, 4, method=cast(Any, wrong))
+        except ArgumentError as error:
+            failures += "instance of lipkit.nn.Method" not in str(error)
+        else:
+            failures += 1
+    return failures
+
+
+def programs() -> int:
+    failures = refusals()
     checks: tuple[Callable[[nn.Module, Tensor], None], ...] = (compiled, exported, mixed, narrow)
     for name, build in LAYERS.items():
         for check in checks:

@@ -1,6 +1,7 @@
 """Freezing, condensing, batching, projecting and parametrizing whole models."""
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 import lipkit
 from lipkit import nn as lnn
-from lipkit.errors import FrozenError, UnsupportedError
+from lipkit.errors import ArgumentError, FrozenError, ShapeError, UnsupportedError
 from lipkit.nn.freeze import checksum
 
 
@@ -234,6 +235,22 @@ def test_parametrize_keeps_feasible_weights_and_can_be_undone() -> None:
         lnn.parametrize(nn.Conv2d(2, 2, 3, 2, 1, padding_mode="circular"), "weight", lnn.AOL())
     with pytest.raises(UnsupportedError, match="no weight"):
         lnn.parametrize(nn.Embedding(3, 3), "weight", lnn.Bjorck())
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "words"),
+    [
+        (lambda: lnn.parametrize(nn.Linear(3, 3), "bias", lnn.Bjorck()), ArgumentError, "got 'bias'"),
+        (lambda: lnn.Linear(4, 3).declared_lipschitz((5,)), ShapeError, r"\(..., 4\).*got \(5,\)"),
+        (lambda: lnn.Conv2d(3, 4, 3).declared_lipschitz((5, 8, 8)), ShapeError, r"\(3, \*size\).*got \(5, 8, 8\)"),
+        (lambda: lnn.Linear(0, 3), ShapeError, "at least one entry"),
+        (lambda: lnn.condense(lnn.Linear(3, 3), torch.int32), ArgumentError, "int32"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_wrong_arguments_get_one_sentence(build: Callable[[], object], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        build()
 
 
 def test_a_circle_that_the_stride_does_not_divide_is_refused() -> None:

@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from lipkit.errors import NotProvenError, UnsupportedError
+from lipkit.errors import ArgumentError, NotProvenError, UnsupportedError
 from lipkit.nn.constrained import Constrained, parametrized_names, sites
 from lipkit.nn.methods._base import proxy
 from lipkit.nn.methods._rounding import stored
@@ -40,6 +40,8 @@ def condense(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
 
     Guarantee: every weight has the constant its layer had.
     """
+    if dtype is not None and not dtype.is_floating_point:
+        raise ArgumentError(f"Weights are floating-point numbers, got dtype {dtype}; use torch.bfloat16, for example.")
     plain = copy.deepcopy(model)
     weights: dict[nn.Module, dict[str, nn.Parameter]] = {}
     for site in sites(plain):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize as torch_parametrize
 
-from lipkit.errors import UnsupportedError
+from lipkit.errors import ArgumentError, UnsupportedError
 from lipkit.linops import Padding
 from lipkit.nn.computed import Computed
 from lipkit.nn.geometry import Geometry, geometry_of
@@ -56,7 +56,13 @@ def parametrize(module: nn.Module, name: str, method: Method) -> nn.Module:
     `remove_parametrizations` undoes it. The present weight is kept where it is feasible, and replaced by one near it
     otherwise. A geometry in which the method guarantees nothing is refused.
     """
-    return constrain(module, name, method, unchecked_geometry(module))
+    geometry = unchecked_geometry(module)
+    if name != "weight":
+        raise ArgumentError(
+            f"Only the weight of {type(module).__name__} is an operator that can be constrained, got {name!r}; "
+            "use 'weight'."
+        )
+    return constrain(module, name, method, geometry)
 
 
 def unchecked_geometry(module: nn.Module) -> Geometry:
@@ -72,6 +78,11 @@ def unchecked_geometry(module: nn.Module) -> Geometry:
 
 def constrain(module: nn.Module, name: str, method: Method, geometry: Geometry) -> nn.Module:
     """Register the parametrization, with the geometry given."""
+    if not isinstance(method, Method):
+        raise ArgumentError(
+            f"The method of {type(module).__name__} must be an instance of lipkit.nn.Method, got {method!r}; "
+            "for example lipkit.nn.Bjorck()."
+        )
     torch_parametrize.register_parametrization(module, name, Constrained(method, geometry))
     return module
 

@@ -39,6 +39,8 @@ class Geometry:
     output_padding: Shape = ()
 
     def __post_init__(self) -> None:
+        if 0 in self.shape:
+            raise ShapeError(f"A weight needs at least one entry on every axis, got blocks of shape {self.shape}.")
         if self.mode in (Padding.REFLECT, Padding.REPLICATE) and any(map(any, self.padding)):
             raise UnsupportedError(
                 f"Padding mode {self.mode.value!r} repeats entries of the border, so the norm of the layer exceeds "
@@ -78,6 +80,10 @@ class Geometry:
 
     def operator(self, weight: Float[Tensor, "..."], in_shape: Shape) -> LinearOperator:
         """The linear map of the weight on one input of `in_shape`, without batch axis."""
+        channels = self.groups * (self.rows if self.transposed else self.cols)
+        if not in_shape or (in_shape[0] if self.taps else in_shape[-1]) != channels:
+            where = f"({channels}, *size)" if self.taps else f"(..., {channels})"
+            raise ShapeError(f"The layer takes one input of shape {where}, without batch axis, got {tuple(in_shape)}.")
         if not self.taps:
             return Dense(weight)
         spatial = in_shape[1:]
