@@ -21,4 +21,5 @@ def covering(kernel: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[i
     Windows i with i s + t d = n for a tap t < k: solutions t lie s / gcd(s, d) apart. It is attained on large images
     and an upper bound on small ones.
     """
-    return math.prod(-(-k * math.gcd(s, d) // s) for k, s, d in zip(kernel, stride, dilation, strict=True))
+    # A list: compilers do not follow a generator into math.prod.
+    return math.prod([-(-k * math.gcd(s, d) // s) for k, s, d in zip(kernel, stride, dilation, strict=True)])

@@ -1,15 +1,15 @@
 """Orthogonalised momentum on the manifold of orthonormal matrices."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lipkit.errors import LipkitError
-from lipkit.optim._stiefel import as_matrix, check_rate, check_start, tall, tangent
+from lipkit.optim._optimizer import StiefelOptimizer
+from lipkit.optim._stiefel import as_matrix, check_rate, tall, tangent
 
 # Five steps of a x + b x^3 + c x^5 with these numbers bring singular values from [0.01, 1] into [0.7, 1.2]: fast, not
 # exact, which a direction does not need. Jordan et al. 2024.
@@ -21,7 +21,7 @@ _LONG = 0.5
 
 
 @final
-class StiefelMuon(torch.optim.Optimizer):
+class StiefelMuon(StiefelOptimizer):
     """Muon on the Stiefel manifold: orthogonal matrices trained at full speed, with nothing in the forward pass.
 
         m <- momentum m + gradient;  Z = proj_W(gradient + momentum m) (Nesterov) or proj_W(m);
@@ -47,36 +47,20 @@ class StiefelMuon(torch.optim.Optimizer):
     ) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "nesterov": nesterov, "steps": steps})
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """A further group, checked as the first are: rates in range, parameters orthonormal."""
-        super().add_param_group(param_group)
-        group = self.param_groups[-1]
-        try:
-            check_rate("lr", group["lr"])
-            check_rate("momentum", group["momentum"], below=1.0)
-            check_rate("steps", group["steps"], least=1)
-            for parameter in group["params"]:
-                check_start(parameter)
-        except LipkitError:
-            self.param_groups.pop()
-            raise
+    def check(self, group: dict[str, Any]) -> None:
+        """As of every group, and at least one step of orthogonalisation."""
+        super().check(group)
+        check_rate("steps", group["steps"], least=1)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """One step for every parameter that has a gradient; `closure` recomputes the loss first, if given."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            alike: dict[object, list[Tensor]] = {}
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    key = (as_matrix(parameter).shape, parameter.dtype, parameter.device)
-                    alike.setdefault(key, []).append(parameter)
-            for members in alike.values():
-                self._move(members, **{name: group[name] for name in ("lr", "momentum", "nesterov", "steps")})
-        return loss
+    def move(self, group: dict[str, Any]) -> None:
+        """One step for every parameter of the group that has a gradient; those of equal shape together."""
+        alike: dict[object, list[Tensor]] = {}
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                key = (as_matrix(parameter).shape, parameter.dtype, parameter.device)
+                alike.setdefault(key, []).append(parameter)
+        for members in alike.values():
+            self._move(members, **{name: group[name] for name in ("lr", "momentum", "nesterov", "steps")})
 
     def _move(self, members: Sequence[Tensor], lr: float, momentum: float, nesterov: bool, steps: int) -> None:
         points = torch.stack([tall(as_matrix(p)) for p in members])

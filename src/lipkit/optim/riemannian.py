@@ -1,18 +1,18 @@
 """Gradient descent along the manifold of orthonormal matrices."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from lipkit.errors import LipkitError
-from lipkit.optim._stiefel import as_matrix, check_rate, check_start, tall, tangent
+from lipkit.optim._optimizer import StiefelOptimizer
+from lipkit.optim._stiefel import as_matrix, tall, tangent
 from lipkit.optim.retraction import QRRetraction, Retraction
 
 
 @final
-class RiemannianSGD(torch.optim.Optimizer):
+class RiemannianSGD(StiefelOptimizer):
     """Stochastic gradient descent on the Stiefel manifold: parameters stay orthonormal, without a parametrization.
 
         m <- momentum * proj_W(m) + proj_W(gradient),   W <- retraction(W, -lr m),
@@ -34,31 +34,11 @@ class RiemannianSGD(torch.optim.Optimizer):
         self.retraction = QRRetraction() if retraction is None else retraction
         super().__init__(params, {"lr": lr, "momentum": momentum})
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """A further group, checked as the first are: rates in range, parameters orthonormal."""
-        super().add_param_group(param_group)
-        group = self.param_groups[-1]
-        try:
-            check_rate("lr", group["lr"])
-            check_rate("momentum", group["momentum"], below=1.0)
-            for parameter in group["params"]:
-                check_start(parameter)
-        except LipkitError:
-            self.param_groups.pop()
-            raise
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """One step for every parameter that has a gradient; `closure` recomputes the loss first, if given."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._move(parameter, group["lr"], group["momentum"])
-        return loss
+    def move(self, group: dict[str, Any]) -> None:
+        """One step for every parameter of the group that has a gradient."""
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                self._move(parameter, group["lr"], group["momentum"])
 
     def _move(self, parameter: Tensor, lr: float, momentum: float) -> None:
         assert parameter.grad is not None, "only parameters with gradients are moved"

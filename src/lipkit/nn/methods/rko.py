@@ -10,9 +10,9 @@ import torch
 from lipkit.linops import Padding
 from lipkit.nn.geometry import Geometry
 from lipkit.nn.methods._base import Blocks, MatrixMethod, Method, Promise, proxy, smallest
-from lipkit.nn.methods._filter_gram import periods
 from lipkit.nn.methods._rounding import stored
 from lipkit.nn.methods.bjorck import Bjorck
+from lipkit.nn.windows import covering
 
 
 @final
@@ -28,7 +28,7 @@ class RKO(Method):
       - rows <= cols taps: kernels without overlap (c = 1) none of whose windows is cut by zero padding;
       - rows >= cols taps: circular convolutions with all windows, s dividing k, and s and d without common factor.
     Otherwise the singular values spread below 1: with rows <= cols taps the mean of their squares is 1/c.
-    Cost: `inner` on that matrix. Reference: Li et al. 2019; the factor under dilation is ours (docs/errata.md).
+    Cost: `inner` on that matrix. Reference: Li et al. 2019; the factor under dilation is ours.
     """
 
     inner: MatrixMethod = field(default_factory=Bjorck)
@@ -81,4 +81,4 @@ def _even(k: int, s: int, d: int, padded: int) -> bool:
 
 def overlap(geometry: Geometry) -> int:
     """How many taps can meet one entry of the input: the product over axes of ceil(k gcd(s, d) / s)."""
-    return math.prod(periods(geometry)[1])
+    return covering(geometry.taps, geometry.stride, geometry.dilation)
