@@ -274,7 +274,7 @@ def test_as_a_process(folder: Path):
     command = [sys.executable, "-m", "lipkit.cli.main", "bound", "models.py:ready", "--shape", "4", "--method", "dag"]
     env = {**os.environ, "NO_COLOR": "1"}
     run = subprocess.run(
-        [*command, "--json", "p.json"], check=False, cwd=folder, env=env, capture_output=True, text=True
+        [*command, "--json", "p.json"], check=False, cwd=folder, env=env, capture_output=True, text=True, timeout=600
     )
     assert run.returncode == 0, run.stderr
     assert "\x1b" not in run.stdout

@@ -1,8 +1,6 @@
 """The checks of the layer suite fail where they should: each is run on a layer with a planted defect."""
 
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +27,7 @@ from lipkit.bound import Bound, Kind
 from lipkit.linops import Shape
 from lipkit.nn import Geometry, Method, Promise
 from nn_programs import compiled, exported, mixed, narrow
+from programs import run_program
 
 
 @dataclass(frozen=True)
@@ -197,8 +196,6 @@ def test_programs() -> None:
 def test_distributed() -> None:
     script = Path(__file__).parents[1] / "nn_programs.py"
     environment = {**os.environ, **QUIET, "PYTHONPATH": str(script.parent)}
-    found = subprocess.run(
-        [sys.executable, script, "planted"], capture_output=True, text=True, env=environment, check=False
-    )
+    found = run_program(script, ["planted"], environment)
     assert found.returncode != 0
     assert "planted: seen differs" in found.stderr

@@ -3,8 +3,6 @@
 import dataclasses
 import inspect
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +25,7 @@ from layer_examples import EVERY, LAYERS, METHODS, PARTS, QUIET
 from layer_geometries import FILLS, Drawn, accepted, filled, layers
 from lipkit import nn as lnn
 from lipkit.nn import Method, Promise
+from programs import run_program
 
 every_layer = pytest.mark.parametrize("name", LAYERS)
 every_part = pytest.mark.parametrize("name", PARTS)
@@ -130,5 +129,5 @@ def test_runs_as_a_program(what: str) -> None:
     # Without shape checks, which compilation does not see through.
     script = Path(__file__).parents[1] / "nn_programs.py"
     environment = {**os.environ, **QUIET, "PYTHONPATH": str(script.parent)}
-    found = subprocess.run([sys.executable, script, what], capture_output=True, text=True, env=environment, check=False)
+    found = run_program(script, [what], environment)
     assert found.returncode == 0, found.stdout[-4000:] + found.stderr[-4000:]

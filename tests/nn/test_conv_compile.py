@@ -42,6 +42,7 @@ def test_layers_compile_and_export() -> None:
         text=True,
         check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=600,
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
     assert ran.stdout.count("fine:") == 7, ran.stdout

@@ -36,6 +36,7 @@ def test_every_method_compiles_and_exports() -> None:
         check=False,
         env={"PYTHONPATH": str(tests), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
         cwd=tests,
+        timeout=600,
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
     assert ran.stdout.count("fine:") == 12, ran.stdout
