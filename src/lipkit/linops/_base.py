@@ -75,6 +75,9 @@ class LinearOperator(ABC):
     def map(self, fn: Callable[[Tensor], Tensor]) -> Self:
         """The same operator over `fn(tensor)` for each of its tensors, in the order of `tensors`."""
         mapped = {name: _mapped(value, fn) for name, value in self._fields()}
+        # Conversions that change nothing are frequent, and operators are values: the same one will do.
+        if all(mapped[name] is value for name, value in self._fields()):
+            return self
         return replace(self, **mapped)  # pyright: ignore[reportArgumentType]
 
     @final
@@ -263,7 +266,8 @@ def _mapped(value: object, fn: Callable[[Tensor], Tensor]) -> object:
     if isinstance(value, LinearOperator):
         return value.map(fn)
     if isinstance(value, tuple):
-        return tuple(_mapped(v, fn) for v in value)
+        found = tuple(_mapped(v, fn) for v in value)
+        return value if all(new is old for new, old in zip(found, value, strict=True)) else found
     return value
 
 

@@ -73,8 +73,8 @@ def _compose(op: Compose) -> Inexact[Tensor, "out in"]:
 
 @_materialize.register(Conv)
 def _conv(op: Conv) -> Inexact[Tensor, "out in"]:
-    if one_position(op) and op.kernel == op.spatial and op.groups == 1:
-        # One window that covers the image once (so there is no padding): the kernel is the matrix.
+    # One window that covers the image once: the kernel is the matrix. A stride can leave one position with padding too.
+    if one_position(op) and op.kernel == op.spatial == op.padded and op.groups == 1:
         return op.weight.flatten(1)
     return _by_images(op)
 
