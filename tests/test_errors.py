@@ -21,6 +21,8 @@ FAMILIES = {
     errors.NeedsRegion: errors.RegionError,
     errors.CertificateError: ValueError,
     errors.FrozenError: RuntimeError,
+    errors.RecordError: ValueError,
+    errors.BrokenCertificateError: AssertionError,
 }
 
 

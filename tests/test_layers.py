@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "lipkit"
 
 # From the bottom up; a unit is a module or a package right below lipkit, and `lipkit` is its __init__.py.
 LAYERS = (
-    ("errors", "kind", "_logarithm", "regions", "bound", "_typing", "data"),
+    ("errors", "kind", "_logarithm", "_files", "regions", "bound", "_typing", "data"),
     ("linops",),
     ("norms", "implicit"),
     ("trace", "nn"),
@@ -29,6 +29,8 @@ LEVEL = {unit: level for level, units in enumerate(LAYERS) for unit in units}
 # Imports within one layer that are part of the design.
 SIDEWAYS = {
     ("regions", "errors"),
+    ("_files", "errors"),
+    ("data", "_files"),
     ("bound", "errors"),
     ("bound", "kind"),
     ("bound", "_logarithm"),
@@ -203,7 +205,9 @@ def extras_loaded_by(code: str) -> set[str]:
     """Which optional packages a fresh interpreter has loaded after running `code`."""
     script = f"{code}\nimport sys\nprint(*[name for name in {EXTRAS!r} if name in sys.modules])"
     env = {**os.environ, "PYTHONPATH": str(SOURCE.parent)}
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=env)
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=env, timeout=600
+    )
     return set(run.stdout.split())
 
 

@@ -55,3 +55,11 @@ class CertificateError(LipkitError, ValueError):
 
 class FrozenError(LipkitError, RuntimeError):
     """Parameters were changed while the weights computed from them were held."""
+
+
+class RecordError(LipkitError, ValueError):
+    """Stored results do not fit what is asked for, or their file is not intact."""
+
+
+class BrokenCertificateError(LipkitError, AssertionError):
+    """An attack changed a class inside a certified radius: a defect of lipkit or of a declared constant."""

@@ -24,6 +24,7 @@ from lipkit.bounds.milp import LipMIP as LipMIP
 from lipkit.bounds.pairwise import Pairwise as Pairwise
 from lipkit.bounds.pairwise import PairwiseDAG as PairwiseDAG
 from lipkit.bounds.pairwise import PairwiseLipLT as PairwiseLipLT
+from lipkit.bounds.pairwise_head import PairwiseHead as PairwiseHead
 from lipkit.bounds.ranges import Intervals as Intervals
 from lipkit.bounds.ranges import Ranges as Ranges
 from lipkit.bounds.ranges import ranges as ranges

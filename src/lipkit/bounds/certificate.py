@@ -3,9 +3,7 @@
 import hashlib
 import json
 import math
-import os
 import platform
-import secrets
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import final
 
 import torch
 
+from lipkit._files import write_whole
 from lipkit.bound import Kind, Metric
 from lipkit.bounds._base import Method
 from lipkit.bounds.codec import Plain, from_plain, to_plain
@@ -140,19 +139,7 @@ class Certificate:
 
     def save(self, path: str | Path) -> None:
         """Write it to a file, all or nothing: a crash on the way leaves what was there before."""
-        path = Path(path)
-        scratch = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-        try:
-            try:
-                with scratch.open("x", encoding="utf-8") as file:
-                    file.write(self.to_json())
-                    file.flush()
-                    os.fsync(file.fileno())
-                scratch.replace(path)
-            finally:
-                scratch.unlink(missing_ok=True)
-        except OSError as error:
-            raise ArgumentError(f"{path} cannot be written ({error.strerror}); name another file.") from error
+        write_whole(Path(path), self.to_json().encode())
 
     @classmethod
     def load(cls, path: str | Path) -> "Certificate":

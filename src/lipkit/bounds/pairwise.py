@@ -30,8 +30,6 @@ _CHUNK, _KEPT, _FEW = 2**25, 2**28, 64
 class Pairwise(ABC):
     """A way to bound the constants of all differences z_a - z_b of a network's outputs."""
 
-    metric: Metric
-
     @abstractmethod
     def __call__(self, network: Network, region: Region = Everywhere()) -> Bound:
         """One constant for each pair: symmetric, zero on the diagonal, differentiable in the weights."""
@@ -58,7 +56,7 @@ class PairwiseDAG(Pairwise):
             (fold.network.blocks[fold.network.sink, j], fold.out[j]) for j in fold.network.row(fold.network.sink)
         ]
         used = [bound for (k, _), bound in sorted(fold.norms.items()) if k < fold.network.sink]
-        return _bound(self, fold.network, sources, (*used, *fold.extra), region)
+        return differences_of_rows(self, self.metric, fold.network, sources, (*used, *fold.extra), region)
 
 
 @final
@@ -90,7 +88,7 @@ class PairwiseLipLT(Pairwise):
             op = run.paths.operator(sink, j, rest)
             if op is not None:
                 sources.append((op, run.size((j, rest))))
-        return _bound(self, run.network, sources, tuple(run.norms), region)
+        return differences_of_rows(self, self.metric, run.network, sources, tuple(run.norms), region)
 
 
 def _inner(metric: Metric) -> Metric:
@@ -98,13 +96,15 @@ def _inner(metric: Metric) -> Metric:
     return Metric(metric.p_in, metric.p_in)
 
 
-def _bound(
+def differences_of_rows(
     method: Pairwise,
+    metric: Metric,
     network: Network,
     sources: list[tuple[LinearOperator, Float64[Tensor, ""]]],
     used: tuple[Bound, ...],
     region: Region,
 ) -> Bound:
+    """K_ab = sum_j ||(A_a - A_b)_j||_q L_j for operators A_j into the outputs and logarithms of the constants L_j."""
     if len(network.target) != 1:
         raise ShapeError(
             f"Pairs of outputs need one axis of them, got outputs of shape {network.target}; flatten first."
@@ -112,13 +112,13 @@ def _bound(
     classes = network.target[0]
     device = sources[0][0].device if sources else torch.device("cpu")
     total = torch.full((classes, classes), -math.inf, dtype=torch.float64, device=device)
-    q = dual_exponent(method.metric.p_in)
+    q = dual_exponent(metric.p_in)
     for op, log_constant in sources:
         logs = _differences(op.to(torch.float64), classes, q)
         total = log_sum(total, log_product(logs, log_constant.to(device), 1.0), 1.0)
     same = torch.eye(classes, dtype=torch.bool, device=device)
     total = total.masked_fill(same, -math.inf)
-    return Bound(total, Kind.UPPER, method, method.metric, region, Of.PAIR, failures(used), parts=used)
+    return Bound(total, Kind.UPPER, method, metric, region, Of.PAIR, failures(used), parts=used)
 
 
 def _differences(op: LinearOperator, classes: int, q: float) -> Float64[Tensor, "classes classes"]:

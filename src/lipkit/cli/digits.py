@@ -1,13 +1,14 @@
-"""A small classifier of handwritten digits, trained in a second: the only file that knows scikit-learn."""
+"""A small classifier of handwritten digits, trained in a second."""
 
 from dataclasses import dataclass
 from typing import final
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
+
+from lipkit.data import digits
 
 # Images that are kept from training, and what makes the training good enough in a second.
 _TEST, _EPOCHS, _BATCH, _RATE, _DECAY = 297, 30, 50, 5e-3, 0.3
@@ -34,7 +35,8 @@ class Digits:
 
 def trained(seed: int) -> Digits:
     """The classifier of scikit-learn's 1797 images of 8 x 8 pixels; `seed` draws weights, batches and test images."""
-    images, labels = _images()
+    every = digits()
+    images, labels = every.inputs.flatten(1), every.labels
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         order = torch.randperm(len(images))
@@ -48,11 +50,3 @@ def trained(seed: int) -> Digits:
                 functional.cross_entropy(model(images[batch]), labels[batch]).backward()
                 step.step()
     return Digits(model.eval(), images[test], labels[test])
-
-
-def _images() -> tuple[Float[Tensor, "images 64"], Int[Tensor, " images"]]:
-    """All images with pixels in [0, 1], and their labels; they come with the package, nothing is downloaded."""
-    from sklearn.datasets import load_digits
-
-    pixels, labels = load_digits(return_X_y=True)
-    return torch.from_numpy(pixels.astype(np.float32)) / 16, torch.from_numpy(labels.astype(np.int64))

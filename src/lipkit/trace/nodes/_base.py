@@ -1,5 +1,6 @@
 """What a nonlinearity must tell about itself; methods read nothing else."""
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import final
@@ -57,6 +58,14 @@ class Node(Live, ABC):
     @abstractmethod
     def reach(self, reach: Reach) -> Reach:
         """Where phi(z) can lie for z in `reach`."""
+
+    @property
+    def roundings(self) -> float:
+        """How exactly float64 evaluates it: n with |fl(phi(z)) - phi(z)|_2 <= n 2^-53 (|phi(z)|_2 + Lip |z|_2).
+
+        By default a sum over all entries and a few elementary functions; nodes that only move entries say 0.
+        """
+        return 64.0 + 2.0 * math.prod(self.shape)
 
     def split(self, p: float) -> Split:
         """The function as a linear part and a bounded rest; by default the rest is everything."""

@@ -65,6 +65,21 @@ class Declared(Node):
         # Its operations were recorded for one sample, so a batch goes through them under vmap, not as it is.
         return torch.func.vmap(self.fn, (0, *(None for _ in parameters)))(z, *parameters)
 
+    @property
+    def roundings(self) -> float:
+        """Half of the digits or so of every entry, relative to the largest; evaluates it once."""
+        device = next((t.device for t in self.parameters), torch.device("cpu"))
+        image = self._images(torch.zeros((1, *self.size), dtype=torch.float64, device=device))
+        return self._trusted(image.dtype) * 2.0**53 * image.numel() ** 0.5
+
+    def _trusted(self, dtype: torch.dtype) -> float:
+        if dtype not in _TRUSTED:
+            raise UnsupportedError(
+                f"{self} computes in {dtype}, in which the image of a point is not known well enough for a "
+                "bound on a region; convert the model to float32 or float64."
+            )
+        return _TRUSTED[dtype]
+
     def log_constant(self, p: float) -> Float64[Tensor, ""]:
         if p != self.promise.metric.p_in:
             return torch.full((), torch.inf, dtype=torch.float64)
@@ -82,12 +97,7 @@ class Declared(Node):
         if p == 2:
             spread = torch.minimum(spread, reach.radius)
         image = self._images(reach.center[None])[0]
-        trusted = _TRUSTED.get(image.dtype)
-        if trusted is None:
-            raise UnsupportedError(
-                f"{self} computes in {image.dtype}, in which the image of a point is not known well enough for a "
-                "bound on a region; convert the model to float32 or float64."
-            )
+        trusted = self._trusted(image.dtype)
         center = image.to(reach.center.dtype)
         error = trusted * (center.abs().max() + reach.center.abs().max())
         moved = self.promise.value * spread * (1 + 2.0**-40) + error

@@ -40,6 +40,10 @@ class OrderStatistics(Node):
     def target(self) -> Shape:
         return (*self.size[:-1], len(self.ranks))
 
+    @property
+    def roundings(self) -> float:
+        return 0.0
+
     def __call__(self, z: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch ..."]:
         # The extremes need no sorting.
         if self.ranks == (-1,):

@@ -109,6 +109,10 @@ class Pointwise(Node):
     def __call__(self, z: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch ..."]:
         return self.activation(z)
 
+    @property
+    def roundings(self) -> float:
+        return 0.0 if self.is_identity else 64.0
+
     def slopes(self) -> Interval:
         """(alpha, beta), float64: scalars on the whole space, one pair for each entry in a box."""
         if self.domain is not None:

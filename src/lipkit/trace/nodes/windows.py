@@ -53,6 +53,10 @@ class WindowMax(Node):
             return self.contested
         return int(self._covers(torch.ones_like(self.windows, dtype=torch.bool)).max())
 
+    @property
+    def roundings(self) -> float:
+        return 0.0
+
     def __call__(self, z: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch ..."]:
         return self._gathered(z).amax(-1)
 
