@@ -1,0 +1,52 @@
+"""Margins of a classifier: how far the true class leads, right at ties, with finite gradients."""
+
+import math
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from lipkit.errors import ArgumentError, ShapeError
+
+
+def check_classes(logits: Tensor, target: Tensor) -> None:
+    """Refuse what is not (batch, classes >= 2) logits with (batch,) integer labels."""
+    if logits.ndim != 2 or logits.shape[1] < 2:
+        raise ShapeError(f"Logits have shape (batch, classes >= 2), got {tuple(logits.shape)}; flatten or transpose.")
+    if target.shape != logits.shape[:1]:
+        raise ShapeError(
+            f"Labels have shape ({logits.shape[0]},), one index for each sample, got {tuple(target.shape)}; "
+            "take the argmax of one-hot labels."
+        )
+    if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
+        raise ArgumentError(f"Labels are integers, got {target.dtype}; convert them with `.long()`.")
+
+
+def rivals(target: Int[Tensor, " batch"], classes: int) -> Bool[Tensor, "batch classes"]:
+    """True for every class but the sample's own."""
+    return target[:, None] != torch.arange(classes, device=target.device)
+
+
+def of_label(values: Float[Tensor, "batch classes"], target: Int[Tensor, " batch"]) -> Float[Tensor, " batch"]:
+    """The entry of each sample's own class; an index out of range is an error of torch's `gather`."""
+    return values.gather(1, target.long()[:, None]).squeeze(1)
+
+
+def leads(logits: Float[Tensor, "batch classes"], target: Int[Tensor, " batch"]) -> Float[Tensor, "batch classes"]:
+    """z_y - z_j for every class j: 0 at the own class, negative where another class leads. Cost: one pass."""
+    check_classes(logits, target)
+    return of_label(logits, target)[:, None] - logits
+
+
+def runner_up(logits: Float[Tensor, "batch classes"], target: Int[Tensor, " batch"]) -> Float[Tensor, " batch"]:
+    """max_{j != y} z_j, by masking the own class; rivals that tie share the gradient equally."""
+    check_classes(logits, target)
+    return logits.masked_fill(~rivals(target, logits.shape[1]), -math.inf).amax(1)
+
+
+def margins(logits: Float[Tensor, "batch classes"], target: Int[Tensor, " batch"]) -> Float[Tensor, " batch"]:
+    """z_y - max_{j != y} z_j: positive exactly where the true class alone is the largest, 0 at a tie for it.
+
+    Cost: one pass. The two largest entries of a sort would give a positive margin to wrong predictions.
+    """
+    return of_label(logits, target) - runner_up(logits, target)

@@ -1,0 +1,145 @@
+"""Numbers that change while training: functions of the progress, from 0 at the start to 1 at the end.
+
+A loss reads plain attributes, so a schedule needs no hook:
+
+    ramp = Linear(0.0, 36 / 255, until=0.5)
+    for step in range(total):
+        loss.epsilon = ramp(step / total)
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import final
+
+from lipkit.errors import ArgumentError
+
+
+class Schedule(ABC):
+    """A number for each progress in [0, 1]. Calling it has no effect but the value: no counter, no state."""
+
+    def __call__(self, progress: float) -> float:
+        """The value at a progress in [0, 1]; anything else is refused."""
+        if not 0.0 <= progress <= 1.0:
+            raise ArgumentError(f"Progress lies in [0, 1], got {progress}; divide the step by the number of steps.")
+        return self._at(progress)
+
+    @abstractmethod
+    def _at(self, progress: float) -> float: ...
+
+
+@final
+@dataclass(frozen=True)
+class Constant(Schedule):
+    """The same value throughout."""
+
+    value: float
+
+    def __post_init__(self) -> None:
+        _finite(self.value)
+
+    def _at(self, progress: float) -> float:
+        return self.value
+
+
+class _Ramp(Schedule):
+    """From `start` to `end` while the progress goes from `since` to `until`; constant before and after."""
+
+    start: float
+    end: float
+    since: float
+    until: float
+
+    def __post_init__(self) -> None:
+        _finite(self.start, self.end)
+        if not 0.0 <= self.since <= self.until <= 1.0:
+            raise ArgumentError(f"A ramp needs 0 <= since <= until <= 1, got {self.since} and {self.until}.")
+
+    def _at(self, progress: float) -> float:
+        if progress >= self.until:
+            return self.end
+        if progress <= self.since:
+            return self.start
+        return self._between((progress - self.since) / (self.until - self.since))
+
+    @abstractmethod
+    def _between(self, share: float) -> float: ...
+
+
+@final
+@dataclass(frozen=True)
+class Linear(_Ramp):
+    """start + share (end - start), share = (progress - since) / (until - since) cut to [0, 1]."""
+
+    start: float
+    end: float
+    since: float = 0.0
+    until: float = 1.0
+
+    def _between(self, share: float) -> float:
+        return (1.0 - share) * self.start + share * self.end
+
+
+@final
+@dataclass(frozen=True)
+class Cosine(_Ramp):
+    """Half a wave: end + (start - end) (1 + cos(pi share)) / 2, flat at both ends."""
+
+    start: float
+    end: float
+    since: float = 0.0
+    until: float = 1.0
+
+    def _between(self, share: float) -> float:
+        weight = (1.0 + math.cos(math.pi * share)) / 2.0
+        return weight * self.start + (1.0 - weight) * self.end
+
+
+@final
+@dataclass(frozen=True)
+class Exponential(_Ramp):
+    """start (end / start)^share: equal factors in equal times; both ends must be > 0."""
+
+    start: float
+    end: float
+    since: float = 0.0
+    until: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (self.start > 0.0 and self.end > 0.0):
+            raise ArgumentError(f"An exponential ramp needs ends > 0, got {self.start} and {self.end}; use Linear.")
+
+    def _between(self, share: float) -> float:
+        return math.exp((1.0 - share) * math.log(self.start) + share * math.log(self.end))
+
+
+@final
+@dataclass(frozen=True)
+class Piecewise(Schedule):
+    """Straight lines through (progress, value) points in increasing order; constant outside. Equal progresses jump."""
+
+    points: tuple[tuple[float, float], ...]
+
+    def __post_init__(self) -> None:
+        if not self.points:
+            raise ArgumentError("A piecewise schedule needs at least one (progress, value) point, got none.")
+        times = [time for time, _ in self.points]
+        _finite(*times, *(value for _, value in self.points))
+        if times != sorted(times) or times[0] < 0.0 or times[-1] > 1.0:
+            raise ArgumentError(f"The progresses of the points grow within [0, 1], got {times}; sort them.")
+
+    def _at(self, progress: float) -> float:
+        if progress < self.points[0][0]:
+            return self.points[0][1]
+        for (before, value), (time, after) in pairwise(self.points):
+            if progress < time:
+                return value + (after - value) * (progress - before) / (time - before)
+        return self.points[-1][1]
+
+
+def _finite(*values: float) -> None:
+    for value in values:
+        if not math.isfinite(value):
+            raise ArgumentError(f"A schedule is made of finite numbers, got {value}.")
