@@ -1,8 +1,13 @@
-"""Optimizers that keep weights orthonormal, with nothing in the forward pass."""
+"""Optimizers that keep weights orthonormal with nothing in the forward pass, and wrappers that look for flat minima."""
 
 from lipkit.optim.muon import StiefelMuon as StiefelMuon
+from lipkit.optim.noise import AntiPGD as AntiPGD
+from lipkit.optim.noise import NoiseInjection as NoiseInjection
+from lipkit.optim.noise import WeightNoise as WeightNoise
 from lipkit.optim.retraction import CayleyRetraction as CayleyRetraction
 from lipkit.optim.retraction import PolarRetraction as PolarRetraction
 from lipkit.optim.retraction import QRRetraction as QRRetraction
 from lipkit.optim.retraction import Retraction as Retraction
 from lipkit.optim.riemannian import RiemannianSGD as RiemannianSGD
+from lipkit.optim.sam import ASAM as ASAM
+from lipkit.optim.sam import SAM as SAM
