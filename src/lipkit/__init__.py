@@ -4,11 +4,15 @@ lipkit.lipschitz(model, example)  ->  Bound: the best constant that can be prove
 """
 
 from lipkit import bounds as bounds
+from lipkit import certify as certify
+from lipkit import data as data
 from lipkit import errors as errors
 from lipkit import linops as linops
+from lipkit import losses as losses
 from lipkit import nn as nn
 from lipkit import norms as norms
 from lipkit import optim as optim
+from lipkit import regularizers as regularizers
 from lipkit.bound import L2 as L2
 from lipkit.bound import Bound as Bound
 from lipkit.bound import Metric as Metric

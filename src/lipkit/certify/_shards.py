@@ -1,0 +1,101 @@
+"""Which samples this process evaluates, and how processes meet."""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence, Sized
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+
+from lipkit.certify.records import Sample
+from lipkit.errors import ArgumentError
+
+Data = DataLoader[Any] | Dataset[Any] | Iterable[Sequence[Tensor]]
+Batch = tuple[list[int], Tensor, Tensor, int | None]
+
+_BATCH = 256
+
+
+@final
+@dataclass(frozen=True)
+class Place:
+    """This process among those that evaluate together; alone without torch.distributed."""
+
+    rank: int = 0
+    size: int = 1
+
+    @classmethod
+    def here(cls) -> "Place":
+        """As torch.distributed says."""
+        running = dist.is_available() and dist.is_initialized()
+        return cls(dist.get_rank(), dist.get_world_size()) if running else cls()
+
+    def meet(self) -> None:
+        """Wait for all."""
+        if self.size > 1:
+            dist.barrier()
+
+    def gathered(self, samples: list[Sample]) -> list[Sample]:
+        """The samples of all processes."""
+        if self.size == 1:
+            return samples
+        found: list[Any] = [None] * self.size
+        dist.all_gather_object(found, samples)
+        return [sample for part in found for sample in part]
+
+    def largest(self, number: float) -> float:
+        """The largest of the numbers of all processes."""
+        if self.size == 1:
+            return number
+        found: list[Any] = [None] * self.size
+        dist.all_gather_object(found, number)
+        return max(found)
+
+
+def batches(data: Data, place: Place, done: Collection[int]) -> Iterator[Batch]:
+    """(places in the data, inputs, labels, samples of this process or None) of batches that are not done yet.
+
+    Batch b belongs to process b mod size, and is the same whatever was done before and by however many processes, so
+    that random numbers and roundings are too. A Dataset, or a DataLoader over one, is cut into batches in its own order
+    and only what is needed is read; any other iterable is gone through from its start, so it must give the same batches
+    every time.
+    """
+    source = data.dataset if isinstance(data, DataLoader) else data
+    if isinstance(source, Dataset) and not isinstance(source, IterableDataset) and isinstance(source, Sized):
+        yield from _of_dataset(data, source, place, done)
+        return
+    start = 0
+    for number, (inputs, labels) in enumerate(_pair(batch) for batch in data):
+        places = range(start, start + len(labels))
+        start += len(labels)
+        if number % place.size == place.rank and not all(i in done for i in places):
+            yield list(places), inputs, labels, None
+
+
+def _of_dataset(data: Data, source: Any, place: Place, done: Collection[int]) -> Iterator[Batch]:
+    size = (data.batch_size if isinstance(data, DataLoader) else None) or _BATCH
+    every = [range(start, min(start + size, len(source))) for start in range(0, len(source), size)]
+    mine = [list(places) for places in every[place.rank :: place.size] if not all(i in done for i in places)]
+    workers, collate = (data.num_workers, data.collate_fn) if isinstance(data, DataLoader) else (0, default_collate)
+    loader: DataLoader[Any] = DataLoader(source, batch_sampler=mine, num_workers=workers, collate_fn=collate)
+    total = sum(len(places) for places in mine)
+    for places, (inputs, labels) in zip(mine, (_pair(batch) for batch in loader), strict=True):
+        if len(labels) != len(places):
+            raise ArgumentError(f"The data gave {len(labels)} labels for {len(places)} samples; check its collate_fn.")
+        yield places, inputs, labels, total
+
+
+def _pair(batch: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    if len(batch) != 2 or not all(isinstance(part, Tensor) for part in batch):
+        raise ArgumentError(
+            f"A batch is a pair of tensors (inputs, labels), got {type(batch).__name__} of {len(batch)}."
+        )
+    inputs, labels = batch
+    if labels.ndim != 1 or len(labels) != len(inputs) or labels.dtype in (torch.float32, torch.float64):
+        raise ArgumentError(
+            f"Labels are one class index for each input, got shape {tuple(labels.shape)} and {labels.dtype} "
+            f"for {len(inputs)} inputs."
+        )
+    return inputs, labels

@@ -1,0 +1,54 @@
+"""Attacks of the package foolbox, held to our rules."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from lipkit.certify.attacks._base import Attack
+from lipkit.certify.attacks.neighbourhood import Neighbourhood
+from lipkit.certify.attacks.victim import Unowned, Victim, without_parameters
+from lipkit.errors import ArgumentError
+
+
+def _nothing(*_: Any, **__: Any) -> Any:
+    raise ArgumentError(
+        "`Foolbox` needs an attack, such as Foolbox(eps, low=0, high=1, attack=foolbox.attacks.L2PGD())."
+    )
+
+
+@final
+@dataclass(frozen=True)
+class Foolbox(Attack):
+    """An attack object of foolbox 3, called with the radius of each sample; the result is projected and checked by us.
+
+    foolbox wants a box: give `low` and `high`. Samples with one radius are run together. Its attacks draw
+    from torch's global generator, whatever `generator` is.
+
+    Guarantee: inside the ball and the box, as for every `Attack`. Reference: Rauber, Brendel, Bethge 2017.
+    """
+
+    attack: Callable[..., Any] = _nothing
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (math.isfinite(self.low) and math.isfinite(self.high)):
+            raise ArgumentError(f"foolbox needs a finite box, got [{self.low}, {self.high}]; give low and high.")
+
+    def __str__(self) -> str:
+        return f"foolbox {type(self.attack).__name__} in l{self.norm:g} (eps {self.eps:g})"
+
+    def _search(self, victim: Victim, near: Neighbourhood, labels: Tensor, seed: int) -> Tensor:
+        import foolbox  # pyright: ignore[reportMissingImports]
+
+        module = Unowned(victim.model, near.center.device).eval()
+        model = foolbox.PyTorchModel(module, bounds=(self.low, self.high), device=near.center.device)
+        found = near.center.clone()
+        for radius in near.radius.unique().tolist():
+            rows = (near.radius == radius).nonzero().squeeze(1)
+            with torch.enable_grad(), without_parameters(victim.model):
+                found[rows] = self.attack(model, near.center[rows], labels[rows].long(), epsilons=radius)[1].detach()
+        return found

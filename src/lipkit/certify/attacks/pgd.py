@@ -1,0 +1,129 @@
+"""Projected gradient ascent with restarts, for whole batches."""
+
+import math
+from dataclasses import dataclass, field
+from typing import final
+
+import torch
+from torch import Tensor
+
+from lipkit.certify.attacks._base import Attack
+from lipkit.certify.attacks._walk import Walk
+from lipkit.certify.attacks.neighbourhood import Neighbourhood, per_sample
+from lipkit.certify.attacks.noise import Noise
+from lipkit.certify.attacks.objectives import CrossEntropy, Objective
+from lipkit.certify.attacks.schedules import Halving, Schedule
+from lipkit.certify.attacks.victim import Victim
+from lipkit.errors import ArgumentError
+
+
+@final
+@dataclass(frozen=True)
+class PGD(Attack):
+    """Steps along the gradient of an objective, each projected to the ball and the box.
+
+        eta_0 = eps u,   u random of length 1;      z_0 = P(x + eta_0)
+        z_t+1 = P(z_t + step d(g)),   g = gradient of the objective at z_t,
+        d(g) = g/||g||_2 in l2, sign(g) in linf, g/||g||_inf in l1 (P then keeps the largest entries);
+        a random direction where g = 0.
+
+    The point with the smallest margin is kept for every sample, over all steps, restarts and rounds of the objective,
+    so more of any of them never hurts. Samples that are broken, or were wrong to begin with, are not run again.
+    The thesis' setting is `PGD(eps, steps=40, step_size=0.2, schedule=Constant())`.
+
+    Guarantee: the result is inside the ball (see `Attack`); finding nothing proves nothing.
+    Cost: steps x restarts x rounds forward and backward passes over the samples that still stand.
+    Reference: Madry et al. 2018; algorithm 1 of Delattre 2025.
+    """
+
+    steps: int = 40
+    step_size: float | None = None
+    restarts: int = 1
+    random_start: bool = True
+    objective: Objective = field(default_factory=CrossEntropy)
+    schedule: Schedule = field(default_factory=Halving)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.steps < 1 or self.restarts < 1:
+            raise ArgumentError(f"PGD needs one step and one restart or more, got {self.steps} and {self.restarts}.")
+        if self.step_size is not None and not (math.isfinite(self.step_size) and self.step_size > 0):
+            raise ArgumentError(f"PGD needs a finite step_size > 0, got {self.step_size}; None chooses one.")
+        if self.restarts > 1 and not self.random_start:
+            raise ArgumentError(f"{self.restarts} restarts from one point are one run; set random_start=True.")
+
+    def __str__(self) -> str:
+        return (
+            f"PGD in l{self.norm:g} (eps {self.eps:g}, {self.steps} {self.schedule}, {self.restarts} "
+            f"restart{'s' if self.restarts > 1 else ''}, {self.objective})"
+        )
+
+    def _search(self, victim: Victim, near: Neighbourhood, labels: Tensor, seed: int) -> Tensor:
+        best = near.center.clone()
+        margin = victim.margin(best, labels)
+        for round in range(self.objective.rounds(victim.classes(best[:1], labels[:1]))):
+            for restart in range(self.restarts):
+                rows = (margin >= 0).nonzero().squeeze(1)
+                if not len(rows):
+                    return best
+                # Rounds of one restart share their noise: they differ by their target already.
+                self._run(victim, near, labels, rows, Noise(seed, restart), round, best, margin)
+        return best
+
+    def _run(
+        self,
+        victim: Victim,
+        near: Neighbourhood,
+        labels: Tensor,
+        rows: Tensor,
+        noise: Noise,
+        round: int,
+        best: Tensor,
+        margin: Tensor,
+    ) -> None:
+        """One walk of the samples in `rows`; writes better points into `best` and `margin`."""
+        walk = Walk.begin(near.take(rows), rows, self._start(near, rows, noise), self._first_step(near.radius[rows]))
+        window = self.schedule.window(self.steps)
+        for step in range(self.steps + 1):
+            seen = victim.look(walk.point, labels[walk.rows], self.objective, round)
+            better = seen.margin < margin[walk.rows]
+            best[walk.rows[better]] = walk.point[better]
+            margin[walk.rows[better]] = seen.margin[better]
+            standing = seen.margin >= 0
+            if step == self.steps or not bool(standing.any()):
+                return
+            walk.remember(seen)
+            if not bool(standing.all()):
+                walk = walk.take(standing)
+            if window is not None and step and step % window == 0:
+                walk.look_back(window, self.schedule)
+            walk.move(self._direction(walk, noise, near, step), self.schedule.momentum)
+
+    def _start(self, near: Neighbourhood, rows: Tensor, noise: Noise) -> Tensor:
+        if not self.random_start:
+            return near.center[rows]
+        unit = noise.unit(near.center, self.norm, 0)[rows]
+        return near.take(rows).project(near.center[rows].to(torch.float64) + unit * per_sample(near.radius[rows], unit))
+
+    def _first_step(self, radius: Tensor) -> Tensor:
+        if self.step_size is not None:
+            return torch.full_like(radius, self.step_size)
+        return radius * self.schedule.first(self.steps)
+
+    def _direction(self, walk: Walk, noise: Noise, near: Neighbourhood, step: int) -> Tensor:
+        gradient = walk.gradient.to(torch.float64)
+        # Divided by the largest entry first: a norm of tiny entries would underflow to 0.
+        size = gradient.flatten(1).abs().amax(1)
+        flat = size == 0
+        scaled = gradient / per_sample(size.masked_fill(flat, 1.0), gradient)
+        if self.norm == math.inf:
+            found = scaled.sign()
+        elif self.norm == 1.0:
+            found = scaled
+        else:
+            length = torch.linalg.vector_norm(scaled.flatten(1), dim=1)
+            found = scaled / per_sample(length.masked_fill(flat, 1.0), scaled)
+        if bool(flat.any()):
+            stray = noise.unit(near.center, self.norm, step + 1)[walk.rows]
+            found = torch.where(per_sample(flat, found), stray, found)
+        return found

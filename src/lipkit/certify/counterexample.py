@@ -1,0 +1,54 @@
+"""An attack inside a certified radius: proof that something is wrong, kept for whoever has to find it."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float, Float64, Int
+from torch import Tensor
+
+from lipkit._files import write_whole
+from lipkit.certify.forward import Logits
+from lipkit.errors import BrokenCertificateError
+from lipkit.linops.row_norms import vector_norms
+
+
+def contradiction(
+    x: Float[Tensor, "batch ..."],
+    moved: Float[Tensor, "batch ..."],
+    labels: Int[Tensor, " batch"],
+    after: Logits,
+    radii: Float64[Tensor, " batch"],
+    p: float,
+    indices: Sequence[int],
+    folder: Path,
+) -> None:
+    """Stop with a `BrokenCertificateError` if a moved input is inside its radius and provably of another class.
+
+    Provably: some rival's logit exceeds the label's by more than both may be off. The first such input is saved as
+    `counterexample-<index>.npz` with both inputs, logits, error, label, radius and distance.
+    """
+    z = after.value
+    own = z.gather(1, labels[:, None].long())
+    gap = (z - own).amax(1) - 2 * after.error * (1 + 2.0**-40)
+    distance = vector_norms((moved.double() - x.double()).flatten(1), p) * (1 + 2.0**-50)
+    wrong = ((gap > 2.0**-50 * z.abs().amax(1)) & (distance < radii)).nonzero().flatten().tolist()
+    if not wrong:
+        return
+    i = wrong[0]
+    path = folder / f"counterexample-{indices[i]}.npz"
+    buffer = io.BytesIO()
+    np.savez(
+        buffer,
+        input=x[i].numpy(force=True), moved=moved[i].numpy(force=True), label=int(labels[i]),
+        logits=z[i].numpy(force=True), error=float(after.error[i]), radius=float(radii[i]),
+        distance=float(distance[i]), p=p,
+    )  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(path, buffer.getvalue())
+    raise BrokenCertificateError(
+        f"Sample {indices[i]} is certified as class {int(labels[i])} within {float(radii[i]):.6g} in l{p:g}, and an "
+        f"attack at distance {float(distance[i]):.6g} makes it class {int(z[i].argmax())}: the constant, or one that a "
+        f"module declared, is wrong. Both inputs are in {path}; please report them."
+    )

@@ -1,0 +1,144 @@
+"""How far an input may move before its class can change."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int
+from torch import Tensor
+
+from lipkit.bound import Bound, Kind, Of
+from lipkit.certify._room import room
+from lipkit.errors import ArgumentError, KindError, NonFiniteError, ShapeError
+from lipkit.losses.constants import pair_constants
+
+# Two roundings of the gap, one of the division, one of the error: each at most 2^-53 relative.
+_DOWN = 1 - 2.0**-50
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Radii:
+    """Certified radii: inside an open ball of radius `value` around each input, in l_`p`, the class is the label.
+
+    A radius is a lower bound of the true distance to another class (`kind` is LOWER), zero where the input is not
+    classified as its label. `failure` is that of the constant it was made from.
+    """
+
+    value: Float64[Tensor, " batch"]
+    p: float
+    failure: float = 0.0
+    kind: Kind = Kind.LOWER
+
+    def in_norm(self, p: float, dimension: int) -> "Radii":
+        """The radii in l_p of inputs with n = `dimension` entries, r min(1, n^(1/p - 1/q)) from radii r in l_q.
+
+        What moves by e in l_p moves by at most max(1, n^(1/q - 1/p)) e in l_q. Rounded down.
+        """
+        if p == self.p:
+            return self
+        factor = 1.0 if p <= self.p else dimension ** (1 / p - 1 / self.p) * (1 - 2.0**-40)
+        return replace(self, value=self.value * factor, p=p)
+
+    def certified(self, eps: float) -> Bool[Tensor, " batch"]:
+        """Which inputs keep their label for every perturbation of length at most `eps`."""
+        if not (math.isfinite(eps) and eps >= 0):
+            raise ArgumentError(f"A radius is a finite number >= 0, got eps={eps}.")
+        return self.value > eps
+
+
+def radius(
+    logits: Float[Tensor, "batch classes"],
+    labels: Int[Tensor, " batch"],
+    bound: Bound,
+    *,
+    error: float | Float[Tensor, " batch"] = 0.0,
+    at: Float[Tensor, "batch ..."] | None = None,
+) -> Radii:
+    """Radii within which no perturbation takes an input away from its label, from a Lipschitz constant.
+
+        r(x) = min over j != y of (z_y - z_j - 2 error) / K_yj,   0 if negative,
+
+    K_yj bounds the constant of z_y - z_j. What `bound` ranges over decides it: each pair gives K_yj itself, each class
+    K_y + K_j, the whole map c K with c = sqrt(2), 1, 2 for outputs in l2, l1, linf (2^(1 - 1/q) for l_q). One value for
+    each sample is a constant of the whole map around that sample. The radius is in the input norm of the bound.
+
+    A bound that holds on a region certifies inside it only: give the inputs as `at`, and every radius is cut at the
+    distance from the input to the outside of the region. `error` is how far each logit may be from its real value;
+    `Forward` computes it. To certify decisions instead of labels pass the predicted classes.
+
+    Guarantee: LOWER, rounded down; with the failure probability of the bound. Ties give 0. LOWER and ESTIMATE bounds
+    are refused, because they prove nothing. Cost: a table of batch x classes.
+    Reference: Tsuzuku et al. 2018 for l2; other norms and pairs as in docs/methods.md.
+    """
+    _check(logits, labels, bound)
+    z = logits.detach().to(torch.float64)
+    gaps = z.gather(1, labels[:, None].long()) - z
+    constants = _constants(bound, labels, z)
+    slack = 2 * _errors(error, z)[:, None]
+    # The gap of the computed logits is rounded once; a relative error of it is paid before the real error is.
+    sure = gaps * _DOWN - slack * (1 + 2.0**-50)
+    free = torch.where(sure > 0, math.inf, 0.0)
+    ratio = torch.where(constants > 0, sure / torch.where(constants > 0, constants, 1.0) * _DOWN, free)
+    rivals = ratio.masked_fill(torch.nn.functional.one_hot(labels.long(), z.shape[1]).bool(), math.inf)
+    value = rivals.amin(1).clamp(min=0.0)
+    limit = room(bound, at, z)
+    return Radii(value if limit is None else torch.minimum(value, limit), bound.metric.p_in, bound.failure)
+
+
+def binary_radius(
+    scores: Float[Tensor, " batch"],
+    labels: Int[Tensor, " batch"],
+    bound: Bound,
+    *,
+    error: float | Float[Tensor, " batch"] = 0.0,
+    at: Float[Tensor, "batch ..."] | None = None,
+) -> Radii:
+    """Radii for a single score whose sign is the class: r(x) = (y f(x) - error) / K, 0 if negative.
+
+    Labels are -1 and +1. Guarantee: LOWER, rounded down; exact for signed distance functions.
+    Reference: Tsuzuku et al. 2018.
+    """
+    if bound.of not in (Of.WHOLE, Of.SAMPLE):
+        raise ArgumentError(f"A single score has one constant, or one for each sample, got one for {bound.of}.")
+    if not bool((labels.abs() == 1).all()):
+        raise ArgumentError(f"Labels of a single score are -1 and +1, got {sorted(set(labels.tolist()))[:8]}.")
+    pair = torch.stack([scores, torch.zeros_like(scores)], dim=1)
+    _check(pair, (labels < 0).long(), bound)
+    f = scores.detach().to(torch.float64)
+    sure = f * labels - _errors(error, f)
+    constants = bound.value.detach().to(f.device).expand_as(f)
+    free = torch.where(sure > 0, math.inf, 0.0)
+    ratio = torch.where(constants > 0, sure / torch.where(constants > 0, constants, 1.0) * _DOWN, free).clamp(min=0.0)
+    limit = room(bound, at, pair)
+    return Radii(ratio if limit is None else torch.minimum(ratio, limit), bound.metric.p_in, bound.failure)
+
+
+def _constants(bound: Bound, labels: Tensor, z: Float64[Tensor, "batch classes"]) -> Float64[Tensor, "batch classes"]:
+    if bound.of is not Of.SAMPLE:
+        return pair_constants(bound, z.shape[1]).detach().to(z.device)[labels.long()]
+    if bound.value.shape != (len(z),):
+        raise ShapeError(f"The bound has constants for {tuple(bound.value.shape)} samples, got {len(z)} inputs.")
+    factor = 2.0 ** (1 - 1 / bound.metric.p_out)
+    return (bound.value.detach().to(z.device) * factor * (1 + 2.0**-50))[:, None].expand_as(z)
+
+
+def _errors(error: float | Tensor, like: Tensor) -> Tensor:
+    found = torch.as_tensor(error, dtype=torch.float64, device=like.device)
+    if not bool((found >= 0).all() & torch.isfinite(found).all()) or found.ndim > 1:
+        raise ArgumentError("`error` is a finite number >= 0, or one for each sample.")
+    return found.expand(len(like))
+
+
+def _check(logits: Tensor, labels: Tensor, bound: Bound) -> None:
+    if not bound.kind.certifies:
+        raise KindError(f"Only an exact or upper bound certifies, got {bound}; use a method that proves one.")
+    if logits.shape[1] < 2:
+        raise ShapeError(f"A class needs a rival, got logits of shape {tuple(logits.shape)}; see `binary_radius`.")
+    if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < logits.shape[1]):
+        raise ArgumentError(
+            f"Labels must lie in 0..{logits.shape[1] - 1}, got {int(labels.min())}..{int(labels.max())}."
+        )
+    if not bool(torch.isfinite(logits).all()):
+        raise NonFiniteError("Some logits are NaN or infinite, and nothing can be said of them; check the model.")

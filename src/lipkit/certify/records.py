@@ -1,0 +1,109 @@
+"""Results of single samples on disk: appended as they come, complete after any interruption."""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, final
+
+from lipkit._files import write_whole
+from lipkit.errors import ArgumentError, RecordError
+
+
+@final
+@dataclass(frozen=True)
+class Sample:
+    """What was found for one sample: its place in the data, label, decision, radius, and whether an attack broke it.
+
+    `broken` has one entry for each radius asked for; it is empty without an attack.
+    """
+
+    index: int
+    label: int
+    predicted: int
+    radius: float
+    broken: tuple[bool, ...] = ()
+
+
+@final
+class Records:
+    """A folder of results: `settings.json`, and one file of lines for every process that wrote.
+
+    A line is written and reaches the disk before the next batch begins. What a kill leaves of a last line is cut off
+    when the folder is opened again, so a sample is there whole or not at all. Results under other settings are refused:
+    a table mixes nothing. Any number of processes may resume what any other number left.
+    """
+
+    def __init__(self, folder: str | Path, settings: Mapping[str, Any], writer: int = 0) -> None:
+        self._folder = Path(folder)
+        self._file = self._folder / f"samples-{writer:04d}.jsonl"
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ArgumentError(f"{folder} cannot be made a folder for results ({error.strerror}).") from error
+        self._settle(json.loads(json.dumps(settings, allow_nan=False)))
+        _mend(self._file)
+
+    def _settle(self, settings: Mapping[str, Any]) -> None:
+        path = self._folder / "settings.json"
+        if not path.exists():
+            write_whole(path, json.dumps(settings, indent=1).encode())
+            return
+        known = json.loads(path.read_text(encoding="utf-8"))
+        changed = sorted(key for key in known.keys() | settings.keys() if known.get(key) != settings.get(key))
+        if changed:
+            first = changed[0]
+            was, now = known.get(first), settings.get(first)
+            raise RecordError(
+                f"{self._folder} holds results with other settings ({', '.join(changed)}; {first} was {was}, now "
+                f"{now}); continue with those, or give another folder."
+            )
+
+    def append(self, samples: Iterable[Sample]) -> None:
+        """Add samples; they are on the disk when this returns."""
+        lines = "".join(json.dumps(asdict(sample), allow_nan=True) + "\n" for sample in samples)
+        try:
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write(lines)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise RecordError(
+                f"{self._file} cannot be written ({error.strerror}); what it holds is intact: free space and run again."
+            ) from error
+
+    def read(self) -> dict[int, Sample]:
+        """All samples of all processes by their index."""
+        found: dict[int, Sample] = {}
+        for path in sorted(self._folder.glob("samples-*.jsonl")):
+            text = path.read_text(encoding="utf-8")
+            # Another process may be at work on its last line, or was killed there.
+            for number, line in enumerate(text[: text.rfind("\n") + 1].splitlines(), start=1):
+                sample = _parsed(line, f"{path}, line {number}")
+                if sample.index in found:
+                    raise RecordError(f"{path}, line {number}: sample {sample.index} is there twice.")
+                found[sample.index] = sample
+        return found
+
+
+def _mend(path: Path) -> None:
+    """Cut off a last line that was not finished."""
+    if not path.exists():
+        return
+    data = path.read_bytes()
+    whole = data.rfind(b"\n") + 1
+    if whole < len(data):
+        with path.open("r+b") as file:
+            file.truncate(whole)
+            os.fsync(file.fileno())
+
+
+def _parsed(line: str, where: str) -> Sample:
+    try:
+        data = json.loads(line)
+        return Sample(data["index"], data["label"], data["predicted"], data["radius"], tuple(data["broken"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecordError(
+            f"{where} is no result of a sample ({line[:60]!r}); remove that line to repeat it."
+        ) from error

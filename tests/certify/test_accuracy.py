@@ -1,0 +1,181 @@
+"""Whole evaluations: against closed forms, under attack, over processes, across kills."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import lipkit
+from certify_program import COUNT, data, model, settings
+from lipkit import Ball, Bound, Kind, Of, bounds, certify
+from lipkit.certify import Evaluation, accuracy
+from lipkit.certify.attacks import PGD, EveryClass
+from lipkit.errors import ArgumentError, BrokenCertificateError, KindError, MetricError, NonFiniteError
+from programs import run_program
+
+PROGRAM = Path(__file__).parents[1] / "certify_program.py"
+
+
+def affine(classes: int = 3) -> tuple[nn.Linear, TensorDataset, Bound]:
+    torch.manual_seed(1)
+    layer = nn.Linear(4, classes).double()
+    inputs = torch.randn(150, 4, dtype=torch.float64)
+    labels = torch.randint(classes, (150,))
+    labels[::2] = layer(inputs[::2]).argmax(1)
+    weight = layer.weight.detach()
+    pairs = torch.linalg.vector_norm(weight[:, None] - weight[None], dim=-1)
+    return layer, TensorDataset(inputs, labels), Bound.from_value(pairs, Kind.UPPER, "rows", of=Of.PAIR)
+
+
+def test_an_affine_classifier_is_certified_where_attacks_fail() -> None:
+    layer, data_set, bound = affine()
+    eps = (0.0, 0.1, 0.4, 1.0)
+    attack = PGD(eps=1.0, steps=40, restarts=2, objective=EveryClass())
+    found = accuracy(layer, DataLoader(data_set, batch_size=32), bound, eps, attack=attack)
+    inputs, labels = data_set.tensors
+    z = layer(inputs).detach()
+    pairs = bound.value
+    for sample in found.samples:
+        label = int(labels[sample.index])
+        gaps = [float((z[sample.index, label] - z[sample.index, j]) / pairs[label, j]) for j in range(3) if j != label]
+        assert sample.radius == pytest.approx(max(0.0, min(gaps)), rel=1e-9, abs=1e-12)
+        # The certificate of an affine map is its exact distance: a good attack leaves its own one percent, no more.
+        for e, broken in zip(eps, sample.broken, strict=True):
+            assert not (broken and sample.radius > e)
+            assert broken or sample.radius > e * 0.98
+    shares = found.overall
+    assert shares.clean.count == int((z.argmax(1) == labels).sum())
+    assert shares.certified[0].count == shares.clean.count
+    assert [s.count for s in shares.certified] == sorted((s.count for s in shares.certified), reverse=True)
+    assert sum(part.clean.total for part in found.classes.values()) == 150
+    assert shares.clean.low < shares.clean.value < shares.clean.high
+    assert "certified" in str(found)
+
+
+def test_any_source_of_batches_gives_the_same_table() -> None:
+    layer, data_set, bound = affine()
+    batches = [(data_set.tensors[0][i : i + 40], data_set.tensors[1][i : i + 40]) for i in range(0, 150, 40)]
+    found = [
+        accuracy(layer, source, bound, [0.2]).samples
+        for source in (data_set, DataLoader(data_set, batch_size=64, shuffle=True), batches)
+    ]
+    assert [s.index for s in found[0]] == list(range(150))
+    for other in found[1:]:
+        for a, b in zip(found[0], other, strict=True):
+            assert (a.index, a.label, a.predicted) == (b.index, b.label, b.predicted)
+            # Sums of four products in batches of another size: a few roundings.
+            assert a.radius == pytest.approx(b.radius, rel=1e-9, abs=1e-12)
+
+
+def test_a_planted_wrong_constant_is_found_and_kept(tmp_path: Path) -> None:
+    layer, data_set, bound = affine()
+    # The printed factor of linf outputs swapped with that of l1 halves the constant.
+    wrong = replace(bound, log_value=bound.log_value - math.log(2.0))
+    with pytest.raises(BrokenCertificateError, match="please report") as caught:
+        accuracy(layer, data_set, wrong, [0.5], attack=PGD(eps=1.0, steps=20), records=tmp_path)
+    (path,) = tmp_path.glob("counterexample-*.npz")
+    assert str(path) in str(caught.value)
+    kept = np.load(path)
+    before, after = (torch.from_numpy(kept[name])[None] for name in ("input", "moved"))
+    assert int(layer(before).argmax()) == int(kept["label"]) != int(layer(after).argmax())
+    assert float((after - before).norm()) <= float(kept["distance"]) < float(kept["radius"])
+
+
+def test_local_constants_certify_more() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 12), nn.ReLU(), nn.Linear(12, 2)).double()
+    inputs = torch.randn(20, 3, dtype=torch.float64)
+    data_set = TensorDataset(inputs, net(inputs).argmax(1))
+    network = lipkit.capture(net, inputs[:1])
+    globally = lipkit.lipschitz(network, method=bounds.DAG())
+    local = accuracy(net, data_set, lambda x: bounds.Local(bounds.DAG())(network, Ball(x, 0.05)), [0.01])
+    everywhere = accuracy(net, data_set, globally, [0.01])
+    pairs = zip(local.samples, everywhere.samples, strict=True)
+    assert all(a.radius >= min(b.radius, 0.05) * (1 - 1e-6) for a, b in pairs)
+    assert all(sample.radius <= 0.05 for sample in local.samples)
+    assert local.overall.certified[0].count >= everywhere.overall.certified[0].count
+
+
+def test_normalisation_is_part_of_the_model() -> None:
+    torch.manual_seed(0)
+    plain = nn.Linear(4, 2).double()
+    inputs = torch.rand(10, 1, 4, dtype=torch.float64)
+    model = nn.Sequential(lipkit.nn.Normalize([0.5], [0.25]), nn.Flatten(), plain).double()
+    labels = model(inputs).argmax(1)
+    found = accuracy(model, TensorDataset(inputs, labels), certify.head_pairwise(model, inputs[:1]), [0.0])
+    normal = (plain.weight[0] - plain.weight[1]).detach()
+    for sample, x in zip(found.samples, inputs, strict=True):
+        gap = float((model(x[None])[0, sample.label] - model(x[None])[0, 1 - sample.label]).detach())
+        # A unit of input is four units behind the normalisation.
+        assert sample.radius == pytest.approx(gap / (4 * float(normal.norm())), rel=1e-6)
+
+
+def test_bad_calls_are_refused() -> None:
+    layer, data_set, bound = affine()
+    with pytest.raises(ArgumentError, match="increasing order"):
+        accuracy(layer, data_set, bound, [0.2, 0.1])
+    with pytest.raises(MetricError, match="use one norm"):
+        accuracy(layer, data_set, bound, [0.2], norm=math.inf, attack=PGD(eps=0.2))
+    with pytest.raises(KindError):
+        accuracy(layer, data_set, Bound.from_value(1.0, Kind.LOWER, "power"), [0.2])
+    with pytest.raises(ArgumentError, match="class index"):
+        accuracy(layer, TensorDataset(data_set.tensors[0], torch.zeros(150)), bound, [0.2])
+    with pytest.raises(ArgumentError, match=r"0\.\.2, got 0\.\.7"):
+        accuracy(layer, TensorDataset(data_set.tensors[0], torch.arange(150) % 8), bound, [0.2])
+    with pytest.raises(ArgumentError, match="empty data set"):
+        accuracy(layer, TensorDataset(torch.zeros(0, 4), torch.zeros(0, dtype=torch.long)), bound, [0.2])
+    with torch.no_grad():
+        layer.weight[0, 0] = math.nan
+    with pytest.raises(NonFiniteError):
+        accuracy(layer, data_set, bound, [0.2])
+
+
+def test_the_mode_of_the_model_is_restored() -> None:
+    layer, data_set, bound = affine()
+    net = nn.Sequential(nn.Dropout(0.5), layer)
+    net.train()
+    accuracy(net, data_set, bound, [0.2])
+    assert net.training
+
+
+def run(folder: Path, *more: str, count: int = 1) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(PROGRAM.parent), "OMP_NUM_THREADS": "1"}
+    found = run_program(PROGRAM, [str(folder), str(count), *more], environment, 300)
+    assert found.returncode == 0, found.stderr[-3000:]
+
+
+def table(folder: Path) -> dict[int, str]:
+    rows = [line for path in folder.glob("samples-*.jsonl") for line in path.read_text().splitlines()]
+    found = {json.loads(row)["index"]: row for row in rows}
+    assert len(found) == len(rows), "a sample was evaluated twice"
+    return found
+
+
+def test_two_processes_killed_in_the_middle_finish_the_same_table(tmp_path: Path) -> None:
+    here: Evaluation = accuracy(model(), data(), **settings(), records=tmp_path / "one")
+    whole = table(tmp_path / "one")
+    assert sorted(whole) == list(range(COUNT))
+    environment = {**os.environ, "PYTHONPATH": str(PROGRAM.parent), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(PROGRAM), str(tmp_path / "two"), "2", "slowly"]
+    with subprocess.Popen(command, env=environment, start_new_session=True) as process:
+        deadline = time.monotonic() + 120
+        while len(list((tmp_path / "two").glob("samples-*.jsonl"))) < 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGKILL)
+    partial = table(tmp_path / "two")
+    assert 0 < len(partial) < COUNT
+    run(tmp_path / "two", count=2)
+    resumed = table(tmp_path / "two")
+    assert resumed == whole
+    assert here.overall.clean.total == COUNT

@@ -1,0 +1,98 @@
+"""Mean certifiable robustness and certifiable AUROC against loops and closed forms."""
+
+import math
+
+import pytest
+import torch
+
+from lipkit.bound import L2, Bound, Kind, Metric, Of
+from lipkit.certify.mcr import certifiable_auroc, mean_certifiable_robustness, signed_radii
+from lipkit.errors import ArgumentError, KindError, NonFiniteError
+
+
+def bound(value: float | torch.Tensor, of: Of = Of.WHOLE, metric: Metric = L2, kind: Kind = Kind.UPPER) -> Bound:
+    return Bound.from_value(value, kind, "given", metric, of)
+
+
+def test_signed_radii_of_an_affine_classifier_are_signed_distances():
+    torch.manual_seed(0)
+    w, x = torch.randn(2, 5, dtype=torch.float64), torch.randn(50, 5, dtype=torch.float64)
+    labels = torch.randint(2, (50,))
+    size = torch.linalg.vector_norm(w[0] - w[1])
+    pairs = size * (1 - torch.eye(2, dtype=torch.float64))
+    found = signed_radii(x @ w.T, labels, bound(pairs, Of.PAIR))
+    truth = (x @ (w[0] - w[1])) / size * (1 - 2 * labels)
+    assert bool((truth < 0).any())
+    # Rounded down in size, never up.
+    assert torch.allclose(found, truth, rtol=1e-12)
+    assert bool((found.abs() <= truth.abs() * (1 + 1e-15)).all())
+
+
+def test_the_mean_against_a_loop():
+    torch.manual_seed(1)
+    z, labels = torch.randn(20, 4), torch.randint(4, (20,))
+    constant = torch.rand(4, dtype=torch.float64) + 0.5
+    expected = []
+    for row, y in zip(z.double().tolist(), labels.tolist(), strict=True):
+        expected.append(min((row[y] - row[j]) / float(constant[y] + constant[j]) for j in range(4) if j != y))
+    given = bound(constant, Of.CLASS)
+    assert mean_certifiable_robustness(z, labels, given) == pytest.approx(sum(expected) / 20, rel=1e-12)
+    clipped = sum(max(0.0, r) for r in expected) / 20
+    assert mean_certifiable_robustness(z, labels, given, clipped=True) == pytest.approx(clipped, rel=1e-12)
+    whole = [
+        min(row[y] - row[j] for j in range(4) if j != y) for row, y in zip(z.double().tolist(), labels, strict=True)
+    ]
+    for metric, factor in ((L2, math.sqrt(2)), (Metric(math.inf, math.inf), 2.0), (Metric(1.0, 1.0), 1.0)):
+        mean = mean_certifiable_robustness(z, labels, bound(3.0, metric=metric))
+        assert mean == pytest.approx(sum(whole) / 20 / (3 * factor), rel=1e-12)
+
+
+def test_the_binary_mean_is_that_of_y_f():
+    # Logits (f/2, -f/2) of a 1-Lipschitz score are 1/sqrt(2)-Lipschitz in l2, so that E[y f] comes out.
+    f = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)
+    z = torch.stack([f / 2, -f / 2], 1)
+    labels = torch.tensor([0, 0, 1])
+    value = mean_certifiable_robustness(z, labels, bound(math.sqrt(0.5)))
+    assert value == pytest.approx((0.5 - 1.0 - 2.0) / 3, rel=1e-12)
+
+
+def test_auroc_against_all_pairs_and_the_worst_attack():
+    torch.manual_seed(2)
+    # Multiples of 1/8: scores meet, and so do shifted ones.
+    scores = (torch.randn(40, dtype=torch.float64) * 8).round() / 8
+    labels = torch.randint(2, (40,)) * 2 - 1
+    high, low = scores[labels > 0].tolist(), scores[labels < 0].tolist()
+    for eps in (0.0, 0.1, 0.51, 1.3):
+        shift = 2 * 1.5 * eps
+        pairs = [(a - b > shift) + (a - b == shift) / 2 for a in high for b in low]
+        value = certifiable_auroc(scores, labels, bound(1.5), eps)
+        assert value <= sum(pairs) / len(pairs)
+        assert value == pytest.approx(sum(pairs) / len(pairs), abs=1e-15)
+    assert certifiable_auroc(scores, (labels > 0).long(), bound(1.5), 0.1) == certifiable_auroc(
+        scores, labels, bound(1.5), 0.1
+    )
+    # For f(x) = x the attack x - y eps does exactly that.
+    moved = scores - labels * 0.3
+    assert certifiable_auroc(scores, labels, bound(1.0), 0.3) <= certifiable_auroc(moved, labels, bound(1.0), 0.0)
+
+
+def test_what_proves_nothing_is_refused():
+    z, labels = torch.zeros(2, 2), torch.tensor([0, 1])
+    for kind in (Kind.LOWER, Kind.ESTIMATE):
+        with pytest.raises(KindError, match="certifies"):
+            signed_radii(z, labels, bound(1.0, kind=kind))
+        with pytest.raises(KindError, match="exact or upper"):
+            certifiable_auroc(z[:, 0], labels, bound(1.0, kind=kind), 0.1)
+    with pytest.raises(NonFiniteError, match="NaN"):
+        signed_radii(z * torch.nan, labels, bound(1.0))
+    with pytest.raises(ArgumentError, match="no samples"):
+        mean_certifiable_robustness(z[:0], labels[:0], bound(1.0))
+    with pytest.raises(ArgumentError, match="both classes"):
+        certifiable_auroc(z[:, 0], torch.ones(2).long(), bound(1.0), 0.1)
+    with pytest.raises(ArgumentError, match="eps=-1"):
+        certifiable_auroc(z[:, 0], labels, bound(1.0), -1.0)
+
+
+def test_a_constant_of_zero_never_changes_sides():
+    z, labels = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]), torch.zeros(3).long()
+    assert signed_radii(z, labels, bound(0.0)).tolist() == [math.inf, -math.inf, 0.0]

@@ -1,0 +1,69 @@
+"""Results on disk: appended, mended, never mixed, never lost."""
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lipkit.certify import Records, Sample
+from lipkit.errors import RecordError
+
+SETTINGS = {"eps": [0.5], "model": {"weight": "abc"}}
+
+
+def sample(index: int) -> Sample:
+    return Sample(index, index % 3, 1, 0.1 * index + 1e-17, (True, False))
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    Records(tmp_path / "a", SETTINGS, 0).append([sample(0), sample(2)])
+    second = Records(tmp_path / "a", SETTINGS, 1)
+    second.append([Sample(1, 0, 0, float("inf"))])
+    assert second.read() == {0: sample(0), 2: sample(2), 1: Sample(1, 0, 0, float("inf"))}
+
+
+def test_a_torn_line_is_cut_off(tmp_path: Path) -> None:
+    Records(tmp_path, SETTINGS).append([sample(0), sample(1)])
+    path = tmp_path / "samples-0000.jsonl"
+    whole = path.read_bytes()
+    for cut in range(len(whole)):
+        path.write_bytes(whole[:cut])
+        again = Records(tmp_path, SETTINGS)
+        kept = again.read()
+        assert kept == {i: sample(i) for i in range(whole[:cut].count(b"\n"))}
+        again.append([sample(i) for i in range(2) if i not in kept])
+        assert again.read() == {0: sample(0), 1: sample(1)}
+
+
+def test_other_settings_are_refused(tmp_path: Path) -> None:
+    Records(tmp_path, SETTINGS)
+    with pytest.raises(RecordError, match=r"other settings \(eps; eps was \[0.5\], now \[0.6\]\)"):
+        Records(tmp_path, {**SETTINGS, "eps": [0.6]})
+
+
+def test_damage_is_named(tmp_path: Path) -> None:
+    records = Records(tmp_path, SETTINGS)
+    path = tmp_path / "samples-0000.jsonl"
+    path.write_text('{"index": 0}\n')
+    with pytest.raises(RecordError, match="line 1 is no result of a sample"):
+        records.read()
+    path.unlink()
+    records.append([sample(0)])
+    records.append([sample(0)])
+    with pytest.raises(RecordError, match="sample 0 is there twice"):
+        records.read()
+
+
+def test_a_full_disk_loses_nothing_that_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = Records(tmp_path, SETTINGS)
+    records.append([sample(0)])
+
+    def full(_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(RecordError, match="No space left on device"):
+        records.append([sample(1)])
+    monkeypatch.undo()
+    assert Records(tmp_path, SETTINGS).read()[0] == sample(0)
