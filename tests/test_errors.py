@@ -23,6 +23,7 @@ FAMILIES = {
     errors.FrozenError: RuntimeError,
     errors.RecordError: ValueError,
     errors.BrokenCertificateError: AssertionError,
+    errors.InterruptedRun: RuntimeError,
 }
 
 

@@ -63,3 +63,7 @@ class RecordError(LipkitError, ValueError):
 
 class BrokenCertificateError(LipkitError, AssertionError):
     """An attack changed a class inside a certified radius: a defect of lipkit or of a declared constant."""
+
+
+class InterruptedRun(LipkitError, RuntimeError):
+    """A run was told to stop, and saved what it had; the same command continues it."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from lipkit.cli.archive import program
+from lipkit.cli.safetensors_file import tensors_from
 from lipkit.errors import ArgumentError
 
 
@@ -77,7 +78,7 @@ def weights(into: nn.Module, path: Path) -> None:
 
 def _state(path: Path) -> dict[str, Tensor]:
     if path.suffix == ".safetensors":
-        return _safetensors(path)
+        return tensors_from(path)[0]
     try:
         with warnings.catch_warnings():
             # Remarks on how the file was written; what is wrong with it is said below.
@@ -95,18 +96,6 @@ def _state(path: Path) -> dict[str, Tensor]:
     if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
         raise ArgumentError(f"{path} holds a {type(found).__name__}, expected the state_dict() of a model.")
     return found
-
-
-def _safetensors(path: Path) -> dict[str, Tensor]:
-    try:
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-    except ModuleNotFoundError as missing:
-        raise ArgumentError(f"Reading {path} needs safetensors; pip install 'lipkit[cli]' brings it.") from missing
-    try:
-        return load_file(path)
-    except SafetensorError as error:
-        raise ArgumentError(f"{path} is no readable safetensors file ({error}).") from error
 
 
 def array(path: Path) -> Tensor:

@@ -1,0 +1,6 @@
+"""Training runs that survive: recipes, the one loop, and what it leaves on disk."""
+
+from lipkit.cli.training.recipe import Goal as Goal
+from lipkit.cli.training.recipe import Precision as Precision
+from lipkit.cli.training.recipe import Recipe as Recipe
+from lipkit.cli.training.recipe import Sets as Sets

@@ -1,0 +1,46 @@
+"""The moving average of a model's parameters."""
+
+from collections.abc import Mapping
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+
+@final
+class Average:
+    """theta_avg <- d theta_avg + (1 - d) theta after every step, d = min(decay, (1 + t) / (10 + t)).
+
+    The smaller decay at the start forgets the initial weights sooner. Buffers are copied. Off for decay 0.
+    Reference: the warm-up is TensorFlow's; averaging itself is Polyak and Juditsky 1992.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self._decay = decay
+        self._values = {name: value.detach().clone() for name, value in model.state_dict().items()} if decay else {}
+
+    def update(self, model: nn.Module, step: int) -> None:
+        """Take the parameters after `step` steps into the average."""
+        if not self._values:
+            return
+        decay = min(self._decay, (1 + step) / (10 + step))
+        with torch.no_grad():
+            for name, value in model.state_dict().items():
+                if value.is_floating_point():
+                    self._values[name].lerp_(value.detach(), 1 - decay)
+                else:
+                    self._values[name].copy_(value)
+
+    def into(self, model: nn.Module) -> None:
+        """Put the average into a model; nothing if it is off."""
+        if self._values:
+            model.load_state_dict(self._values)
+
+    def state(self) -> dict[str, Tensor]:
+        """What a checkpoint keeps."""
+        return self._values
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """What a checkpoint kept."""
+        for name, value in state.items():
+            self._values[name].copy_(value)

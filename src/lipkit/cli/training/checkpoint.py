@@ -1,0 +1,76 @@
+"""The state of a run on disk: tensors in safetensors, the rest in JSON, written whole or not at all."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lipkit._files import write_whole
+from lipkit.cli.safetensors_file import tensors_from, tensors_to
+from lipkit.errors import RecordError
+
+# Where a tensor was; a state of an optimizer holds no such key of its own.
+_PLACE = "tensor of the checkpoint"
+
+
+def save(path: Path, state: Mapping[str, Any]) -> None:
+    """Write a tree of mappings, lists, numbers, strings and tensors to one file, all of it or nothing."""
+    tensors: dict[str, Tensor] = {}
+    tree = _stripped(state, "", tensors)
+    write_whole(path, tensors_to(tensors, {"tree": json.dumps(tree, allow_nan=True)}))
+
+
+def load(path: Path) -> dict[str, Any]:
+    """What `save` wrote; a `RecordError` for a file that is cut off or something else. Nothing is executed."""
+    tensors, about = tensors_from(path)
+    try:
+        return _filled(json.loads(about["tree"]), tensors)
+    except (KeyError, ValueError, TypeError) as error:
+        raise RecordError(f"{path} is no checkpoint of a run; remove it to start anew.") from error
+
+
+def _stripped(value: Any, where: str, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        # A copy: two names of one storage cannot be in one file.
+        tensors[where] = value.detach().cpu().clone().contiguous()
+        return {_PLACE: where}
+    if isinstance(value, Mapping):
+        pairs = [[key, _stripped(item, f"{where}/{key}", tensors)] for key, item in value.items()]
+        return {"pairs": pairs}
+    if isinstance(value, list | tuple):
+        items = [_stripped(item, f"{where}/{i}", tensors) for i, item in enumerate(value)]
+        return {"tuple" if isinstance(value, tuple) else "list": items}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"A checkpoint holds numbers, strings and tensors, got {type(value).__name__} at {where}.")
+
+
+def _filled(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
+    if not isinstance(tree, dict):
+        return tree
+    ((kind, content),) = tree.items()
+    if kind == _PLACE:
+        return tensors[content]
+    if kind == "pairs":
+        return {key: _filled(item, tensors) for key, item in content}
+    found = [_filled(item, tensors) for item in content]
+    return tuple(found) if kind == "tuple" else found
+
+
+def random_state() -> dict[str, Tensor]:
+    """The states of torch's generators."""
+    found = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        found |= {f"cuda:{i}": state for i, state in enumerate(torch.cuda.get_rng_state_all())}
+    return found
+
+
+def restore_random_state(state: Mapping[str, Tensor]) -> None:
+    """Put them back; those of devices that are not here are left out."""
+    torch.set_rng_state(state["cpu"])
+    for i in range(torch.cuda.device_count()):
+        if f"cuda:{i}" in state:
+            torch.cuda.set_rng_state(state[f"cuda:{i}"], i)

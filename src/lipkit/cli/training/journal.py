@@ -1,0 +1,44 @@
+"""What a run has to say on its way: a line of JSON for each entry, appended, cut back when a run is resumed."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from lipkit._files import write_whole
+from lipkit.errors import RecordError
+
+
+class Journal:
+    """A file of entries, each with its `step`, in increasing order."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self) -> list[dict[str, Any]]:
+        """The entries; what a kill left of a last line is not one."""
+        if not self._path.exists():
+            return []
+        text = self._path.read_text(encoding="utf-8")
+        try:
+            return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        except ValueError as error:
+            raise RecordError(f"{self._path} is damaged ({error}); remove it to go on without its history.") from error
+
+    def rewind(self, step: int) -> None:
+        """Forget entries after `step`: they will be written again."""
+        kept = [entry for entry in self.read() if entry["step"] <= step]
+        write_whole(self._path, "".join(json.dumps(entry) + "\n" for entry in kept).encode())
+
+    def add(self, entry: dict[str, Any]) -> None:
+        """Append an entry; it is on the disk when this returns."""
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(entry, allow_nan=True) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise RecordError(
+                f"{self._path} cannot be written ({error.strerror}); the last checkpoint is intact: free space and "
+                "run the same command again."
+            ) from error

@@ -1,0 +1,206 @@
+"""The one training loop: resumable to the bit, on one process or many."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from lipkit.cli.training import checkpoint
+from lipkit.cli.training.average import Average
+from lipkit.cli.training.diagnosis import culprit
+from lipkit.cli.training.journal import Journal
+from lipkit.cli.training.place import Team
+from lipkit.cli.training.recipe import Recipe, Sets
+from lipkit.errors import ArgumentError, InterruptedRun, NonFiniteError
+
+# Seconds between checkpoints, and between entries of the journal at most.
+_SAVE, _LOG = 60.0, 1.0
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A model at the end of its run, with averaged weights where the recipe asks for them."""
+
+    model: nn.Module
+    sets: Sets
+    journal: list[dict[str, Any]]
+    team: Team
+
+
+def train(recipe: Recipe, folder: Path, team: Team, report: Callable[[int, int, float], None] | None = None) -> Trained:
+    """Train by the recipe, from the last checkpoint in `folder` if there is one.
+
+    Batches, augmentation and initial weights are drawn from the seed; a checkpoint holds parameters, optimizers,
+    averages and the state of the generators. So a run that was killed ends like one that was not: to the bit on CPU
+    with the same number of processes and threads. The first interrupt (Ctrl-C, SIGTERM) ends the step, saves and raises
+    `InterruptedRun`; a loss that is not finite stops with the step and the layer. `report` is called with steps done,
+    steps in all, and the loss.
+    """
+    run = _Run(recipe, folder, team)
+    with _interrupts() as stopped:
+        run.resume()
+        run.go(stopped, report)
+    return run.finished()
+
+
+@final
+class _Run:
+    def __init__(self, recipe: Recipe, folder: Path, team: Team) -> None:
+        self.recipe, self.team = recipe, team
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ArgumentError(f"{folder} cannot be made a folder for the run ({error.strerror}).") from error
+        self._file, self._journal = folder / "checkpoint.safetensors", Journal(folder / "journal.jsonl")
+        torch.manual_seed(recipe.seed)
+        self.sets = recipe.sets()
+        self.model = recipe.model().to(team.device).train()
+        self.optimizers = list(recipe.optimizers(self.model))
+        if not self.optimizers:
+            raise ArgumentError(f"{type(recipe).__name__}.optimizers gave none; give at least one.")
+        self._rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in self.optimizers]
+        self._average = Average(self.model, recipe.ema)
+        self._steps = max(1, len(self.sets.train) // recipe.batch)
+        self.step, self._seconds = 0, 0.0
+        # Augmentation and dropout differ between processes; the order of the data does not.
+        torch.manual_seed(recipe.seed + 1_000_003 * (team.rank + 1))
+
+    @property
+    def total(self) -> int:
+        return self._steps * self.recipe.epochs
+
+    def resume(self) -> None:
+        if not self.team.told(self._file.exists()):
+            return
+        state = checkpoint.load(self._file)
+        if state["steps"] != self.total or state["size"] != self.team.size:
+            raise ArgumentError(
+                f"{self._file} is of a run of {state['steps']} steps on {state['size']} processes, this one has "
+                f"{self.total} on {self.team.size}; continue with the same settings, or give another folder."
+            )
+        self.model.load_state_dict(state["model"])
+        for optimizer, found in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(found)
+        self._average.restore(state["average"])
+        checkpoint.restore_random_state(state["random"][self.team.rank])
+        self.step, self._seconds = state["step"], state["seconds"]
+        if self.team.leads:
+            self._journal.rewind(self.step)
+
+    def save(self) -> None:
+        random = self._gathered(checkpoint.random_state())
+        if self.team.leads:
+            state = {
+                "step": self.step, "steps": self.total, "size": self.team.size, "seconds": self._seconds,
+                "model": self.model.state_dict(), "average": self._average.state(),
+                "optimizers": [optimizer.state_dict() for optimizer in self.optimizers], "random": random,
+            }  # fmt: skip
+            checkpoint.save(self._file, state)
+
+    def _gathered(self, value: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+        if self.team.size == 1:
+            return [value]
+        found: list[Any] = [None] * self.team.size
+        torch.distributed.all_gather_object(found, value)
+        return found
+
+    def go(self, stopped: Callable[[], bool], report: Callable[[int, int, float], None] | None) -> None:
+        forward: nn.Module = self.team.together(self.model)
+        if self.recipe.compile:
+            forward = torch.compile(forward)  # pyright: ignore[reportAssignmentType]
+        begin = saved = logged = time.monotonic()
+        before = self._seconds
+        while self.step < self.total:
+            loss = self._one(forward)
+            now = time.monotonic()
+            self._seconds = before + now - begin
+            last = self.step == self.total
+            if last or self.step == 1 or now - logged > _LOG or self.step % self._steps == 0:
+                logged = now
+                self._log(loss)
+                if report is not None:
+                    report(self.step, self.total, float(loss))
+            stop = self.team.agreed(float(stopped())) > 0 if self.team.size > 1 else stopped()
+            due = self.team.told(now - saved > _SAVE) if self.team.size > 1 else now - saved > _SAVE
+            if last or stop or due or self.step % self._steps == 0:
+                self.save()
+                saved = time.monotonic()
+            if stop and not last:
+                raise InterruptedRun(
+                    f"Interrupted after step {self.step} of {self.total}; run the same command again to continue."
+                )
+
+    def _one(self, forward: nn.Module) -> Tensor:
+        recipe, progress = self.recipe, self.step / self.total
+        factor = recipe.rate(progress)
+        for optimizer, rates in zip(self.optimizers, self._rates, strict=True):
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate * factor
+            optimizer.zero_grad(set_to_none=True)
+        inputs, labels = self._batch()
+        with torch.autocast(self.team.device.type, recipe.precision.autocast, recipe.precision.autocast is not None):
+            loss = recipe.loss(forward, recipe.augmented(inputs), labels, progress)
+        if not bool(torch.isfinite(loss)):
+            raise NonFiniteError(
+                f"The loss of step {self.step + 1} is {float(loss.detach())}; the first thing that is not finite is "
+                f"{culprit(self.model, inputs)}. Lower the learning rate, or clip gradients with --clip=1."
+            )
+        loss.backward()
+        if recipe.clip:
+            nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
+        for optimizer in self.optimizers:
+            optimizer.step()
+        self.step += 1
+        self._average.update(self.model, self.step)
+        return loss.detach()
+
+    def _batch(self) -> tuple[Tensor, Tensor]:
+        epoch, place = divmod(self.step, self._steps)
+        generator = torch.Generator().manual_seed(self.recipe.seed * 1_000_003 + epoch)
+        order = torch.randperm(len(self.sets.train), generator=generator)
+        chosen = order[place * self.recipe.batch : (place + 1) * self.recipe.batch]
+        mine = chosen[self.team.rank :: self.team.size]
+        inputs, labels = self.sets.train.inputs[mine], self.sets.train.labels[mine]
+        return inputs.to(self.team.device), labels.to(self.team.device)
+
+    def _log(self, loss: Tensor) -> None:
+        constant = self.recipe.constant(self.model)
+        if self.team.leads:
+            self._journal.add(
+                {
+                    "step": self.step, "loss": float(loss), "constant": constant,
+                    "rate": self.recipe.rate((self.step - 1) / self.total), "seconds": round(self._seconds, 3),
+                }
+            )  # fmt: skip
+
+    def finished(self) -> Trained:
+        self._average.into(self.model)
+        self.recipe.settled(self.model)
+        return Trained(self.model.eval(), self.sets, self._journal.read() if self.team.leads else [], self.team)
+
+
+@contextmanager
+def _interrupts() -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C or SIGTERM came; a second one acts at once."""
+    came: list[int] = []
+    before: dict[int, Any] = {}
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+        signal.signal(number, before[number])
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        before[number] = signal.signal(number, note)
+    try:
+        yield lambda: bool(came)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,76 @@
+"""Fields of a recipe from words on a command line."""
+
+import dataclasses
+import difflib
+import enum
+import math
+import types
+import typing
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lipkit.cli.training.recipe import Recipe
+from lipkit.errors import ArgumentError
+
+R = TypeVar("R", bound=Recipe)
+
+
+def made(kind: type[R], words: Sequence[str]) -> R:
+    """The recipe with the fields that `--key=value` words name; anything else is refused before anything runs."""
+    fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
+    hints = typing.get_type_hints(kind)
+    values: dict[str, Any] = {}
+    for word in words:
+        key, equals, text = word.removeprefix("--").partition("=")
+        name = key.replace("-", "_")
+        if not word.startswith("--") or not equals:
+            raise ArgumentError(f"{word!r} is no setting; write --key=value, with one of {', '.join(fields)}.")
+        if name not in fields:
+            near = difflib.get_close_matches(name, fields, 1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(fields)}."
+            raise ArgumentError(f"{kind.__name__} has no field {name}; {hint}")
+        if name in values:
+            raise ArgumentError(f"--{key} is given twice; give it once.")
+        values[name] = parsed(name, text, hints[name])
+    return kind(**values)
+
+
+def parsed(name: str, text: str, hint: Any) -> Any:
+    """The value of a field of type `hint` that `text` spells."""
+    options = [part for part in typing.get_args(hint) if part is not types.NoneType]
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        if text.lower() == "none" and len(options) < len(typing.get_args(hint)):
+            return None
+        if len(options) == 1:
+            return parsed(name, text, options[0])
+    if typing.get_origin(hint) is tuple and typing.get_args(hint)[1:] == (...,):
+        return tuple(parsed(name, part, typing.get_args(hint)[0]) for part in text.split(",") if part)
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        known = {str(member.value).lower(): member for member in hint}
+        if text.lower() not in known:
+            raise ArgumentError(f"{name} is one of {', '.join(known)}, got {text!r}.")
+        return known[text.lower()]
+    if hint not in _SCALARS:
+        raise ArgumentError(f"{name} cannot be set from the command line; change it in the recipe's file.")
+    what, convert = _SCALARS[hint]
+    try:
+        return convert(text)
+    except (ValueError, KeyError):
+        raise ArgumentError(f"{name} is {what}, got {text!r}.") from None
+
+
+def _number(text: str) -> float:
+    found = float(text)
+    if math.isnan(found):
+        raise ValueError
+    return found
+
+
+_SCALARS: dict[Any, tuple[str, Callable[[str], Any]]] = {
+    bool: ("true or false", lambda text: {"true": True, "false": False}[text.lower()]),
+    int: ("a whole number", int),
+    float: ("a number", _number),
+    str: ("a word", str),
+    Path: ("a path", Path),
+}

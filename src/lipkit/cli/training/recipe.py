@@ -1,0 +1,129 @@
+"""What a training run is made of: one frozen dataclass in one file."""
+
+import enum
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor, nn
+
+from lipkit.bound import Bound
+from lipkit.certify import head_pairwise
+from lipkit.certify.attacks import Attack
+from lipkit.data import Examples
+from lipkit.errors import ArgumentError
+from lipkit.losses import Cosine, Schedule
+
+
+class Precision(enum.Enum):
+    """In which numbers activations are computed; weights and their updates stay in float32."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+    @property
+    def autocast(self) -> torch.dtype | None:
+        """What torch's autocast is told; None leaves it off."""
+        return torch.bfloat16 if self is Precision.BFLOAT16 else None
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Sets:
+    """Examples to train on, and examples that are only looked at when training is over."""
+
+    train: Examples
+    test: Examples
+
+
+@final
+@dataclass(frozen=True)
+class Goal:
+    """What is certified and attacked in the end: radii in increasing order, in one norm, and the attack."""
+
+    eps: tuple[float, ...]
+    norm: float = 2.0
+    attack: Attack | None = None
+    samples: int | None = None
+
+
+@dataclass(frozen=True)
+class Recipe(ABC):
+    """A training run as data: fields are what may be changed from the command line, methods say what is built.
+
+    A recipe file defines one subclass, a frozen dataclass whose docstring is the claim. Everything random must come
+    from torch's generators: they are seeded and stored, so that an interrupted run continues to the same result.
+    """
+
+    epochs: int = 10
+    batch: int = 128
+    seed: int = 0
+    precision: Precision = Precision.FLOAT32
+    compile: bool = False
+    ema: float = 0.0
+    clip: float = 0.0
+    data: Path | None = None
+
+    needs_data: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        for name, low in (("epochs", 1), ("batch", 1), ("seed", 0)):
+            if getattr(self, name) < low:
+                raise ArgumentError(f"{name} must be at least {low}, got {getattr(self, name)}.")
+        if not 0 <= self.ema < 1:
+            raise ArgumentError(f"ema is a decay in [0, 1), 0 for none, got {self.ema}.")
+        if not (math.isfinite(self.clip) and self.clip >= 0):
+            raise ArgumentError(f"clip is a norm >= 0, 0 for none, got {self.clip}.")
+        if self.needs_data and self.data is None:
+            raise ArgumentError(f"{type(self).__name__} needs --data, the folder with the files of its data set.")
+
+    @abstractmethod
+    def sets(self) -> Sets:
+        """The data."""
+
+    @abstractmethod
+    def model(self) -> nn.Module:
+        """The network, newly drawn from torch's global generator."""
+
+    @abstractmethod
+    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: float) -> Tensor:
+        """The loss of one batch; `progress` goes from 0 to 1 over the run."""
+
+    @abstractmethod
+    def optimizers(self, model: nn.Module) -> Sequence[torch.optim.Optimizer]:
+        """What moves the parameters; their learning rates are multiplied by `rate`."""
+
+    @property
+    @abstractmethod
+    def goal(self) -> Goal:
+        """What the trained model is evaluated for."""
+
+    @property
+    def rate(self) -> Schedule:
+        """The factor of the learning rates over the run; by default a cosine from 1 to 0."""
+        return Cosine(1.0, 0.0)
+
+    def augmented(self, inputs: Tensor) -> Tensor:
+        """Training inputs, changed at random; by default as they are."""
+        return inputs
+
+    def settled(self, model: nn.Module) -> None:
+        """Called on the final weights, for constraints that averaging breaks; by default nothing."""
+        del model
+
+    def bound(self, model: nn.Module, example: Tensor) -> Bound:
+        """The constant that certifies; by default that of every pair of classes, from the last layer."""
+        return head_pairwise(model, example)
+
+    def constant(self, model: nn.Module) -> float:
+        """A number to watch while training, such as the constant of the network; NaN for none."""
+        del model
+        return math.nan
+
+    def quick(self) -> "Recipe":
+        """The same in seconds, for tests: by default as it is."""
+        return self

@@ -1,0 +1,236 @@
+"""Runs that survive: to the bit on one process, over several, with settings that are checked first."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lipkit.cli.training import Goal, Precision, Recipe, Sets, checkpoint
+from lipkit.cli.training.journal import Journal
+from lipkit.cli.training.loop import train
+from lipkit.cli.training.overrides import made
+from lipkit.cli.training.place import Team
+from lipkit.data import Examples
+from lipkit.errors import ArgumentError, InterruptedRun, NonFiniteError, RecordError
+from programs import run_program
+from training_program import Blobs, Slow
+
+PROGRAM = Path(__file__).parents[1] / "training_program.py"
+HERE = Team(torch.device("cpu"))
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(PROGRAM.parent), "OMP_NUM_THREADS": "1"}
+
+
+def weights(folder: Path) -> dict[str, Any]:
+    state = checkpoint.load(folder / "checkpoint.safetensors")
+    return {name: value for part in ("model", "average") for name, value in state[part].items()}
+
+
+def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_run_learns_and_leaves_its_history(tmp_path: Path) -> None:
+    found = train(Blobs(epochs=6), tmp_path, HERE)
+    z = found.model(found.sets.test.inputs)
+    # Three blobs at distance 4 with deviation 0.5: a linear classifier errs on about one in ten thousand.
+    assert float((z.argmax(1) == found.sets.test.labels).double().mean()) > 0.97
+    entries = Journal(tmp_path / "journal.jsonl").read()
+    assert entries == found.journal
+    assert entries[-1]["step"] == 6 * (240 // 16)
+    assert entries[-1]["loss"] < entries[0]["loss"]
+
+
+def test_an_interrupted_run_ends_like_one_that_was_not(tmp_path: Path) -> None:
+    whole = train(Blobs(), tmp_path / "whole", HERE)
+    # 45 steps: six interruptions, each after a step of its own.
+    for stop in range(1, 7):
+        with pytest.raises(InterruptedRun, match=f"after step {7 * stop} of 45"):
+            train(Blobs(stop_every=7), tmp_path / "parts", HERE)
+    parts = train(Blobs(stop_every=7), tmp_path / "parts", HERE)
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+    assert all(torch.equal(a, b) for a, b in zip(whole.model.parameters(), parts.model.parameters(), strict=True))
+    steps = [entry["step"] for entry in parts.journal]
+    assert steps == sorted(set(steps))
+
+
+def killed(folder: Path, processes: int) -> None:
+    """Start a run, and kill it without warning once it has a checkpoint."""
+    command = [sys.executable, str(PROGRAM), str(folder), str(processes), "slowly"]
+    with subprocess.Popen(command, env=ENVIRONMENT, start_new_session=True) as process:
+        deadline = time.monotonic() + 120
+        while not (folder / "checkpoint.safetensors").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(0.3)
+        os.killpg(process.pid, signal.SIGKILL)
+    assert not (folder / "done").exists()
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_killed_run_resumes_to_the_same_bits(tmp_path: Path, processes: int) -> None:
+    killed(tmp_path / "killed", processes)
+    for folder in (tmp_path / "killed", tmp_path / "whole"):
+        ran = run_program(PROGRAM, [str(folder), str(processes)], ENVIRONMENT, 300)
+        assert ran.returncode == 0, ran.stderr[-3000:]
+        assert (folder / "done").exists()
+    assert same(weights(tmp_path / "killed"), weights(tmp_path / "whole"))
+
+
+def test_control_c_saves_first(tmp_path: Path) -> None:
+    command = [sys.executable, str(PROGRAM), str(tmp_path), "1", "slowly"]
+    with subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 120
+        while not (tmp_path / "journal.jsonl").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "run the same command again to continue" in said
+    assert checkpoint.load(tmp_path / "checkpoint.safetensors")["step"] >= 1
+
+
+def test_other_settings_do_not_continue_a_run(tmp_path: Path) -> None:
+    train(Blobs(epochs=1), tmp_path, HERE)
+    with pytest.raises(ArgumentError, match="a run of 15 steps on 1 processes, this one has 30"):
+        train(Blobs(epochs=2), tmp_path, HERE)
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    train(Blobs(epochs=1), tmp_path, HERE)
+    path = tmp_path / "checkpoint.safetensors"
+    whole = path.read_bytes()
+    for cut in (0, 7, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(ArgumentError, match=r"checkpoint\.safetensors is no readable safetensors file"):
+            train(Blobs(epochs=1), tmp_path, HERE)
+
+
+def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(Blobs(epochs=1), tmp_path, HERE)
+    before = (tmp_path / "checkpoint.safetensors").read_bytes()
+
+    def full(_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(ArgumentError, match="No space left on device"):
+        checkpoint.save(tmp_path / "checkpoint.safetensors", {"step": 1})
+    monkeypatch.undo()
+    assert (tmp_path / "checkpoint.safetensors").read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+
+
+def test_checkpoints_keep_trees(tmp_path: Path) -> None:
+    tree = {"a": [1, 2.5, None, True, "x"], "b": {3: torch.arange(3), "t": (torch.zeros(0), math.inf)}, "c": {}}
+    checkpoint.save(tmp_path / "c", tree)
+    found = checkpoint.load(tmp_path / "c")
+    assert found["a"] == tree["a"]
+    assert torch.equal(found["b"][3], torch.arange(3))
+    assert found["b"]["t"][1] == math.inf
+    assert found["c"] == {}
+    with pytest.raises(TypeError, match="got object at /x"):
+        checkpoint.save(tmp_path / "c", {"x": object()})
+
+
+@dataclass(frozen=True)
+class Exploding(Blobs):
+    """A rate that no unconstrained network survives."""
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 3))
+
+    def optimizers(self, model: nn.Module) -> Sequence[torch.optim.Optimizer]:
+        return [torch.optim.SGD(model.parameters(), lr=1e30)]
+
+
+class Root(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sqrt()
+
+
+@dataclass(frozen=True)
+class Rooted(Blobs):
+    """A layer that gives NaN at once."""
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(2, 3), Root())
+
+
+def test_a_loss_that_is_not_finite_stops_with_step_and_layer(tmp_path: Path) -> None:
+    with pytest.raises(NonFiniteError, match=r"The loss of step \d+ is (nan|inf); .* (parameter|output of)"):
+        train(Exploding(), tmp_path / "a", HERE)
+    with pytest.raises(NonFiniteError, match=r"step 1 is nan; the first thing .* is the output of 1"):
+        train(Rooted(), tmp_path / "b", HERE)
+
+
+def test_mixed_precision_and_averages(tmp_path: Path) -> None:
+    found = train(Blobs(precision=Precision.BFLOAT16, ema=0.9, clip=1.0), tmp_path, HERE)
+    state = checkpoint.load(tmp_path / "checkpoint.safetensors")
+    assert not same(state["model"], state["average"])
+    assert same(dict(found.model.state_dict()), state["average"])
+
+
+def test_settings_from_words() -> None:
+    words = ["--epochs=3", "--precision=bfloat16", "--ema=0.5", "--compile=true", "--stop-every=2"]
+    recipe = made(Blobs, words)
+    assert recipe == Blobs(epochs=3, precision=Precision.BFLOAT16, ema=0.5, compile=True, stop_every=2)
+    assert made(Slow, ["--data=none"]).data is None
+    assert made(Slow, ["--data=some/where"]).data == Path("some/where")
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("--epoch=3", "Blobs has no field epoch; did you mean epochs?"),
+        ("--zzz=3", "Blobs has no field zzz; there are epochs, batch,"),
+        ("--epochs=three", "epochs is a whole number, got 'three'"),
+        ("--epochs=0", "epochs must be at least 1, got 0"),
+        ("--ema=nan", "ema is a number, got 'nan'"),
+        ("--ema=2", "ema is a decay in"),
+        ("--precision=half", "precision is one of float32, bfloat16, got 'half'"),
+        ("--compile=maybe", "compile is true or false, got 'maybe'"),
+        ("epochs=3", "'epochs=3' is no setting; write --key=value"),
+        ("--epochs", "'--epochs' is no setting"),
+    ],
+)
+def test_bad_settings_are_refused_by_name(word: str, said: str) -> None:
+    with pytest.raises(ArgumentError, match=said.replace("?", r"\?")):
+        made(Blobs, [word])
+
+
+def test_a_setting_twice() -> None:
+    with pytest.raises(ArgumentError, match="given twice"):
+        made(Blobs, ["--epochs=1", "--epochs=2"])
+
+
+def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    path.write_text(json.dumps({"step": 1}) + "\n{\n")
+    with pytest.raises(RecordError, match="is damaged"):
+        Journal(path).read()
+
+
+def test_examples_check_themselves() -> None:
+    with pytest.raises(ArgumentError, match=r"0\.\.1, got 0\.\.2"):
+        Examples(torch.zeros(3, 2), torch.arange(3), ("a", "b"))
+
+
+def test_a_recipe_that_needs_data_says_so() -> None:
+    class Needy(Blobs):
+        needs_data = True
+
+    with pytest.raises(ArgumentError, match="Needy needs --data"):
+        Needy()
+    assert isinstance(Blobs(), Recipe)
+    assert isinstance(Blobs().goal, Goal)
+    assert isinstance(Blobs().sets(), Sets)

@@ -1,0 +1,104 @@
+"""Training in processes of its own: python training_program.py FOLDER PROCESSES [slowly]; and its recipe."""
+
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.spawn import spawn
+
+from lipkit import nn as lnn
+from lipkit.cli.training import Goal, Recipe, Sets
+from lipkit.cli.training.loop import train
+from lipkit.cli.training.place import Team
+from lipkit.data import Examples
+
+
+@dataclass(frozen=True)
+class Blobs(Recipe):
+    """Three Gaussian blobs in the plane; dropout and noise, so that random states matter."""
+
+    epochs: int = 3
+    batch: int = 16
+    ema: float = 0.9
+    stop_every: int = 0
+
+    def sets(self) -> Sets:
+        generator = torch.Generator().manual_seed(5)
+        labels = torch.arange(300) % 3
+        centers = 4 * torch.tensor([[1.0, 0.0], [-0.5, 0.87], [-0.5, -0.87]])
+        inputs = centers[labels] + 0.5 * torch.randn(300, 2, generator=generator)
+        return Sets(*Examples(inputs, labels, ("a", "b", "c")).split(60, 0))
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(lnn.Linear(2, 8), lnn.MaxMin(), nn.Dropout(0.1), lnn.Linear(8, 3))
+
+    def augmented(self, inputs: Tensor) -> Tensor:
+        return inputs + 0.1 * torch.randn_like(inputs)
+
+    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: float) -> Tensor:
+        found = nn.functional.cross_entropy(model(inputs), labels)
+        steps = round(progress * self.epochs * (240 // self.batch)) + 1
+        if self.stop_every and steps % self.stop_every == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+        return found
+
+    def optimizers(self, model: nn.Module) -> Sequence[torch.optim.Optimizer]:
+        half = len(list(model.parameters())) // 2
+        parameters = list(model.parameters())
+        return [
+            torch.optim.AdamW(parameters[:half], lr=0.02),
+            torch.optim.SGD(parameters[half:], lr=0.05, momentum=0.9),
+        ]
+
+    @property
+    def goal(self) -> Goal:
+        return Goal((0.1, 0.5))
+
+
+@dataclass(frozen=True)
+class Slow(Blobs):
+    """The same with a pause in every step."""
+
+    def augmented(self, inputs: Tensor) -> Tensor:
+        time.sleep(0.05)
+        return super().augmented(inputs)
+
+
+def work(rank: int, folder: str, size: int, slowly: bool, port: int) -> None:
+    failed = 0
+    try:
+        torch.set_num_threads(1)
+        if size > 1:
+            os.environ |= {
+                "WORLD_SIZE": str(size), "RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)
+            }  # fmt: skip
+        team = Team.join(torch.device("cpu"))
+        train(Slow() if slowly else Blobs(), Path(folder), team)
+        if team.leads:
+            (Path(folder) / "done").touch()
+        team.told(0)
+    except Exception:  # noqa: BLE001 - reported here, because the process does not end by itself
+        failed = 1
+        traceback.print_exc()
+    sys.stderr.flush()
+    # Leaving at once: torch's gloo group may wait in its destructor for a thread that waits for the interpreter.
+    os._exit(failed)
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).mkdir(exist_ok=True)
+    count = int(sys.argv[2])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        free = probe.getsockname()[1]
+    if count == 1:
+        work(0, sys.argv[1], 1, "slowly" in sys.argv, free)
+    spawn(work, args=(sys.argv[1], count, "slowly" in sys.argv, free), nprocs=count)
