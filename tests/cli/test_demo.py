@@ -18,7 +18,8 @@ from lipkit.bound import Bound
 from lipkit.bounds import Method
 from lipkit.cli import demo
 from lipkit.cli.console import terminal
-from lipkit.cli.digits import Digits, trained
+from lipkit.cli.digits import Classifier, trained
+from lipkit.cli.digits_recipe import Digits
 from lipkit.cli.ladder import EVERYWHERE, ON_A_REGION, climb, ladder_table, panel
 from lipkit.errors import UnsupportedError
 from lipkit.linops import Dense
@@ -42,7 +43,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("demo") / "made" / "on the way"
     random, threads = torch.random.get_rng_state(), torch.get_num_threads()
     output = io.StringIO()
-    with contextlib.redirect_stdout(output):
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output):
+        # Two epochs of the last part; all of it takes a minute.
+        patch.setattr(demo, "Digits", lambda seed: Digits(seed=seed).quick())
         code = demo.main(["--out", str(folder), "--seed", "3"])
     assert torch.equal(torch.random.get_rng_state(), random)
     assert torch.get_num_threads() == threads
@@ -60,7 +63,8 @@ def test_ends_well_and_says_where_the_files_are(run: Run):
     names = ["convergence.png", "convergence.svg", "ladder.png", "ladder.svg"]
     for name in names:
         assert str(run.folder / name) in run.text.splitlines()[-1]
-    assert sorted(path.name for path in run.folder.iterdir()) == names
+    assert sorted(path.name for path in run.folder.iterdir()) == sorted([*names, "digits"])
+    assert (run.folder / "digits" / "report.html").is_file()
 
 
 def test_the_figure_is_not_empty(run: Run):
@@ -142,11 +146,11 @@ def rungs(run: Run) -> list[dict[str, tuple[float, str]]]:
 
 
 @pytest.fixture(scope="module")
-def digits() -> Digits:
+def digits() -> Classifier:
     return trained(3)
 
 
-def test_the_rungs_bound_the_classifier(run: Run, digits: Digits):
+def test_the_rungs_bound_the_classifier(run: Run, digits: Classifier):
     assert digits.accuracy > 0.9
     everywhere, near = rungs(run)
     assert everywhere.keys() == EVERYWHERE.keys()
@@ -170,7 +174,7 @@ def test_the_rungs_bound_the_classifier(run: Run, digits: Digits):
     assert near["Condensed"][0] < everywhere["LipSDP"][0]
 
 
-def test_training_is_repeatable(digits: Digits):
+def test_training_is_repeatable(digits: Classifier):
     again = trained(3)
     assert all(torch.equal(a, b) for a, b in zip(digits.model.parameters(), again.model.parameters(), strict=True))
     assert torch.equal(digits.images, again.images)

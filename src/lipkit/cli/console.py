@@ -48,3 +48,38 @@ def progress() -> Iterator[Callable[[str], None]]:
         return
     with console.status("starting") as status:
         yield status.update
+
+
+@contextmanager
+def bar(what: str) -> Iterator[Callable[[int, int | None, str], None]]:
+    """A bar on standard error with the rate and the time left, fed with (done, all or None, remark).
+
+    Where nobody watches it becomes a line every tenth of the way.
+    """
+    console = terminal(stderr=True)
+    if not console.is_terminal:
+        tenths = -1
+
+        def line(done: int, total: int | None, remark: str) -> None:
+            nonlocal tenths
+            if total and (now := 10 * done // total) > tenths:
+                tenths = now
+                console.print(f"{what}: {done} of {total}{remark and ', ' + remark}", highlight=False, markup=False)
+
+        yield line
+        return
+    from rich import progress as parts
+
+    columns = (
+        parts.TextColumn("{task.description}"), parts.BarColumn(), parts.MofNCompleteColumn(),
+        parts.TextColumn("{task.fields[rate]}"), parts.TimeRemainingColumn(), parts.TextColumn("{task.fields[remark]}"),
+    )  # fmt: skip
+    with parts.Progress(*columns, console=console, transient=True) as shown:
+        task = shown.add_task(what, total=None, remark="", rate="")
+
+        def update(done: int, total: int | None, remark: str) -> None:
+            speed = shown.tasks[task].speed
+            rate = f"{speed:.1f}/s" if speed else ""
+            shown.update(task, completed=done, total=total, remark=remark, rate=rate)
+
+        yield update

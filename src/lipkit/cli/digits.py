@@ -16,7 +16,7 @@ _TEST, _EPOCHS, _BATCH, _RATE, _DECAY = 297, 30, 50, 5e-3, 0.3
 
 @final
 @dataclass(frozen=True, eq=False)
-class Digits:
+class Classifier:
     """A trained network, 64 - 32 - 32 - 10 with ReLU, and the test images it has not seen.
 
     Pixels lie in [0, 1], less the mean image, which changes no distance.
@@ -33,7 +33,7 @@ class Digits:
             return float((self.model(self.images).argmax(1) == self.labels).double().mean())
 
 
-def trained(seed: int) -> Digits:
+def trained(seed: int) -> Classifier:
     """The classifier of scikit-learn's 1797 images of 8 x 8 pixels; `seed` draws weights, batches and test images."""
     every = digits()
     images, labels = every.inputs.flatten(1), every.labels
@@ -49,4 +49,4 @@ def trained(seed: int) -> Digits:
                 step.zero_grad()
                 functional.cross_entropy(model(images[batch]), labels[batch]).backward()
                 step.step()
-    return Digits(model.eval(), images[test], labels[test])
+    return Classifier(model.eval(), images[test], labels[test])

@@ -28,7 +28,7 @@ def model(target: str) -> nn.Module | ExportedProgram:
     file, colon, name = target.rpartition(":")
     if not colon or not file.endswith(".py") or not name.isidentifier():
         raise ArgumentError(f"The model {target!r} is neither path/to/file.py:make_model nor path/to/program.pt2.")
-    module = _module(_existing(Path(file)))
+    module = python_file(Path(file))
     if name not in vars(module):
         made = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise ArgumentError(f"{file} has no {name}; it has {', '.join(made) or 'nothing that could make a model'}.")
@@ -42,7 +42,9 @@ def model(target: str) -> nn.Module | ExportedProgram:
     return found
 
 
-def _module(file: Path) -> object:
+def python_file(file: Path) -> object:
+    """The module of a Python file, which is executed."""
+    _existing(file)
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None
     assert spec.loader is not None

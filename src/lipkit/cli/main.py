@@ -1,4 +1,4 @@
-"""The command `lipkit`: bounds of models in files, and certificates on disk."""
+"""The command `lipkit`: train, certify, attack and bound models, and the reports of all that."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -7,8 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from lipkit.cli.bound import Request, Task, check, run
+from lipkit.cli.evaluate import Wanted, evaluate
 from lipkit.cli.names import DEFAULT
-from lipkit.errors import ArgumentError, CaptureError, LipkitError, NeedsRegion
+from lipkit.cli.train import Asked, redraw
+from lipkit.cli.train import train as act_train
+from lipkit.errors import (
+    ArgumentError,
+    BrokenCertificateError,
+    CaptureError,
+    InterruptedRun,
+    LipkitError,
+    NeedsRegion,
+)
 
 if TYPE_CHECKING:
     import typer
@@ -27,6 +37,8 @@ class Code(IntEnum):
     USAGE = 2
     UNSUPPORTED = 3
     NEEDS_REGION = 4
+    BROKEN = 5
+    INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,7 +62,6 @@ def app() -> "typer.Typer":
     made = typer.Typer(
         help="Lipschitz constants of neural networks: every number says what it proves.",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
     )
 
@@ -106,7 +117,104 @@ def app() -> "typer.Typer":
         """Check a certificate against a model: the same structure and weights, and the bound computed anew."""
         raise typer.Exit(_ended(lambda: check(certificate, model, weights, seed)))
 
+    _runs(made)
+    _evaluations(made)
     return made
+
+
+def _runs(made: "typer.Typer") -> None:
+    """Commands that train, and that show what came of it."""
+    import typer
+
+    # Unknown options are settings of the recipe, which knows its fields.
+    @made.command(context_settings={"ignore_unknown_options": True})
+    def train(
+        recipe: Annotated[Path, typer.Argument(help="A recipe's Python file (it is EXECUTED).", metavar="RECIPE")],
+        out: Annotated[Path, typer.Option(help="Folder of the run; the same one again continues it.")],
+        settings: Annotated[
+            list[str] | None, typer.Argument(help="Fields of the recipe.", metavar="[--KEY=VALUE]...")
+        ] = None,
+        data: Annotated[Path | None, typer.Option(help="Folder with the files of the data set.")] = None,
+        seed: Annotated[int | None, typer.Option(help="Draws weights, batches and attacks.")] = None,
+        device: Annotated[str, typer.Option(help="cpu or cuda; under torchrun each process takes its own.")] = "cpu",
+        quick: Annotated[bool, typer.Option("--quick", help="A tiny version, to see that all is in place.")] = False,
+        json: Annotated[Path | None, typer.Option(help="File for the figures.")] = None,
+    ) -> None:
+        """Train by a recipe, certify and attack the result, and write the report.
+
+        Every field of the recipe can be set as --key=value. Ctrl-C leaves a checkpoint; the same command continues.
+        """
+        asked = Asked(recipe, out, data, seed, device, quick, json, tuple(settings or ()))
+        raise typer.Exit(_ended(lambda: act_train(asked)))
+
+    @made.command()
+    def report(
+        run: Annotated[Path, typer.Argument(help="The folder of a run, or a report.json.", metavar="RUN")],
+        out: Annotated[Path | None, typer.Option(help="Folder for report.html; by default that of the run.")] = None,
+    ) -> None:
+        """Draw the report of a run again from its report.json."""
+        raise typer.Exit(_ended(lambda: redraw(run, out)))
+
+    @made.command()
+    def demo(
+        out: Annotated[Path, typer.Option(help="Folder for the report and the figures, made if missing.")],
+        seed: Annotated[int, typer.Option(help="Draws all weights.")] = 0,
+    ) -> None:
+        """Norms of layers, bounds of a network, and a certified classifier with its report, on embedded data."""
+        from lipkit.cli.demo import main as act
+
+        raise typer.Exit(act(["--out", str(out), "--seed", str(seed)]))
+
+
+def _evaluations(made: "typer.Typer") -> None:
+    """Commands that hold a model against data."""
+    import typer
+
+    @made.command()
+    def certify(
+        model: Annotated[str, typer.Argument(help=_MODEL, metavar="MODEL")],
+        data: Annotated[str, typer.Option(help="digits, mnist:FOLDER, fashion-mnist:FOLDER, cifar10:FOLDER, x.npz.")],
+        eps: Annotated[str, typer.Option(help="Radii in increasing order, such as 36/255,72/255.")],
+        weights: Annotated[Path | None, typer.Option(help="A state dictionary, .safetensors or .pt.")] = None,
+        method: Annotated[str, typer.Option(help="Method for everything before the last layer.")] = DEFAULT,
+        norm: Annotated[str, typer.Option(help="Norm of the radii: 2, 1 or inf.")] = "2",
+        samples: Annotated[int | None, typer.Option(help="Only the first so many.")] = None,
+        out: Annotated[
+            Path | None, typer.Option(help="Folder for results as they come; continues an earlier one.")
+        ] = None,
+        device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+        seed: Annotated[int, typer.Option(help="Draws weights where there are none, and attacks.")] = 0,
+        json: Annotated[Path | None, typer.Option(help="File for the shares.")] = None,
+    ) -> None:
+        """The share of test samples whose class is proven within each radius."""
+        wanted = Wanted(model, data, eps, weights, method, norm, samples, out=out, device=device, seed=seed, json=json)
+        raise typer.Exit(_ended(lambda: evaluate(wanted)))
+
+    @made.command()
+    def attack(
+        model: Annotated[str, typer.Argument(help=_MODEL, metavar="MODEL")],
+        data: Annotated[str, typer.Option(help="digits, mnist:FOLDER, fashion-mnist:FOLDER, cifar10:FOLDER, x.npz.")],
+        eps: Annotated[str, typer.Option(help="Radii in increasing order, such as 36/255,72/255.")],
+        weights: Annotated[Path | None, typer.Option(help="A state dictionary, .safetensors or .pt.")] = None,
+        method: Annotated[str, typer.Option(help="Method for everything before the last layer.")] = DEFAULT,
+        norm: Annotated[str, typer.Option(help="Norm of the radii: 2, 1 or inf.")] = "2",
+        samples: Annotated[int | None, typer.Option(help="Only the first so many.")] = None,
+        steps: Annotated[int, typer.Option(help="Steps of projected gradient descent.", min=1)] = 40,
+        restarts: Annotated[int, typer.Option(help="Random starts.", min=1)] = 1,
+        every_class: Annotated[bool, typer.Option(help="Aim at each wrong class in turn.")] = False,
+        box: Annotated[str | None, typer.Option(help="low,high of every coordinate, such as 0,1.")] = None,
+        out: Annotated[
+            Path | None, typer.Option(help="Folder for results as they come; continues an earlier one.")
+        ] = None,
+        device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+        seed: Annotated[int, typer.Option(help="Draws weights where there are none, and attacks.")] = 0,
+        json: Annotated[Path | None, typer.Option(help="File for the shares.")] = None,
+    ) -> None:
+        """The same, and the share that survives an attack; ends with 5 if one breaks a certificate."""
+        wanted = Wanted(
+            model, data, eps, weights, method, norm, samples, steps, restarts, every_class, box, out, device, seed, json
+        )
+        raise typer.Exit(_ended(lambda: evaluate(wanted)))
 
 
 def _ended(act: Callable[[], None]) -> Code:
@@ -119,6 +227,10 @@ def _ended(act: Callable[[], None]) -> Code:
         return _said(error, Code.UNSUPPORTED)
     except NeedsRegion as error:
         return _said(error, Code.NEEDS_REGION)
+    except BrokenCertificateError as error:
+        return _said(error, Code.BROKEN)
+    except InterruptedRun as error:
+        return _said(error, Code.INTERRUPTED)
     except LipkitError as error:
         return _said(error, Code.OTHER)
     return Code.OK

@@ -1,0 +1,46 @@
+"""Data sets by the words of a command line."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from lipkit import data
+from lipkit.data import Examples
+from lipkit.errors import ArgumentError
+
+_FOLDERS: dict[str, Callable[[Path], Examples]] = {
+    "mnist": lambda folder: data.mnist(folder, train=False),
+    "fashion-mnist": lambda folder: data.fashion_mnist(folder, train=False),
+    "cifar10": lambda folder: data.cifar10(folder, train=False),
+}
+
+
+def test_set(words: str) -> Examples:
+    """The test examples that `digits`, `mnist:FOLDER`, `fashion-mnist:FOLDER`, `cifar10:FOLDER` or a .npz file name.
+
+    A .npz file holds `x`, floating point, and `y`, class indices.
+    """
+    name, colon, folder = words.partition(":")
+    if words == "digits":
+        return data.digits().split(397, seed=0)[1]
+    if colon and name in _FOLDERS:
+        return _FOLDERS[name](Path(folder))
+    if words.endswith(".npz"):
+        return _archive(Path(words))
+    known = ", ".join(f"{one}:FOLDER" for one in _FOLDERS)
+    raise ArgumentError(f"--data is digits, {known} or a .npz file with x and y, got {words!r}.")
+
+
+def _archive(path: Path) -> Examples:
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            x, y = found["x"], found["y"]
+    except (OSError, ValueError, KeyError) as error:
+        raise ArgumentError(f"{path} is no .npz file with arrays x and y ({error}).") from error
+    if x.dtype.kind != "f" or y.dtype.kind not in "iu" or y.ndim != 1:
+        raise ArgumentError(f"{path} needs x as floating point and y as class indices, got {x.dtype} and {y.dtype}.")
+    labels = torch.from_numpy(y.astype(np.int64))
+    classes = tuple(str(k) for k in range(int(labels.max()) + 1 if len(labels) else 0))
+    return Examples(torch.from_numpy(x.astype(np.float32)), labels, classes)

@@ -1,0 +1,150 @@
+"""A run from its recipe to its report: one folder, every step resumable."""
+
+import dataclasses
+import datetime
+import json
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import torch
+from torch import nn
+
+from lipkit._files import write_whole
+from lipkit.bound import Bound
+from lipkit.certify import Evaluation, accuracy
+from lipkit.cli.console import bar, progress
+from lipkit.cli.recipe_file import recipe_class
+from lipkit.cli.safetensors_file import tensors_to
+from lipkit.cli.training import Recipe, Sets
+from lipkit.cli.training.loop import train
+from lipkit.cli.training.overrides import made
+from lipkit.cli.training.place import Team
+from lipkit.data import Examples
+from lipkit.errors import ArgumentError, RecordError
+from lipkit.report.contents import About
+from lipkit.report.gather import gathered
+from lipkit.report.writing import write
+
+
+@final
+@dataclass(frozen=True)
+class Order:
+    """What to run: a recipe's file, its settings as words, where, and on what device."""
+
+    recipe: Path
+    out: Path
+    words: tuple[str, ...] = ()
+    device: str = "cpu"
+    quick: bool = False
+
+    @property
+    def command(self) -> str:
+        """The command that does it again."""
+        words = ["lipkit", "train", str(self.recipe), "--out", str(self.out), "--device", self.device, *self.words]
+        return shlex.join([*words, *(["--quick"] if self.quick else [])])
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What a run ends with."""
+
+    evaluation: Evaluation
+    bound: Bound
+    model: nn.Module
+
+
+def ordered(order: Order) -> Recipe:
+    """The recipe with its settings; whatever is wrong with them is said here, before anything runs."""
+    recipe = made(recipe_class(order.recipe), order.words)
+    return recipe.quick() if order.quick else recipe
+
+
+def device_of(name: str) -> torch.device:
+    """A device by its name, if it is there."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ArgumentError(f"--device is cpu or cuda, got {name!r}.") from None
+    if device.type not in ("cpu", "cuda") or (device.type == "cuda" and not torch.cuda.is_available()):
+        raise ArgumentError(f"There is no device {name} here; use --device cpu.")
+    return device
+
+
+def run(order: Order, recipe: Recipe, team: Team) -> Result:
+    """Train, certify and attack, and write the report; each from where an earlier run of the same order stopped.
+
+    The folder then holds: run.json, journal.jsonl, checkpoint.safetensors, model.safetensors, evaluation/ with a line
+    for each sample, report.html and report.json.
+    """
+    _settle(order, recipe, team)
+    with bar(f"training {type(recipe).__name__}") as show:
+        trained = train(recipe, order.out, team, lambda done, total, loss: show(done, total, f"loss {loss:.4f}"))
+    if team.leads:
+        write_whole(order.out / "model.safetensors", tensors_to(_state(trained.model)))
+    goal, test = recipe.goal, _tested(trained.sets, recipe)
+    with progress() as doing:
+        doing("bounding the trained model")
+        example = test.inputs[:1].to(team.device)
+        bound = recipe.bound(trained.model, example)
+    with bar("certifying and attacking") as show:
+        evaluation = accuracy(
+            trained.model, test, bound, goal.eps, norm=goal.norm, attack=goal.attack,
+            records=order.out / "evaluation", seed=recipe.seed,
+            progress=lambda done, total: show(done, total, ""),
+        )  # fmt: skip
+    if team.leads:
+        with progress() as doing:
+            doing("writing the report")
+            seconds = trained.journal[-1]["seconds"] if trained.journal else 0.0
+            about = _about(order, recipe, seconds, team)
+            write(gathered(trained.model, test, evaluation, bound, trained.journal, about), order.out)
+    return Result(evaluation, bound, trained.model)
+
+
+def _tested(sets: Sets, recipe: Recipe) -> Examples:
+    count = recipe.goal.samples
+    return sets.test if count is None else sets.test.at(range(min(count, len(sets.test))))
+
+
+def _state(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.detach().cpu().clone().contiguous() for name, value in model.state_dict().items()}
+
+
+def _settle(order: Order, recipe: Recipe, team: Team) -> None:
+    """Write down what is run; refuse a folder that holds another run."""
+    path, here = order.out / "run.json", {"recipe": type(recipe).__name__, "fields": plain_fields(recipe)}
+    try:
+        order.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArgumentError(f"--out {order.out} cannot be made a folder ({error.strerror}).") from error
+    if path.exists():
+        known = json.loads(path.read_text(encoding="utf-8"))
+        fields = known.get("fields", {})
+        changed = [name for name, value in here["fields"].items() if fields.get(name) != value]
+        if known.get("recipe") != here["recipe"] or changed:
+            what = (
+                ", ".join(f"{name} was {fields.get(name)}" for name in changed) or f"recipe was {known.get('recipe')}"
+            )
+            raise RecordError(f"{order.out} holds another run ({what}); continue that one, or give another --out.")
+    elif team.leads:
+        write_whole(path, json.dumps({**here, "command": order.command}, indent=1).encode())
+
+
+def plain_fields(recipe: Recipe) -> dict[str, str]:
+    """The settings of a recipe as text."""
+    return {field.name: str(getattr(recipe, field.name)) for field in dataclasses.fields(recipe) if field.init}
+
+
+def _about(order: Order, recipe: Recipe, seconds: float, team: Team) -> About:
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return About.here(
+        command=order.command, date=now, seconds=seconds, seed=recipe.seed, device=_named(team.device),
+        data=type(recipe).__name__, recipe=str(order.recipe), fields=plain_fields(recipe),
+    )  # fmt: skip
+
+
+def _named(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"

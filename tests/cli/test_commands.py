@@ -1,0 +1,130 @@
+"""The commands as a user types them: train to a report, certify and attack a model, draw a report again."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lipkit.cli.main import Code, main
+from lipkit.cli.safetensors_file import tensors_from
+
+ROOT = Path(__file__).parents[2]
+RECIPE = ROOT / "recipes" / "digits.py"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run") / "digits"
+    words = ["train", str(RECIPE), "--out", str(folder), "--quick", "--seed", "3", "--json", str(folder) + ".json"]
+    with torch.random.fork_rng(devices=[]):
+        assert main(words) == Code.OK
+    return folder
+
+
+def test_a_run_ends_with_a_report(run: Path) -> None:
+    assert (run / "report.html").read_text().startswith("<!")
+    shares = json.loads(Path(f"{run}.json").read_text())
+    assert [row["eps"] for row in shares["radii"]] == [0.25, 0.5]
+    assert shares["clean"]["total"] == 397
+    for row in shares["radii"]:
+        assert row["certified"]["count"] <= row["attacked"]["count"] <= shares["clean"]["count"]
+    assert json.loads((run / "run.json").read_text())["fields"]["seed"] == "3"
+
+
+def test_the_same_command_again_does_nothing_twice(run: Path) -> None:
+    kept = {path.name: path.read_bytes() for path in run.iterdir() if path.suffix in {".jsonl", ".safetensors"}}
+    lines = (run / "evaluation" / "samples-0000.jsonl").read_bytes()
+    words = ["train", str(RECIPE), "--out", str(run), "--quick", "--seed", "3"]
+    with torch.random.fork_rng(devices=[]):
+        assert main(words) == Code.OK
+    assert {name: (run / name).read_bytes() for name in kept} == kept
+    assert (run / "evaluation" / "samples-0000.jsonl").read_bytes() == lines
+
+
+def test_another_run_is_not_mixed_in(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", str(RECIPE), "--out", str(run), "--quick", "--seed", "4"]) == Code.OTHER
+    assert "holds another run (seed was 3)" in capsys.readouterr().err
+
+
+def test_the_report_is_drawn_again(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(run), "--out", str(tmp_path)]) == Code.OK
+    assert (tmp_path / "report.html").read_text() == (run / "report.html").read_text()
+    assert main(["report", str(tmp_path / "nothing")]) == Code.USAGE
+    assert "cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--epoch=3"], "Digits has no field epoch; did you mean epochs?"),
+        (["--epochs=x"], "epochs is a whole number, got 'x'"),
+        (["--epochs", "3"], "write --key=value"),
+        (["--device", "tpu"], "--device is cpu or cuda, got 'tpu'"),
+    ],
+)
+def test_bad_settings_stop_before_anything_runs(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", str(RECIPE), "--out", str(tmp_path / "run"), *words]) == Code.USAGE
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_file_without_a_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty.py").write_text("x = 1\n")
+    assert main(["train", str(tmp_path / "empty.py"), "--out", str(tmp_path / "run")]) == Code.USAGE
+    assert "must define one recipe" in capsys.readouterr().err
+    assert main(["train", str(tmp_path / "none.py"), "--out", str(tmp_path / "run")]) == Code.USAGE
+    assert "There is no file" in capsys.readouterr().err
+
+
+MODEL = """
+import torch
+from torch import nn
+def make():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    (tmp_path / "user_model.py").write_text(MODEL)
+    return f"{tmp_path / 'user_model.py'}:make"
+
+
+def test_certify_and_attack_a_model_of_the_user(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "d.npz", x=rng.random((30, 1, 8, 8)).astype(np.float32), y=np.arange(30) % 10)
+    words = ["--data", str(tmp_path / "d.npz"), "--eps", "1/255,0.5", "--json", str(tmp_path / "out.json")]
+    assert main(["certify", model, *words]) == Code.OK
+    certified = json.loads((tmp_path / "out.json").read_text())
+    assert main(["attack", model, *words, "--steps", "5", "--box", "0,1", "--every-class"]) == Code.OK
+    attacked = json.loads((tmp_path / "out.json").read_text())
+    assert certified["radii"][0]["eps"] == 1 / 255
+    assert [row["certified"] for row in attacked["radii"]] == [row["certified"] for row in certified["radii"]]
+    assert certified["radii"][0]["attacked"] is None
+    assert "clean" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--data", "digits", "--eps", "x"], "--eps lists radii"),
+        (["--data", "digits", "--eps", "0.1", "--norm", "3"], "--norm is 1, 2 or inf"),
+        (["--data", "letters", "--eps", "0.1"], "--data is digits, mnist:FOLDER"),
+        (["--data", "mnist:/no/such/folder", "--eps", "0.1"], "/no/such/folder"),
+    ],
+)
+def test_wrong_words_are_named(model: str, words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["certify", model, *words]) == Code.USAGE
+    assert said in capsys.readouterr().err
+
+
+def test_the_weights_of_a_run_are_plain_tensors(run: Path, tmp_path: Path) -> None:
+    shutil.copy(run / "model.safetensors", tmp_path)
+    found, _ = tensors_from(tmp_path / "model.safetensors")
+    assert all(bool(torch.isfinite(value).all()) for value in found.values())
