@@ -18,7 +18,7 @@ class Examples(Dataset[tuple[Tensor, Tensor]]):
     """A data set in memory: inputs as a model takes them, one class index each, and the names of the classes."""
 
     inputs: Float[Tensor, "count ..."]
-    labels: Int[Tensor, " count"]
+    labels: Int[Tensor, " labels"]
     classes: tuple[str, ...]
 
     def __post_init__(self) -> None:

@@ -1,0 +1,82 @@
+"""Named files, in a folder or in a packed archive of it."""
+
+import tarfile
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from functools import cached_property
+from io import BytesIO
+from pathlib import Path
+from typing import final
+
+from lipkit.data._reading import content
+from lipkit.errors import ArgumentError, RecordError
+
+
+class Store(ABC):
+    """Where files are read from by name."""
+
+    @abstractmethod
+    def place(self, name: str) -> str:
+        """How errors name the file."""
+
+    @abstractmethod
+    def has(self, name: str) -> bool:
+        """Whether there is a file of this name."""
+
+    @abstractmethod
+    def read(self, name: str) -> bytes:
+        """Its bytes."""
+
+
+@final
+@dataclass(frozen=True)
+class Folder(Store):
+    """Files right in a folder."""
+
+    path: Path
+
+    def place(self, name: str) -> str:
+        return str(self.path / name)
+
+    def has(self, name: str) -> bool:
+        return (self.path / name).is_file()
+
+    def read(self, name: str) -> bytes:
+        if not self.has(name):
+            raise ArgumentError(f"{self.path} has no file {name}, though it has others of the set; get it again.")
+        return content(self.path / name)
+
+
+# Not `slots`, not compared: it keeps what it has unpacked.
+@final
+@dataclass(frozen=True, eq=False)
+class Archive(Store):
+    """Files below one folder of a .tar.gz, which is unpacked in memory once and checked as a whole by its CRC."""
+
+    path: Path
+    folder: str = field(kw_only=True)
+
+    @cached_property
+    def _tar(self) -> tarfile.TarFile:
+        data = content(self.path)
+        try:
+            return tarfile.open(fileobj=BytesIO(data), mode="r:")
+        except tarfile.TarError as error:
+            raise RecordError(f"{self.path} is no intact tar archive ({error}); get it again.") from error
+
+    def place(self, name: str) -> str:
+        return f"{self.path}: {self.folder}/{name}"
+
+    def has(self, name: str) -> bool:
+        return self.path.is_file()
+
+    def read(self, name: str) -> bytes:
+        try:
+            file = self._tar.extractfile(f"{self.folder}/{name}")
+            if file is None:
+                raise RecordError(f"{self.place(name)} is no plain file in the archive.")
+            return file.read()
+        except KeyError as error:
+            raise RecordError(f"{self.path} has no {self.folder}/{name}; get the archive again.") from error
+        except tarfile.TarError as error:
+            raise RecordError(f"{self.path} is no intact tar archive ({error}); get it again.") from error
