@@ -11,7 +11,8 @@ from scipy.optimize import isotonic_regression
 from lipkit.errors import ArgumentError
 from lipkit.kind import Kind
 from lipkit.report import figures
-from lipkit.report.figures import Curve, Panel, Point, convergence, ladder, style
+from lipkit.report.figures import Curve, Panel, Point, convergence, ladder
+from lipkit.report.style import LOOKS, style
 
 CURVES = (
     Curve("falling", (1.0, 10.0, 100.0), (2.0, 1e-3, 0.0), above=True),
@@ -62,12 +63,12 @@ def test_a_point_that_moves_is_seen(tmp_path: Path):
 
 
 def test_every_look_differs_without_colour():
-    assert len({marker for _, _, marker in figures._LOOKS}) == len(figures._LOOKS)
-    assert len({str(dash) for _, dash, _ in figures._LOOKS}) == len(figures._LOOKS)
+    assert len({marker for _, _, marker in LOOKS}) == len(LOOKS)
+    assert len({str(dash) for _, dash, _ in LOOKS}) == len(LOOKS)
 
 
 def test_more_methods_than_looks_are_refused(tmp_path: Path):
-    many = tuple(Curve(f"method {i}", (1.0,), (0.1,), above=True) for i in range(len(figures._LOOKS) + 1))
+    many = tuple(Curve(f"method {i}", (1.0,), (0.1,), above=True) for i in range(len(LOOKS) + 1))
     with pytest.raises(ArgumentError, match="tells 5 methods apart, got 6"):
         draw(tmp_path / "figure", many)
 

@@ -1,4 +1,4 @@
-"""Figures: the one place that draws. Plain numbers in, files out."""
+"""Figures of methods and their time. Plain numbers in, files out."""
 
 import math
 from collections.abc import Sequence
@@ -8,18 +8,12 @@ from typing import TYPE_CHECKING, Any, final
 
 from lipkit.errors import ArgumentError
 from lipkit.kind import Kind
+from lipkit.report.style import LOOKS, sheet
+from lipkit.report.style import style as style
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from lipkit.report.style import Axes
 
-# Okabe and Ito's colours, told apart by the colour-blind; lines differ by dash and marker too, so grey print works.
-_LOOKS: tuple[tuple[str, Any, str], ...] = (
-    ("#0072B2", "-", "o"),
-    ("#D55E00", (0, (6, 2)), "s"),
-    ("#009E73", (0, (6, 2, 1, 2)), "^"),
-    ("#CC79A7", (0, (1, 1.2)), "D"),
-    ("#000000", (0, (3, 1.2)), "v"),
-)
 _FLOOR, _CEILING = 1e-8, 4.0
 # What a number proves, by marker and filling: an upper bound points down to the truth, a lower one up.
 _MARKERS = {
@@ -92,33 +86,6 @@ class Panel:
         return (max(below), min(above)) if above and below else None
 
 
-def style() -> dict[str, Any]:
-    """The house style, as matplotlib settings: quiet axes, and in an SVG text that stays text and no random names."""
-    return {
-        "figure.dpi": 150,
-        "savefig.dpi": 150,
-        "font.family": "DejaVu Sans",
-        "font.size": 9.0,
-        "axes.titlesize": 10.0,
-        "axes.titlelocation": "left",
-        "axes.titlepad": 10.0,
-        "axes.labelsize": 9.0,
-        "axes.linewidth": 0.8,
-        "axes.edgecolor": "#444444",
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "grid.color": "#dddddd",
-        "grid.linewidth": 0.6,
-        "lines.linewidth": 1.6,
-        "lines.markersize": 5.0,
-        "legend.frameon": False,
-        "legend.fontsize": 8.5,
-        "svg.fonttype": "none",
-        "svg.hashsalt": "lipkit",
-    }
-
-
 def convergence(curves: Sequence[Curve], title: str, limit: tuple[str, float], stem: Path) -> tuple[Path, Path]:
     """Draws distance to the true norm against time, and writes `stem`.png and `stem`.svg.
 
@@ -126,18 +93,14 @@ def convergence(curves: Sequence[Curve], title: str, limit: tuple[str, float], s
     logarithmic axes; what leaves a panel at the middle is closer than 1e-8. `limit` is a labelled distance above the
     truth that some methods end at. Curves of one label look alike.
     """
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
     labels = list(dict.fromkeys(curve.label for curve in curves))
-    if len(labels) > len(_LOOKS):
-        raise ArgumentError(f"The figure tells {len(_LOOKS)} methods apart, got {len(labels)}.")
-    with mpl.rc_context(style()):  # pyright: ignore[reportArgumentType]
-        figure = Figure(figsize=(8.0, 5.0))
+    if len(labels) > len(LOOKS):
+        raise ArgumentError(f"The figure tells {len(LOOKS)} methods apart, got {len(labels)}.")
+    with sheet(8.0, 5.0) as figure:
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
         figure.subplots_adjust(left=0.105, right=0.745, top=0.925, bottom=0.095, hspace=0.0)
         for curve in curves:
-            _draw(top if curve.above else bottom, curve, _LOOKS[labels.index(curve.label)])
+            _draw(top if curve.above else bottom, curve, LOOKS[labels.index(curve.label)])
         top.axhline(limit[1], color="#777777", linewidth=1.0, linestyle=(0, (1, 1)), zorder=1, label=limit[0])
         _panel(top, "upper bounds", above=True)
         _panel(bottom, "lower bounds", above=False)
@@ -160,14 +123,10 @@ def ladder(panels: Sequence[Panel], title: str, stem: Path, one_scale: bool = Fa
     kind; names stand to the right in the order of the values, each joined to its point, with the value rounded so that
     what is printed is true.
     """
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
     if not panels:
         raise ArgumentError("A ladder needs at least one panel, got none.")
-    with mpl.rc_context(style()):  # pyright: ignore[reportArgumentType]
-        height = 0.9 + 2.9 * len(panels)
-        figure = Figure(figsize=(8.0, height))
+    height = 0.9 + 2.9 * len(panels)
+    with sheet(8.0, height) as figure:
         rows = figure.subplots(len(panels), 1, sharex=True, sharey=one_scale, squeeze=False)[:, 0]
         figure.subplots_adjust(left=0.105, right=0.66, top=1 - 0.65 / height, bottom=0.5 / height, hspace=0.2)
         seconds = [point.seconds for panel in panels for point in panel.points]

@@ -1,0 +1,46 @@
+"""Numbers as a page prints them: rounded to the side that keeps what they promise."""
+
+import math
+
+from lipkit._logarithm import said
+from lipkit.certify import Share
+from lipkit.kind import Kind
+
+
+def percent(share: Share, kind: Kind = Kind.ESTIMATE) -> str:
+    """A share to a tenth of a percent: a LOWER one never printed larger than it is, an UPPER one never smaller."""
+    if not share.total:
+        return "no sample"
+    # Whole numbers: 7 of 10 is 70.0 %, never 69.9 or 70.1.
+    tenths, rest = divmod(1000 * share.count, share.total)
+    up = rest > 0 if kind.certifies else kind is not Kind.LOWER and 2 * rest >= share.total
+    return f"{(tenths + up) / 10:.1f} %"
+
+
+def between(share: Share) -> str:
+    """The confidence interval of a share, rounded outwards to a tenth of a percent."""
+    return f"{math.floor(1000 * share.low) / 10:.1f} to {math.ceil(1000 * share.high) / 10:.1f} %"
+
+
+def digits(value: float, kind: Kind, count: int = 4) -> str:
+    """So many digits of a number, rounded to the side of its kind; as it is beyond the range where that means much."""
+    if not 1e-290 < abs(value) < 1e290:
+        return "unlimited" if value == math.inf else f"{value:g}"
+    unit = 10.0 ** (math.floor(math.log10(abs(value))) - count + 1)
+    side = {1.0: math.ceil, -1.0: math.floor}.get(kind.side, round)
+    return f"{side(value / unit) * unit:.{count}g}"
+
+
+def constant(log_value: float, kind: Kind) -> str:
+    """exp(log_value), rounded to the side of its kind; a power of ten where float64 ends."""
+    inside = -667 < log_value < 667
+    return digits(math.exp(log_value), kind) if inside else "0" if log_value == -math.inf else said(log_value)
+
+
+def norm_in_words(p: float, what: str) -> str:
+    """What a length in l_p is, for a reader who has not met the notation; `what` is one entry of an input."""
+    if p == 2:
+        return f"the square root of the sum of the squared changes of all {what}s"
+    if p == 1:
+        return f"the sum of the changes of all {what}s, without their signs"
+    return f"the largest change of a single {what}" if p == math.inf else f"measured in l{p:g}"
