@@ -58,7 +58,7 @@ class FrozenError(LipkitError, RuntimeError):
 
 
 class RecordError(LipkitError, ValueError):
-    """Stored results do not fit what is asked for, or their file is not intact."""
+    """Stored data or results do not fit what is asked for, or their file is not intact."""
 
 
 class BrokenCertificateError(LipkitError, AssertionError):

@@ -21,7 +21,14 @@ from certify_program import COUNT, data, model, settings
 from lipkit import Ball, Bound, Kind, Of, bounds, certify
 from lipkit.certify import Evaluation, accuracy
 from lipkit.certify.attacks import PGD, EveryClass
-from lipkit.errors import ArgumentError, BrokenCertificateError, KindError, MetricError, NonFiniteError
+from lipkit.errors import (
+    ArgumentError,
+    BrokenCertificateError,
+    KindError,
+    MetricError,
+    NonFiniteError,
+    RecordError,
+)
 from programs import run_program
 
 PROGRAM = Path(__file__).parents[1] / "certify_program.py"
@@ -141,12 +148,66 @@ def test_bad_calls_are_refused() -> None:
         accuracy(layer, data_set, bound, [0.2])
 
 
+def test_failures_of_local_constants_add_up_and_survive(tmp_path: Path) -> None:
+    layer, data_set, bound = affine()
+    unsure = replace(bound, failure=1e-5)
+
+    def around(_: torch.Tensor) -> Bound:
+        return unsure
+
+    fresh = accuracy(layer, data_set, around, [0.2], records=tmp_path, name="unsure")
+    again = accuracy(layer, data_set, around, [0.2], records=tmp_path, name="unsure")
+    assert fresh.failure == again.failure == pytest.approx(150 * 1e-5)
+    assert accuracy(layer, data_set, unsure, [0.2]).failure == 1e-5
+    with pytest.raises(ArgumentError, match="under a `name`"):
+        accuracy(layer, data_set, around, [0.2], records=tmp_path / "other")
+
+
+def test_stored_results_are_of_one_model_one_constant_and_one_data_set(tmp_path: Path) -> None:
+    layer, data_set, bound = affine()
+    accuracy(layer, data_set, bound, [0.2], records=tmp_path)
+    others = {
+        "metric": replace(bound, metric=lipkit.Metric(2.0, 1.0)),
+        "failure": replace(bound, failure=0.5),
+        "kind": replace(bound, kind=Kind.EXACT),
+    }
+    for other in others.values():
+        with pytest.raises(RecordError, match="bound"):
+            accuracy(layer, data_set, other, [0.2], records=tmp_path)
+    with pytest.raises(RecordError, match="structure"):
+        accuracy(nn.Sequential(layer), data_set, bound, [0.2], records=tmp_path)
+    with pytest.raises(RecordError, match="data"):
+        accuracy(layer, TensorDataset(*(part[:4] for part in data_set.tensors)), bound, [0.2], records=tmp_path)
+
+
+def test_a_loader_that_chooses_samples_is_refused() -> None:
+    layer, data_set, bound = affine()
+    chosen = DataLoader(data_set, sampler=torch.utils.data.SubsetRandomSampler([0, 1, 2]))
+    with pytest.raises(ArgumentError, match="over a Subset"):
+        accuracy(layer, chosen, bound, [0.2])
+    with pytest.raises(ArgumentError, match="drop_last"):
+        accuracy(layer, DataLoader(data_set, batch_size=40, drop_last=True), bound, [0.2])
+
+
+def test_an_attack_in_any_box() -> None:
+    torch.manual_seed(0)
+    low, high = -0.1307 / 0.3081, (1 - 0.1307) / 0.3081
+    layer = nn.Linear(50, 3).double()
+    x = ((torch.rand(40, 50).double() - 0.1307) / 0.3081).clamp(low, high)
+    bound = certify.head_pairwise(layer, x[:1])
+    found = accuracy(layer, TensorDataset(x, layer(x).argmax(1)), bound, [1.0], attack=PGD(1.0, low=low, high=high))
+    assert found.overall.attacked is not None
+
+
 def test_the_mode_of_the_model_is_restored() -> None:
     layer, data_set, bound = affine()
     net = nn.Sequential(nn.Dropout(0.5), layer)
     net.train()
+    layer.eval()
     accuracy(net, data_set, bound, [0.2])
     assert net.training
+    assert net[0].training
+    assert not layer.training
 
 
 def run(folder: Path, *more: str, count: int = 1) -> None:

@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from lipkit import Bound, Kind
 from lipkit import nn as lnn
 from lipkit.certify import Forward
-from lipkit.errors import ArgumentError, NeedsRegion, NonFiniteError, ShapeError
+from lipkit.errors import ArgumentError, NeedsRegion, NonFiniteError, ShapeError, UnsupportedError
+from lipkit.trace.nodes.declared import Declared
 
 
 def exact_outputs(layers: list[nn.Linear], x: Tensor) -> list[Fraction]:
@@ -99,6 +101,54 @@ def test_convolutions_against_long_doubles() -> None:
     off = np.abs(found.value.numpy() - truth).max(axis=1)
     assert bool((off <= found.error.numpy()).all())
     assert float(found.error.max()) < 1e-12
+
+
+def test_declared_layers_are_trusted_by_their_narrowest_numbers() -> None:
+    promise = Bound.from_value(1.0, Kind.UPPER, "identity")
+
+    def node(dtype: torch.dtype) -> Declared:
+        return Declared(lambda z: (z.to(dtype) * 1).to(z.dtype), (4,), (4,), (), promise, "cast")
+
+    # Of 4 entries, in units of 2^-53: 2^-30 and 2^-12 of the largest one each.
+    assert node(torch.float64).roundings == 2.0**23 * 2
+    assert node(torch.float32).roundings == 2.0**41 * 2
+    with pytest.raises(UnsupportedError, match=r"computes in torch\.bfloat16"):
+        _ = node(torch.bfloat16).roundings
+
+
+class Product(nn.Module):
+    """A weight that is computed from two others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.randn(20, 20)), nn.Parameter(torch.randn(20, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ (self.a @ self.b)
+
+
+def test_autocast_around_a_certificate_changes_nothing() -> None:
+    torch.manual_seed(0)
+    model, x = Product(), torch.randn(2, 20)
+    plain = Forward(model, x[:1])(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = Forward(model, x[:1])(x)
+    assert torch.equal(plain.value, cast.value)
+
+
+class Length(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.linalg.vector_norm(x.unflatten(1, (2, 3)), 3, dim=-1)
+
+
+@pytest.mark.parametrize("scale", [1e-160, 1e-110, 1.0, 1e110, 1e160])
+def test_norms_of_tiny_and_huge_vectors(scale: float) -> None:
+    x = torch.tensor([[3.0, 4.0, 5.0, 1.0, 1.0, 0.0]], dtype=torch.float64) * scale
+    found = Forward(Length(), x)(x)
+    # 27 + 64 + 125 = 6^3.
+    off = (found.value[0] / scale - torch.tensor([6.0, 2 ** (1 / 3)], dtype=torch.float64)).abs().max()
+    assert float(off) <= float(found.error[0]) / scale + 1e-15
+    assert float(off) < 1e-14
 
 
 def test_what_it_cannot_do_is_said() -> None:

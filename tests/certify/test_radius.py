@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import lipkit
 from lipkit import Ball, Bound, Box, Kind, Metric, Of
 from lipkit.certify import binary_radius, head_pairwise, radius
-from lipkit.errors import ArgumentError, KindError, NonFiniteError, RegionError, ShapeError
+from lipkit.errors import ArgumentError, KindError, MetricError, NonFiniteError, RegionError, ShapeError
 
 NORMS = (1.0, 2.0, math.inf)
 
@@ -147,6 +147,62 @@ def test_bad_arguments_are_named() -> None:
         radius(torch.zeros(1, 2), torch.tensor([0]), one).certified(math.nan)
 
 
+def test_labels_and_scores_of_other_shapes_are_refused() -> None:
+    one = upper(1.0)
+    with pytest.raises(ShapeError, match="got 1 for 3"):
+        radius(torch.zeros(3, 2), torch.tensor([0]), one)
+    with pytest.raises(ShapeError, match="squeeze it first"):
+        binary_radius(torch.tensor([[3.0], [-2.0]]), torch.tensor([1, 1]), one)
+    with pytest.raises(ArgumentError, match=r"p=0\.5"):
+        radius(torch.tensor([[3.0, 0.0]]), torch.tensor([0]), one).in_norm(0.5, 4)
+    with pytest.raises(MetricError, match="exponent >= 1"):
+        radius(torch.zeros(1, 2), torch.tensor([0]), upper(torch.ones(1), Metric(2.0, 0.5), Of.SAMPLE))
+
+
+def test_the_range_of_floats_is_not_left() -> None:
+    pair = upper(torch.tensor([[0.0, 1.9], [1.9, 0.0]]), of=Of.PAIR)
+    far = radius(torch.tensor([[1.7e308, -1.7e308]], dtype=torch.float64), torch.tensor([0]), pair)
+    assert float(far.value) <= 1.7e308
+    near = radius(torch.tensor([[5e-324, 0.0]], dtype=torch.float64), torch.tensor([0]), pair)
+    # The truth is 2.6e-324, which no float64 is.
+    assert float(near.value) == 0.0
+
+
+def test_regions_of_other_shapes_are_refused() -> None:
+    local = replace(upper(1.0), region=Ball(torch.zeros(3, 2), 0.5))
+    with pytest.raises(ShapeError, match=r"\(3, 2\), the inputs \(1, 2\)"):
+        radius(torch.tensor([[9.0, 0.0]]), torch.tensor([0]), local, at=torch.zeros(1, 2))
+    with pytest.raises(NonFiniteError, match="lie in no region"):
+        radius(
+            torch.tensor([[9.0, 0.0]]),
+            torch.tensor([0]),
+            replace(upper(1.0), region=Ball(torch.zeros(2), 0.5)),
+            at=torch.tensor([[math.nan, 0.0]]),
+        )
+
+
+class Block(nn.Module):
+    """A residual block right before the head: the head is one layer all the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.o = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.a(x))
+        return self.o(y + torch.tanh(self.b(y)))
+
+
+def test_the_head_after_a_residual_block() -> None:
+    torch.manual_seed(0)
+    model = Block().double()
+    found = head_pairwise(model, torch.randn(1, 3, dtype=torch.float64), lipkit.bounds.DAG())
+    a, b, o = (layer.weight.detach() for layer in (model.a, model.b, model.o))
+    trunk = torch.linalg.matrix_norm(a, 2) * (1 + torch.linalg.matrix_norm(b, 2))
+    expected = float(torch.linalg.vector_norm(o[0] - o[1]) * trunk)
+    assert float(found.value[0, 1].detach()) == pytest.approx(expected, rel=1e-6)
+
+
 def test_the_head_is_sharper_than_the_whole_map() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 4)).double()
@@ -167,7 +223,7 @@ def test_the_head_is_sharper_than_the_whole_map() -> None:
     assert bool((radius(logits, labels, head).value >= radius(logits, labels, whole).value).all())
 
 
-def test_a_skip_around_the_head_has_no_last_layer() -> None:
+def test_a_skip_around_the_head_counts_the_whole_map() -> None:
     class Skip(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -176,5 +232,8 @@ def test_a_skip_around_the_head_has_no_last_layer() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.b(torch.relu(self.a(x))) + self.c(x)
 
-    with pytest.raises(lipkit.errors.UnsupportedError, match="adds up 2 values"):
-        head_pairwise(Skip(), torch.randn(1, 3))
+    torch.manual_seed(0)
+    model, x = Skip().double(), torch.randn(1, 3, dtype=torch.float64)
+    found = head_pairwise(model, x, lipkit.bounds.DAG())
+    whole = lipkit.lipschitz(model, x, method=lipkit.bounds.DAG())
+    assert float(found.value[0, 1].detach()) == pytest.approx(math.sqrt(2) * float(whole.value.detach()), rel=1e-9)

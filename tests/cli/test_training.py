@@ -17,12 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from lipkit.cli.training import Goal, Precision, Recipe, Sets, checkpoint
+from lipkit.cli.training.average import Average
 from lipkit.cli.training.journal import Journal
 from lipkit.cli.training.loop import train
 from lipkit.cli.training.overrides import made
 from lipkit.cli.training.place import Team
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError, InterruptedRun, NonFiniteError, RecordError
+from lipkit.optim import SAM
 from programs import run_program
 from training_program import Blobs, Slow
 
@@ -101,8 +103,47 @@ def test_control_c_saves_first(tmp_path: Path) -> None:
 
 def test_other_settings_do_not_continue_a_run(tmp_path: Path) -> None:
     train(Blobs(epochs=1), tmp_path, HERE)
-    with pytest.raises(ArgumentError, match="a run of 15 steps on 1 processes, this one has 30"):
+    with pytest.raises(ArgumentError, match=r"other settings \(epochs\)"):
         train(Blobs(epochs=2), tmp_path, HERE)
+    with pytest.raises(ArgumentError, match=r"other settings \(seed\)"):
+        train(Blobs(epochs=1, seed=1), tmp_path, HERE)
+
+
+def test_a_batch_is_shared_evenly_or_not_at_all(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="A batch of 7 does not divide among 2 processes"):
+        train(Blobs(batch=7), tmp_path, Team(torch.device("cpu"), 0, 2))
+
+
+@dataclass(frozen=True)
+class Sharp(Blobs):
+    """An optimizer that evaluates the loss twice."""
+
+    def optimizers(self, model: nn.Module) -> Sequence[torch.optim.Optimizer]:
+        return [SAM(torch.optim.SGD(model.parameters(), lr=0.1), rho=0.05)]
+
+
+def test_optimizers_that_look_around_are_given_a_closure(tmp_path: Path) -> None:
+    found = train(Sharp(epochs=2), tmp_path, HERE)
+    assert found.journal[-1]["loss"] < found.journal[0]["loss"]
+
+
+def test_a_history_without_checkpoint_is_begun_again(tmp_path: Path) -> None:
+    (tmp_path / "journal.jsonl").write_text('{"step": 1}\n{"st')
+    found = train(Blobs(epochs=1), tmp_path, HERE)
+    assert [entry["step"] for entry in found.journal][:1] == [1]
+    assert len({entry["step"] for entry in found.journal}) == len(found.journal)
+
+
+def test_averages_are_of_parameters_and_buffers_are_copied() -> None:
+    layer = nn.BatchNorm1d(2)
+    average = Average(layer, 0.9)
+    with torch.no_grad():
+        layer.weight.fill_(3.0)
+        assert layer.running_mean is not None
+        layer.running_mean.fill_(10.0)
+    average.update(layer, 10**6)
+    assert average.state()["weight"].tolist() == pytest.approx([1.2, 1.2])
+    assert average.state()["running_mean"].tolist() == [10.0, 10.0]
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:

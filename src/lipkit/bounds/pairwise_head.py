@@ -9,11 +9,11 @@ from lipkit.bound import Bound, Of
 from lipkit.bounds._base import Method
 from lipkit.bounds.auto import Auto
 from lipkit.bounds.pairwise import Pairwise, differences_of_rows
-from lipkit.errors import KindError, UnsupportedError
-from lipkit.linops import LinearOperator, Reshape
+from lipkit.errors import KindError
+from lipkit.linops import LinearOperator, Reshape, product
 from lipkit.regions import Everywhere, Region
 from lipkit.trace import Network
-from lipkit.trace.fuse import Nowhere, fuse
+from lipkit.trace.nodes import Node, Pointwise
 
 
 @final
@@ -24,8 +24,9 @@ class PairwiseHead(Pairwise):
     q is dual to the norm p in which the trunk is bounded (l_p to l_p).
 
     Guarantee: UPPER, if the trunk's is; its failure is passed on. Cost: that of `trunk`, and all differences of rows.
-    Of networks whose output adds up several values (a skip connection around the head) there is no last layer: those
-    are refused, and `PairwiseDAG` or `PairwiseLipLT` take them. Reference: the last-layer form of Tsuzuku et al. 2018.
+    Where the output adds up several values (a skip connection around the head) there is no last layer, and K_ab is
+    that of the whole map, ||e_a - e_b||_q L; `PairwiseLipLT` is sharper there.
+    Reference: the last-layer form of Tsuzuku et al. 2018.
     """
 
     trunk: Method = field(default_factory=Auto)
@@ -34,16 +35,19 @@ class PairwiseHead(Pairwise):
         return f"differences of the last rows after: {self.trunk}"
 
     def __call__(self, network: Network, region: Region = Everywhere()) -> Bound:
-        whole = fuse(network, Nowhere())
-        row = whole.row(whole.sink)
-        if len(row) != 1:
-            raise UnsupportedError(
-                f"The output adds up {len(row)} values, so there is no last linear layer; use PairwiseLipLT()."
-            )
-        ((j, head),) = row.items()
-        inner = self._trunk(before(whole, j), region)
+        j, head = self._head(network)
+        inner = self._trunk(before(network, j), region)
         sources: list[tuple[LinearOperator, Tensor]] = [(head, inner.log_value)]
-        return differences_of_rows(self, inner.metric, whole, sources, (inner,), inner.region)
+        return differences_of_rows(self, inner.metric, network, sources, (inner,), inner.region)
+
+    def _head(self, network: Network) -> tuple[int, LinearOperator]:
+        """All linear operations after the last value that is not linear in one other: that value, and their product."""
+        rows, j = network.rows(), network.sink
+        head: LinearOperator = Reshape(network.target, network.target)
+        while len(rows.get(j, ())) == 1 and (j == network.sink or _is_identity(network.nodes[j - 1])):
+            ((j, op),) = rows[j].items()
+            head = product(head, op)
+        return j, head
 
     def _trunk(self, network: Network, region: Region) -> Bound:
         found = self.trunk(network, region)
@@ -55,8 +59,14 @@ class PairwiseHead(Pairwise):
         return found
 
 
+def _is_identity(node: Node) -> bool:
+    return isinstance(node, Pointwise) and node.is_identity
+
+
 def before(network: Network, j: int) -> Network:
     """The network x -> y_j."""
+    if j == network.sink:
+        return network
     shape = network.shape_of(j)
     blocks = {at: op for at, op in network.blocks.items() if at[0] <= j}
     return replace(

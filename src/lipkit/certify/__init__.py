@@ -3,6 +3,9 @@
 from lipkit.certify import attacks as attacks
 from lipkit.certify import text as text
 from lipkit.certify.accuracy import accuracy as accuracy
+from lipkit.certify.calibration import SelfCalibration as SelfCalibration
+from lipkit.certify.calibration import Temperature as Temperature
+from lipkit.certify.calibration import temperature as temperature
 from lipkit.certify.evaluation import Evaluation as Evaluation
 from lipkit.certify.evaluation import Share as Share
 from lipkit.certify.evaluation import Shares as Shares
@@ -14,10 +17,15 @@ from lipkit.certify.intervals import clopper_pearson as clopper_pearson
 from lipkit.certify.intervals import lower_limit as lower_limit
 from lipkit.certify.intervals import upper_limit as upper_limit
 from lipkit.certify.intervals import wilson as wilson
+from lipkit.certify.mcr import certifiable_auroc as certifiable_auroc
+from lipkit.certify.mcr import mean_certifiable_robustness as mean_certifiable_robustness
+from lipkit.certify.mcr import signed_radii as signed_radii
 from lipkit.certify.metrics import AverageRadius as AverageRadius
 from lipkit.certify.metrics import CertifiedAccuracy as CertifiedAccuracy
 from lipkit.certify.metrics import CleanAccuracy as CleanAccuracy
 from lipkit.certify.metrics import RunningMetric as RunningMetric
+from lipkit.certify.pareto import hypervolume as hypervolume
+from lipkit.certify.pareto import pareto_front as pareto_front
 from lipkit.certify.radius import Radii as Radii
 from lipkit.certify.radius import binary_radius as binary_radius
 from lipkit.certify.radius import radius as radius

@@ -5,7 +5,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from lipkit.bound import Bound
-from lipkit.errors import RegionError, ShapeError
+from lipkit.errors import NonFiniteError, RegionError, ShapeError
 from lipkit.linops.row_norms import vector_norms
 from lipkit.regions import Ball, Box, Everywhere
 
@@ -23,11 +23,14 @@ def room(bound: Bound, at: Tensor | None, like: Tensor) -> Float64[Tensor, " bat
     if len(at) != len(like):
         raise ShapeError(f"One input for each row of logits is needed, got {len(at)} for {len(like)}.")
     x = at.detach().to(torch.float64)
+    if not bool(torch.isfinite(x).all()):
+        raise NonFiniteError("Some inputs are NaN or infinite, so they lie in no region.")
+    given = bound.region.center if isinstance(bound.region, Ball) else getattr(bound.region, "low", x)
+    if tuple(given.shape) not in (tuple(x.shape), tuple(x.shape[1:])):
+        raise ShapeError(f"The region has shape {tuple(given.shape)}, the inputs {tuple(x.shape)}.")
     match bound.region:
         case Ball(center, size, q):
             offset = (x - center.detach().to(x)).flatten(1)
-            if offset.shape[1] != x[0].numel():
-                raise ShapeError(f"The ball is around {tuple(center.shape)}, the inputs are {tuple(x.shape)}.")
             p, n = bound.metric.p_in, offset.shape[1]
             shrink = 1.0 if p <= q else n ** (1 / p - 1 / q) * (1 - 2.0**-40)
             left = size - vector_norms(offset, q) * (1 + 2.0**-40)

@@ -7,10 +7,19 @@ from typing import Any, final
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    default_collate,
+)
 
+from lipkit.bounds.fingerprint import sha256_of
 from lipkit.certify.records import Sample
-from lipkit.errors import ArgumentError
+from lipkit.errors import ArgumentError, RecordError
 
 Data = DataLoader[Any] | Dataset[Any] | Iterable[Sequence[Tensor]]
 Batch = tuple[list[int], Tensor, Tensor, int | None]
@@ -45,13 +54,16 @@ class Place:
         dist.all_gather_object(found, samples)
         return [sample for part in found for sample in part]
 
-    def largest(self, number: float) -> float:
-        """The largest of the numbers of all processes."""
+    def agree(self, settings: object) -> None:
+        """Refuse processes that evaluate different things."""
         if self.size == 1:
-            return number
+            return
         found: list[Any] = [None] * self.size
-        dist.all_gather_object(found, number)
-        return max(found)
+        dist.all_gather_object(found, settings)
+        if any(other != found[0] for other in found):
+            raise ArgumentError(
+                "The processes evaluate different models, constants or data; give all of them those of the first."
+            )
 
 
 def batches(data: Data, place: Place, done: Collection[int]) -> Iterator[Batch]:
@@ -74,7 +86,34 @@ def batches(data: Data, place: Place, done: Collection[int]) -> Iterator[Batch]:
             yield list(places), inputs, labels, None
 
 
+def described(data: Data) -> dict[str, Any]:
+    """What tells data from others: the number of samples where it is known, and a hash of the first batch."""
+    source = data.dataset if isinstance(data, DataLoader) else data
+    _, inputs, labels, total = next(batches(data, Place(), ()), ([], torch.zeros(0), torch.zeros(0), 0))
+    return {
+        "samples": len(source) if isinstance(source, Sized) else total,
+        "first": [sha256_of(inputs), sha256_of(labels)],
+    }
+
+
+def _whole(data: DataLoader[Any]) -> None:
+    """Refuse a loader that leaves samples out or repeats some: its order does not matter, its choice would."""
+    plain = isinstance(data.sampler, SequentialSampler | RandomSampler) and type(data.batch_sampler) is BatchSampler
+    again = isinstance(data.sampler, RandomSampler) and (
+        data.sampler.replacement or data.sampler.num_samples != len(data.dataset)  # pyright: ignore[reportArgumentType]
+    )
+    if not plain or again or data.drop_last:
+        raise ArgumentError(
+            "Every sample is evaluated once, in batches of a fixed order; give a DataLoader without sampler and "
+            "drop_last, over a Subset if only some samples are meant."
+        )
+
+
 def _of_dataset(data: Data, source: Any, place: Place, done: Collection[int]) -> Iterator[Batch]:
+    if isinstance(data, DataLoader):
+        _whole(data)
+    if any(i >= len(source) for i in done):
+        raise RecordError(f"The results are of {max(done) + 1} samples or more, the data have {len(source)}.")
     size = (data.batch_size if isinstance(data, DataLoader) else None) or _BATCH
     every = [range(start, min(start + size, len(source))) for start in range(0, len(source), size)]
     mine = [list(places) for places in every[place.rank :: place.size] if not all(i in done for i in places)]
@@ -93,7 +132,7 @@ def _pair(batch: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
             f"A batch is a pair of tensors (inputs, labels), got {type(batch).__name__} of {len(batch)}."
         )
     inputs, labels = batch
-    if labels.ndim != 1 or len(labels) != len(inputs) or labels.dtype in (torch.float32, torch.float64):
+    if labels.ndim != 1 or len(labels) != len(inputs) or labels.is_floating_point():
         raise ArgumentError(
             f"Labels are one class index for each input, got shape {tuple(labels.shape)} and {labels.dtype} "
             f"for {len(inputs)} inputs."

@@ -11,8 +11,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from lipkit.bound import Bound
-from lipkit.bounds.fingerprint import state_prints
-from lipkit.certify._shards import Data, Place, batches
+from lipkit.bounds.fingerprint import sha256_of, state_prints
+from lipkit.certify._shards import Data, Place, batches, described
 from lipkit.certify.attacks import Attack
 from lipkit.certify.counterexample import contradiction
 from lipkit.certify.evaluation import Evaluation
@@ -20,6 +20,8 @@ from lipkit.certify.forward import Forward, Logits
 from lipkit.certify.radius import Radii, radius
 from lipkit.certify.records import Records, Sample
 from lipkit.errors import ArgumentError, MetricError
+from lipkit.regions import Ball, Box
+from lipkit.trace.canonical import evaluating
 
 # A constant for all samples, or the constants around the inputs of a batch.
 Constant = Bound | Callable[[Tensor], Bound]
@@ -37,6 +39,7 @@ def accuracy(
     records: str | Path | None = None,
     level: float = 0.95,
     seed: int = 0,
+    name: str = "",
     progress: Callable[[int, int | None], None] | None = None,
 ) -> Evaluation:
     """Clean, certified and attacked accuracy of a classifier at the radii `eps` in l_`norm`.
@@ -44,8 +47,9 @@ def accuracy(
     `data` is a DataLoader, a Dataset or any iterable of (inputs, labels) in a fixed order; inputs are those the model
     takes, so a normalisation belongs into the model, where the constant counts it. `bound` is a constant of the model
     (see `radius`), or a function that gives one around the inputs of a batch, such as
-    `lambda x: bounds.Local(bounds.DAG())(network, Ball(x, 0.5))`. Logits are evaluated in float64 with their rounding
-    error (`Forward`), unless `logits` gives them.
+    `lambda x: bounds.Local(bounds.DAG())(network, Ball(x, 0.5))`; with `records` such a function needs a `name`, by
+    which stored results know it again. Logits are evaluated in float64 with their rounding error (`Forward`), unless
+    `logits` gives them.
 
     With `attack`, samples that are classified correctly are attacked at every radius. An attack that provably changes
     the class inside a certified radius stops the evaluation with a `BrokenCertificateError`; the counter-example is
@@ -61,41 +65,43 @@ def accuracy(
     Cost: one float64 evaluation of each sample, and the attack.
     """
     eps = _checked(eps)
+    if not norm >= 1:
+        raise MetricError(f"A norm has an exponent p in [1, inf], got norm={norm}.")
     if attack is not None and attack.norm != norm:
         raise MetricError(f"The radii are in l{norm:g} and the attack in l{attack.norm:g}; use one norm for both.")
     place = Place.here()
     model_in = _Model(model, logits)
-    store = (
-        None
-        if records is None
-        else Records(records, _settings(model, bound, eps, norm, attack, level, seed), place.rank)
-    )
+    settings = {
+        **_settings(model, bound, eps, norm, attack), "level": level, "seed": seed, "name": name,
+        "logits": "given" if logits is not None else "float64", "data": described(data),
+    }  # fmt: skip
+    place.agree(settings)
+    if records is not None and not isinstance(bound, Bound) and not name:
+        raise ArgumentError("Results with a function for `bound` can only be resumed under a `name`; give one.")
+    store = None
+    # The first writes the settings, the others find them.
+    for turn in (True, False):
+        if records is not None and (place.rank == 0) is turn:
+            store = Records(records, settings, place.rank)
+        place.meet()
     done = {} if store is None else store.read()
     place.meet()
     fresh: list[Sample] = []
-    failure = bound.failure if isinstance(bound, Bound) else 0.0
-    training = model.training
-    model.eval()
-    try:
-        seen = 0
+    seen = 0
+    with evaluating(model):
         for indices, inputs, labels, total in batches(data, place, done.keys()):
             x, y = model_in.placed(inputs, labels)
             run = _Batch(model_in, x, y, indices, norm, seed, Path(records or "."))
-            found, found_failure = run.samples(bound, eps, attack)
-            found = [sample for sample in found if sample.index not in done]
-            # One constant fails once; constants of single samples fail each by themselves.
-            failure = found_failure if isinstance(bound, Bound) else min(failure + found_failure, 1 - 2.0**-53)
+            found = [sample for sample in run.samples(bound, eps, attack) if sample.index not in done]
             fresh += found
             if store is not None:
                 store.append(found)
             seen += len(found)
             if progress is not None:
                 progress(seen, total)
-    finally:
-        model.train(training)
     place.meet()
     samples = list(store.read().values()) if store is not None else place.gathered(fresh)
-    return Evaluation.of(samples, eps, norm, level, place.largest(failure))
+    return Evaluation.of(samples, eps, norm, level, bound.failure if isinstance(bound, Bound) else 0.0)
 
 
 class _Model:
@@ -131,8 +137,8 @@ class _Batch:
     seed: int
     folder: Path
 
-    def samples(self, bound: Constant, eps: Sequence[float], attack: Attack | None) -> tuple[list[Sample], float]:
-        """What is found of each sample, and the failure probability of the constants used."""
+    def samples(self, bound: Constant, eps: Sequence[float], attack: Attack | None) -> list[Sample]:
+        """What is found of each sample."""
         x, y = self.x, self.y
         found = self.model.logits(x)
         constant = bound if isinstance(bound, Bound) else bound(x)
@@ -147,7 +153,9 @@ class _Batch:
             right = right & ~broken[-1]
         rows = torch.stack(broken, dim=1).tolist() if broken else [()] * len(x)
         columns = (self.indices, y.tolist(), predicted.tolist(), radii.value.tolist(), rows)
-        return [Sample(i, a, b, r, tuple(row)) for i, a, b, r, row in zip(*columns, strict=True)], radii.failure
+        # A constant computed for this batch may fail with it: each sample carries that, which counts it often enough.
+        own = 0.0 if isinstance(bound, Bound) else radii.failure
+        return [Sample(i, a, b, r, tuple(row), own) for i, a, b, r, row in zip(*columns, strict=True)]
 
     def _attacked(self, right: Bool[Tensor, " batch"], radii: Radii, attack: Attack) -> Bool[Tensor, " batch"]:
         """Which samples are wrong after an attack: those that were, and those whose class it changed."""
@@ -173,16 +181,33 @@ def _checked(eps: Sequence[float]) -> tuple[float, ...]:
 
 
 def _settings(
-    model: nn.Module, bound: Constant, eps: Sequence[float], norm: float, attack: Attack | None, level: float, seed: int
+    model: nn.Module, bound: Constant, eps: Sequence[float], norm: float, attack: Attack | None
 ) -> dict[str, Any]:
     state = {one.name: one.sha256 for one in state_prints(model.state_dict())}
-    said = [x.hex() for x in bound.log_value.flatten().tolist()] if isinstance(bound, Bound) else repr(bound)
     return {
         "model": state,
-        "bound": said,
+        "structure": str(model),
+        "bound": _told(bound) if isinstance(bound, Bound) else "a function",
         "eps": list(eps),
         "norm": norm if math.isfinite(norm) else "inf",
-        "attack": None if attack is None else repr(attack),
-        "level": level,
-        "seed": seed,
+        "attack": None if attack is None else str(attack),
+    }
+
+
+def _told(bound: Bound) -> dict[str, Any]:
+    """A bound as it is found again: everything a radius depends on."""
+    match bound.region:
+        case Ball(center, size, p):
+            region = ["ball", sha256_of(center), size, str(p)]
+        case Box(low, high):
+            region = ["box", sha256_of(low), sha256_of(high)]
+        case _:
+            region = [str(bound.region)]
+    return {
+        "log_value": [x.hex() for x in bound.log_value.detach().flatten().tolist()],
+        "kind": bound.kind.value,
+        "metric": str(bound.metric),
+        "of": str(bound.of),
+        "region": region,
+        "failure": bound.failure,
     }

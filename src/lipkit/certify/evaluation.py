@@ -69,13 +69,14 @@ class Evaluation:
     def of(
         cls, samples: Sequence[Sample], eps: Sequence[float], p: float, level: float, failure: float
     ) -> "Evaluation":
-        """The counts of samples."""
+        """The counts of samples; failures of constants of single samples add up with that of the common one."""
         ordered = tuple(sorted(samples, key=lambda sample: sample.index))
         if not ordered:
             raise ArgumentError("An evaluation needs at least one sample, got an empty data set.")
         labels = sorted({sample.label for sample in ordered})
         by_class = {k: _shares([s for s in ordered if s.label == k], eps, level) for k in labels}
-        return cls(tuple(eps), p, level, failure, _shares(ordered, eps, level), by_class, ordered)
+        total = min(failure + math.fsum(sample.failure for sample in ordered), 1 - 2.0**-53)
+        return cls(tuple(eps), p, level, total, _shares(ordered, eps, level), by_class, ordered)
 
     def __str__(self) -> str:
         lines = [f"clean      {self.overall.clean}"]

@@ -13,6 +13,8 @@ from lipkit.bounds._measured import deterministic_norm
 from lipkit.bounds.lipschitz import Example, Model, network_of
 from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
 from lipkit.linops import LinearOperator, depth, magnitude
+from lipkit.linops.row_norms import vector_norms
+from lipkit.norms._base import plain_arithmetic
 from lipkit.norms._rounding import UNIT, gamma
 from lipkit.trace import Network
 
@@ -51,9 +53,10 @@ class Forward:
     where fl is what float64 computes and n_k what a node says of its own evaluation. Errors pass through norms, not
     through absolute values, so that forty orthogonal layers multiply an error by one.
 
-    Guarantee: ||logits - f(x)||_2 <= error in real arithmetic, for the inputs and the weights as stored. Nodes that a
-    module declared are trusted to half of their digits. Cost: one evaluation in float64; the norm of every
-    operator once. Nodes without a global constant (attention, products) are refused: certify those with a given error.
+    Guarantee: ||logits - f(x)||_2 <= error in real arithmetic, for the inputs as stored and the weights as the model
+    computes them in its own dtype (a parametrised weight is what torch makes of its parameters). Modules that declare
+    their constants are trusted to half of their digits. Cost: one evaluation in float64; the norm of every operator
+    once. Nodes without a global constant (attention, products) are refused: certify those with a given error.
     """
 
     def __init__(self, model: Model, example: Example = None) -> None:
@@ -65,14 +68,15 @@ class Forward:
         self.network: Network = network
         self._blocks: Mapping[tuple[int, int], _Block] = {at: _block(op) for at, op in network.blocks.items()}
         self._constants = [math.exp(float(node.log_constant(2.0))) * _INFLATION for node in network.nodes]
-        self._own = [node.roundings * UNIT * _INFLATION for node in network.nodes]
+        # Relative to the computed size instead of the true one, which is 1 / (1 - n u) times as much.
+        self._own = [node.roundings * UNIT / (1 - node.roundings * UNIT) * _INFLATION for node in network.nodes]
         self._biases = {k: float(torch.linalg.vector_norm(b)) * _INFLATION for k, b in network.biases.items()}
 
     def __call__(self, inputs: Shaped[Tensor, "batch ..."]) -> Logits:
         """Logits of a batch, with their error."""
         if not inputs.is_floating_point():
             raise ArgumentError(f"Inputs must be floating point, got {inputs.dtype}; convert them as in training.")
-        with torch.no_grad():
+        with torch.no_grad(), plain_arithmetic():
             values = self.network.values(inputs.to(torch.float64))
         value = values[-1]
         error = self._error([_lengths(v) for v in values])
@@ -108,5 +112,4 @@ def _block(op: LinearOperator) -> _Block:
 
 
 def _lengths(values: Float64[Tensor, "batch ..."]) -> Float64[Tensor, " batch"]:
-    flat = values.flatten(1)
-    return torch.linalg.vector_norm(flat, dim=1) * (1 + gamma(flat.shape[1] + 8)) + 1e-150
+    return vector_norms(values.flatten(1), 2.0) * _INFLATION + 1e-150

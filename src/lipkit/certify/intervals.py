@@ -40,13 +40,13 @@ def lower_limit(successes: int, trials: int, failure: float) -> float:
 
     Guarantee: rounded down. This is what randomised smoothing asks for. Reference: Clopper, Pearson 1934.
     """
-    _check(successes, trials, 1 - failure)
+    _check_limit(successes, trials, failure)
     return _lower(successes, trials, failure)
 
 
 def upper_limit(successes: int, trials: int, failure: float) -> float:
     """The one-sided limit from above: P(p > limit) <= `failure`, over the draws, for every p. Rounded up."""
-    _check(successes, trials, 1 - failure)
+    _check_limit(successes, trials, failure)
     return _upper(successes, trials, failure)
 
 
@@ -87,6 +87,11 @@ def _moved(start: float, side: float, probability: Callable[[float], float], tai
         end = start * (1 + side * width)
         width *= 2
     return min(1.0, max(0.0, end))
+
+
+def _check_limit(successes: int, trials: int, failure: float) -> None:
+    # 1 - failure is 1.0 for small ones, so that is not what to look at.
+    _check(successes, trials, 0.5 if 0.0 < failure < 1.0 else failure)
 
 
 def _check(successes: int, trials: int, level: float) -> None:

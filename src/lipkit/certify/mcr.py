@@ -30,6 +30,8 @@ def signed_radii(logits: Float[Tensor, "n classes"], labels: Int[Tensor, " n"], 
         raise RegionError(f"This constant holds on a {bound.region} only; use `radius(..., at=inputs)` and its mean.")
     if logits.ndim != 2 or logits.shape[1] < 2:
         raise ShapeError(f"A class needs a rival, got logits of shape {tuple(logits.shape)}.")
+    if labels.shape != logits.shape[:1]:
+        raise ShapeError(f"One label for each row of logits is needed, got {len(labels)} for {len(logits)}.")
     if not bool(torch.isfinite(logits).all()):
         raise NonFiniteError("Some logits are NaN or infinite, and nothing can be said of them; check the model.")
     z = logits.detach().to(torch.float64)
@@ -75,7 +77,8 @@ def certifiable_auroc(scores: Float[Tensor, " n"], labels: Int[Tensor, " n"], bo
         raise ArgumentError(f"Needs both classes, as -1 and +1 or 0 and 1, got {labels.unique().tolist()[:8]}.")
     f = scores.detach().to(torch.float64)
     low, high = f[labels <= 0].sort().values, f[labels > 0]
-    shift = 2 * float(bound.value.detach()) * eps
+    # Beyond the range of floats nothing is left; but no move is no move, whatever the constant.
+    shift = 2 * float(bound.value.detach()) * eps if eps else 0.0
     reach = high - shift * (1 + 2.0**-50)
     # Moved past the rounding of the difference, so that a pair is counted only if it truly is apart.
     reach = torch.nextafter(reach, torch.full_like(reach, -math.inf)) if shift else reach

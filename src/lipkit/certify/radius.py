@@ -11,10 +11,12 @@ from torch import Tensor
 from lipkit.bound import Bound, Kind, Of
 from lipkit.certify._room import room
 from lipkit.errors import ArgumentError, KindError, NonFiniteError, ShapeError
-from lipkit.losses.constants import pair_constants
+from lipkit.losses.constants import log_pair_factor, pair_constants
 
 # Two roundings of the gap, one of the division, one of the error: each at most 2^-53 relative.
 _DOWN = 1 - 2.0**-50
+# Quotients are exact to a rounding between these.
+_LEAST, _MOST = 1e-290, 1.7e308
 
 
 @final
@@ -36,6 +38,8 @@ class Radii:
 
         What moves by e in l_p moves by at most max(1, n^(1/q - 1/p)) e in l_q. Rounded down.
         """
+        if not p >= 1:
+            raise ArgumentError(f"A norm has an exponent p in [1, inf], got p={p}.")
         if p == self.p:
             return self
         factor = 1.0 if p <= self.p else dimension ** (1 / p - 1 / self.p) * (1 - 2.0**-40)
@@ -50,11 +54,11 @@ class Radii:
 
 def radius(
     logits: Float[Tensor, "batch classes"],
-    labels: Int[Tensor, " batch"],
+    labels: Int[Tensor, " labels"],
     bound: Bound,
     *,
-    error: float | Float[Tensor, " batch"] = 0.0,
-    at: Float[Tensor, "batch ..."] | None = None,
+    error: float | Float[Tensor, " errors"] = 0.0,
+    at: Float[Tensor, "inputs ..."] | None = None,
 ) -> Radii:
     """Radii within which no perturbation takes an input away from its label, from a Lipschitz constant.
 
@@ -74,13 +78,13 @@ def radius(
     """
     _check(logits, labels, bound)
     z = logits.detach().to(torch.float64)
-    gaps = z.gather(1, labels[:, None].long()) - z
+    gaps = (z.gather(1, labels[:, None].long()) - z).clamp(-_MOST, _MOST)
     constants = _constants(bound, labels, z)
     slack = 2 * _errors(error, z)[:, None]
     # The gap of the computed logits is rounded once; a relative error of it is paid before the real error is.
     sure = gaps * _DOWN - slack * (1 + 2.0**-50)
     free = torch.where(sure > 0, math.inf, 0.0)
-    ratio = torch.where(constants > 0, sure / torch.where(constants > 0, constants, 1.0) * _DOWN, free)
+    ratio = torch.where(constants > 0, _quotient(sure, constants), free)
     rivals = ratio.masked_fill(torch.nn.functional.one_hot(labels.long(), z.shape[1]).bool(), math.inf)
     value = rivals.amin(1).clamp(min=0.0)
     limit = room(bound, at, z)
@@ -88,21 +92,23 @@ def radius(
 
 
 def binary_radius(
-    scores: Float[Tensor, " batch"],
-    labels: Int[Tensor, " batch"],
+    scores: Float[Tensor, "..."],
+    labels: Int[Tensor, " labels"],
     bound: Bound,
     *,
-    error: float | Float[Tensor, " batch"] = 0.0,
-    at: Float[Tensor, "batch ..."] | None = None,
+    error: float | Float[Tensor, " errors"] = 0.0,
+    at: Float[Tensor, "inputs ..."] | None = None,
 ) -> Radii:
     """Radii for a single score whose sign is the class: r(x) = (y f(x) - error) / K, 0 if negative.
 
     Labels are -1 and +1. Guarantee: LOWER, rounded down; exact for signed distance functions.
     Reference: Tsuzuku et al. 2018.
     """
+    if scores.ndim != 1:
+        raise ShapeError(f"A single score has one number a sample, got shape {tuple(scores.shape)}; squeeze it first.")
     if bound.of not in (Of.WHOLE, Of.SAMPLE):
         raise ArgumentError(f"A single score has one constant, or one for each sample, got one for {bound.of}.")
-    if not bool((labels.abs() == 1).all()):
+    if labels.dtype is torch.bool or not bool((labels.abs() == 1).all()):
         raise ArgumentError(f"Labels of a single score are -1 and +1, got {sorted(set(labels.tolist()))[:8]}.")
     pair = torch.stack([scores, torch.zeros_like(scores)], dim=1)
     _check(pair, (labels < 0).long(), bound)
@@ -110,7 +116,7 @@ def binary_radius(
     sure = f * labels - _errors(error, f)
     constants = bound.value.detach().to(f.device).expand_as(f)
     free = torch.where(sure > 0, math.inf, 0.0)
-    ratio = torch.where(constants > 0, sure / torch.where(constants > 0, constants, 1.0) * _DOWN, free).clamp(min=0.0)
+    ratio = torch.where(constants > 0, _quotient(sure, constants), free).clamp(min=0.0)
     limit = room(bound, at, pair)
     return Radii(ratio if limit is None else torch.minimum(ratio, limit), bound.metric.p_in, bound.failure)
 
@@ -120,8 +126,14 @@ def _constants(bound: Bound, labels: Tensor, z: Float64[Tensor, "batch classes"]
         return pair_constants(bound, z.shape[1]).detach().to(z.device)[labels.long()]
     if bound.value.shape != (len(z),):
         raise ShapeError(f"The bound has constants for {tuple(bound.value.shape)} samples, got {len(z)} inputs.")
-    factor = 2.0 ** (1 - 1 / bound.metric.p_out)
+    factor = math.exp(log_pair_factor(bound.metric.p_out)) * (1 + 2.0**-50)
     return (bound.value.detach().to(z.device) * factor * (1 + 2.0**-50))[:, None].expand_as(z)
+
+
+def _quotient(gaps: Float64[Tensor, "..."], constants: Float64[Tensor, "..."]) -> Float64[Tensor, "..."]:
+    """gaps / constants rounded down: what leaves the range of floats stops at its largest number, or becomes 0."""
+    found = gaps / torch.where(constants > 0, constants, 1.0) * _DOWN
+    return torch.where(found.abs() < _LEAST, 0.0, found.clamp(max=_MOST))
 
 
 def _errors(error: float | Tensor, like: Tensor) -> Tensor:
@@ -134,6 +146,8 @@ def _errors(error: float | Tensor, like: Tensor) -> Tensor:
 def _check(logits: Tensor, labels: Tensor, bound: Bound) -> None:
     if not bound.kind.certifies:
         raise KindError(f"Only an exact or upper bound certifies, got {bound}; use a method that proves one.")
+    if labels.shape != logits.shape[:1]:
+        raise ShapeError(f"One label for each row of logits is needed, got {len(labels)} for {len(logits)}.")
     if logits.shape[1] < 2:
         raise ShapeError(f"A class needs a rival, got logits of shape {tuple(logits.shape)}; see `binary_radius`.")
     if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < logits.shape[1]):

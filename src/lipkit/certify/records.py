@@ -16,7 +16,8 @@ from lipkit.errors import ArgumentError, RecordError
 class Sample:
     """What was found for one sample: its place in the data, label, decision, radius, and whether an attack broke it.
 
-    `broken` has one entry for each radius asked for; it is empty without an attack.
+    `broken` has one entry for each radius asked for; it is empty without an attack. `failure` is that of the constant
+    that was computed for this sample alone; of a constant for all samples it is 0 here.
     """
 
     index: int
@@ -24,6 +25,7 @@ class Sample:
     predicted: int
     radius: float
     broken: tuple[bool, ...] = ()
+    failure: float = 0.0
 
 
 @final
@@ -102,7 +104,9 @@ def _mend(path: Path) -> None:
 def _parsed(line: str, where: str) -> Sample:
     try:
         data = json.loads(line)
-        return Sample(data["index"], data["label"], data["predicted"], data["radius"], tuple(data["broken"]))
+        return Sample(
+            data["index"], data["label"], data["predicted"], data["radius"], tuple(data["broken"]), data["failure"]
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise RecordError(
             f"{where} is no result of a sample ({line[:60]!r}); remove that line to repeat it."

@@ -11,9 +11,9 @@ from lipkit.data import Examples
 from lipkit.errors import ArgumentError
 
 _FOLDERS: dict[str, Callable[[Path], Examples]] = {
-    "mnist": lambda folder: data.mnist(folder, train=False),
-    "fashion-mnist": lambda folder: data.fashion_mnist(folder, train=False),
-    "cifar10": lambda folder: data.cifar10(folder, train=False),
+    "mnist": lambda folder: data.mnist(folder, train=False, official=True),
+    "fashion-mnist": lambda folder: data.fashion_mnist(folder, train=False, official=True),
+    "cifar10": lambda folder: data.cifar10(folder, train=False, official=True),
 }
 
 

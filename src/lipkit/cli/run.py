@@ -1,6 +1,5 @@
 """A run from its recipe to its report: one folder, every step resumable."""
 
-import dataclasses
 import datetime
 import json
 import shlex
@@ -12,17 +11,20 @@ import torch
 from torch import nn
 
 from lipkit._files import write_whole
-from lipkit.bound import Bound
+from lipkit.bound import Bound, Kind, Metric, Of
+from lipkit.bounds.fingerprint import state_prints
 from lipkit.certify import Evaluation, accuracy
 from lipkit.cli.console import bar, progress
 from lipkit.cli.recipe_file import recipe_class
 from lipkit.cli.safetensors_file import tensors_to
-from lipkit.cli.training import Recipe, Sets
+from lipkit.cli.training import Recipe, Sets, checkpoint
 from lipkit.cli.training.loop import train
 from lipkit.cli.training.overrides import made
 from lipkit.cli.training.place import Team
+from lipkit.cli.training.recipe import plain_fields
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError, RecordError
+from lipkit.regions import Everywhere
 from lipkit.report.contents import About
 from lipkit.report.gather import gathered
 from lipkit.report.writing import write
@@ -87,8 +89,7 @@ def run(order: Order, recipe: Recipe, team: Team) -> Result:
     goal, test = recipe.goal, _tested(trained.sets, recipe)
     with progress() as doing:
         doing("bounding the trained model")
-        example = test.inputs[:1].to(team.device)
-        bound = recipe.bound(trained.model, example)
+        bound = _bound(order.out / "bound.safetensors", recipe, trained.model, test.inputs[:1].to(team.device), team)
     with bar("certifying and attacking") as show:
         evaluation = accuracy(
             trained.model, test, bound, goal.eps, norm=goal.norm, attack=goal.attack,
@@ -102,6 +103,27 @@ def run(order: Order, recipe: Recipe, team: Team) -> Result:
             about = _about(order, recipe, seconds, team)
             write(gathered(trained.model, test, evaluation, bound, trained.journal, about), order.out)
     return Result(evaluation, bound, trained.model)
+
+
+def _bound(path: Path, recipe: Recipe, model: nn.Module, example: torch.Tensor, team: Team) -> Bound:
+    """The constant of the trained model, found by the first process and kept: a randomised one is drawn once."""
+    prints = [one.sha256 for one in state_prints(model.state_dict())]
+    if team.leads:
+        stored = checkpoint.load(path) if path.exists() else {}
+        if stored.get("model") != prints:
+            with torch.no_grad():
+                found = recipe.bound(model, example)
+            if not isinstance(found.region, Everywhere):
+                raise ArgumentError(f"The constant of a recipe holds everywhere, got one on a {found.region}.")
+            checkpoint.save(path, {
+                "model": prints, "log_value": found.log_value, "kind": found.kind.name, "of": found.of.name,
+                "metric": list(found.metric), "failure": found.failure, "method": str(found.method),
+            })  # fmt: skip
+    state = team.told(checkpoint.load(path) if team.leads else None)
+    return Bound(
+        state["log_value"].to(torch.float64), Kind[state["kind"]], state["method"], Metric(*state["metric"]),
+        of=Of[state["of"]], failure=state["failure"],
+    )  # fmt: skip
 
 
 def _tested(sets: Sets, recipe: Recipe) -> Examples:
@@ -131,11 +153,6 @@ def _settle(order: Order, recipe: Recipe, team: Team) -> None:
             raise RecordError(f"{order.out} holds another run ({what}); continue that one, or give another --out.")
     elif team.leads:
         write_whole(path, json.dumps({**here, "command": order.command}, indent=1).encode())
-
-
-def plain_fields(recipe: Recipe) -> dict[str, str]:
-    """The settings of a recipe as text."""
-    return {field.name: str(getattr(recipe, field.name)) for field in dataclasses.fields(recipe) if field.init}
 
 
 def _about(order: Order, recipe: Recipe, seconds: float, team: Team) -> About:

@@ -32,7 +32,7 @@ class Norm(ABC):
     @final
     def __call__(self, op: LinearOperator, /, *, state: Tensor | None = None) -> Bound:
         """The norm of one operator; `state` is the `state` of an earlier bound, for methods that start warm."""
-        with _plain_arithmetic():
+        with plain_arithmetic():
             return self._batch([checked(op)], None if state is None else state[None])[0]
 
     @final
@@ -42,7 +42,7 @@ class Norm(ABC):
         for i, op in enumerate(ops):
             groups.setdefault(signature(checked(op)), []).append(i)
         found: dict[int, Bound] = {}
-        with _plain_arithmetic():
+        with plain_arithmetic():
             for members in groups.values():
                 found.update(zip(members, self._batch([ops[i] for i in members], None), strict=True))
         return [found[i] for i in range(len(ops))]
@@ -133,7 +133,7 @@ def positive_int(name: str, value: int, least: int = 1) -> None:
 
 
 @contextmanager
-def _plain_arithmetic() -> Iterator[None]:
+def plain_arithmetic() -> Iterator[None]:
     """Convolutions by torch's own matrix products instead of cuDNN, and no automatic casts to half precision.
 
     In float64 those are 4 to 9 times faster on a GPU for 3 x 3 kernels (docs/benchmarks.md), and their sums are plain

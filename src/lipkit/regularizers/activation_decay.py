@@ -122,13 +122,14 @@ class DecayedCrossEntropy(nn.Module):
             raise ShapeError(
                 f"Expected a class for each position {tuple(hidden.shape[:-1])}, got target of {tuple(target.shape)}."
             )
+        valid = target != self.ignore_index
+        # Ignored positions may hold anything, NaN included: they must not reach the weights either.
+        hidden = hidden.masked_fill(~valid[..., None], 0.0)
         logits = self.head(hidden)
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
         plain = functional.cross_entropy(
             wide.flatten(0, -2), target.flatten(), ignore_index=self.ignore_index, reduction="none"
         ).reshape(target.shape)
-        valid = target != self.ignore_index
-        # Ignored positions may hold anything, NaN included.
         each = torch.where(valid, plain + self.decay.each(hidden, logits), 0.0)
         if self.reduction == "none":
             return each

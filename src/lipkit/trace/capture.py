@@ -20,6 +20,7 @@ from lipkit.trace.canonical import (
     refuse_mutation,
     split_up,
 )
+from lipkit.trace.casts import without_casts
 from lipkit.trace.cross_sample import refuse_mixing
 from lipkit.trace.declarations import Promises, declarations
 from lipkit.trace.fold import Folded, fold
@@ -48,7 +49,8 @@ def capture(
     are not selected are constants with their example values. `output` is needed if the model returns several tensors:
     a name (a key or a field) or a position.
 
-    A weight that is computed from parameters (a parametrization) is computed once, here, and stays differentiable.
+    A weight that is computed from parameters (a parametrization) is computed once, here, in the dtype of the model
+    whatever autocast says, and stays differentiable: the network is about that weight, its roundings included.
     A module with a `declared_lipschitz` becomes one node. Operations without a rule are split up by torch's own
     definitions as long as these have rules, and layers that are spelled out (a gate, a norm, attention, MaxMin) are put
     back into one node.
@@ -61,9 +63,10 @@ def capture(
     """
     if isinstance(model, ExportedProgram):
         args, kwargs = _example(model, args, kwargs)
-        return _lowered(_prepared(model, None, args, kwargs, wrt, output))
+        with without_casts():
+            return _lowered(_prepared(model, None, args, kwargs, wrt, output))
     args, kwargs = first_samples(args, kwargs)
-    with evaluating(model):
+    with without_casts(), evaluating(model):
         prepared = _prepared(exported(model, args, kwargs), model, args, kwargs, wrt, output)
         network = _lowered(prepared)
         refuse_mixing(model, args, kwargs, prepared.position, tuple(prepared.target.meta["val"].shape))

@@ -142,7 +142,10 @@ class Neighbourhood:
         """x + offset in the inputs' dtype, no entry farther from x than its offset says."""
         stored = (x + offset).to(self.center.dtype)
         too_far = (stored.to(torch.float64) - x).abs() > offset.abs()
-        return torch.where(too_far, torch.nextafter(stored, self.center), stored)
+        stored = torch.where(too_far, torch.nextafter(stored, self.center), stored)
+        # x + (low - x) may be rounded past low. The center is in the box, so this too goes towards it.
+        beyond = (stored.to(torch.float64) < self.low) | (stored.to(torch.float64) > self.high)
+        return torch.where(beyond, torch.nextafter(stored, self.center), stored)
 
 
 def per_sample(values: Tensor, like: Tensor) -> Tensor:

@@ -37,11 +37,12 @@ def edit_radius(
     z = logits.detach().to(torch.float64)
     own = labels.long()[:, None]
     gaps = ((z.gather(1, own) - z) * _DOWN - 2 * error).scatter(1, own, math.inf)
-    units = gaps / constants.pairs.detach().to(z.device)[labels.long()].clamp(min=1e-300) * _DOWN
-    units = units.scatter(1, own, math.inf).amin(1)
+    pairs = constants.pairs.detach().to(z.device)[labels.long()]
+    units = gaps / pairs.clamp(min=1e-300) * _DOWN
+    # Beyond the exact integers of float64 only a constant of zero is without limit.
+    units = torch.where(pairs > 0, units.clamp(max=2.0**53), math.inf).scatter(1, own, math.inf).amin(1)
     steps = (units.ceil() - 1).clamp(max=2.0**53).long() if positions is None else _harmonic(units, positions)
-    # An integer beyond the exact ones of float64 comes from a constant of zero.
-    steps = torch.where(units >= 2.0**53, UNLIMITED, steps)
+    steps = torch.where(units == math.inf, UNLIMITED, steps)
     return torch.where(gaps.amin(1) > 0, steps.clamp(min=0), -1)
 
 
@@ -60,6 +61,8 @@ def _harmonic(units: Float64[Tensor, " n"], positions: Int[Tensor, " n"]) -> Int
 
 def _check(logits: Tensor, labels: Tensor, constants: EditConstants, positions: Tensor | None, error: float) -> None:
     classes = constants.heads.shape[0]
+    if labels.shape != logits.shape[:1]:
+        raise ShapeError(f"One label for each row of logits is needed, got {len(labels)} for {len(logits)}.")
     if logits.shape[1] != classes or classes < 2:
         raise ShapeError(f"The constants are for {classes} classes (two or more), got logits of {logits.shape[1]}.")
     if not bool(torch.isfinite(logits).all()):

@@ -25,8 +25,9 @@ class Average:
             return
         decay = min(self._decay, (1 + step) / (10 + step))
         with torch.no_grad():
+            parameters = dict(model.named_parameters())
             for name, value in model.state_dict().items():
-                if value.is_floating_point():
+                if name in parameters:
                     self._values[name].lerp_(value.detach(), 1 - decay)
                 else:
                     self._values[name].copy_(value)

@@ -27,7 +27,8 @@ class Journal:
 
     def rewind(self, step: int) -> None:
         """Forget entries after `step`: they will be written again."""
-        kept = [entry for entry in self.read() if entry["step"] <= step]
+        # Before the first step there is nothing to keep, so nothing need be readable.
+        kept = [entry for entry in self.read() if entry["step"] <= step] if step else []
         write_whole(self._path, "".join(json.dumps(entry) + "\n" for entry in kept).encode())
 
     def add(self, entry: dict[str, Any]) -> None:

@@ -17,8 +17,9 @@ from lipkit.cli.training.average import Average
 from lipkit.cli.training.diagnosis import culprit
 from lipkit.cli.training.journal import Journal
 from lipkit.cli.training.place import Team
-from lipkit.cli.training.recipe import Recipe, Sets
+from lipkit.cli.training.recipe import Recipe, Sets, plain_fields
 from lipkit.errors import ArgumentError, InterruptedRun, NonFiniteError
+from lipkit.optim import ASAM, SAM, WeightNoise
 
 # Seconds between checkpoints, and between entries of the journal at most.
 _SAVE, _LOG = 60.0, 1.0
@@ -68,6 +69,10 @@ class _Run:
             raise ArgumentError(f"{type(recipe).__name__}.optimizers gave none; give at least one.")
         self._rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in self.optimizers]
         self._average = Average(self.model, recipe.ema)
+        if recipe.batch % team.size or len(self.sets.train) < team.size:
+            raise ArgumentError(
+                f"A batch of {recipe.batch} does not divide among {team.size} processes; set --batch to a multiple."
+            )
         self._steps = max(1, len(self.sets.train) // recipe.batch)
         self.step, self._seconds = 0, 0.0
         # Augmentation and dropout differ between processes; the order of the data does not.
@@ -79,8 +84,17 @@ class _Run:
 
     def resume(self) -> None:
         if not self.team.told(self._file.exists()):
+            if self.team.leads:
+                # What a run that got no further wrote is written again.
+                self._journal.rewind(0)
             return
         state = checkpoint.load(self._file)
+        changed = [name for name, value in plain_fields(self.recipe).items() if state["fields"].get(name) != value]
+        if changed:
+            raise ArgumentError(
+                f"{self._file} is of a run with other settings ({', '.join(changed)}); continue that one, or give "
+                "another folder."
+            )
         if state["steps"] != self.total or state["size"] != self.team.size:
             raise ArgumentError(
                 f"{self._file} is of a run of {state['steps']} steps on {state['size']} processes, this one has "
@@ -99,6 +113,7 @@ class _Run:
         random = self._gathered(checkpoint.random_state())
         if self.team.leads:
             state = {
+                "fields": plain_fields(self.recipe),
                 "step": self.step, "steps": self.total, "size": self.team.size, "seconds": self._seconds,
                 "model": self.model.state_dict(), "average": self._average.state(),
                 "optimizers": [optimizer.state_dict() for optimizer in self.optimizers], "random": random,
@@ -144,10 +159,29 @@ class _Run:
         for optimizer, rates in zip(self.optimizers, self._rates, strict=True):
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * factor
-            optimizer.zero_grad(set_to_none=True)
         inputs, labels = self._batch()
+        inputs = recipe.augmented(inputs)
+
+        def evaluate() -> Tensor:
+            for optimizer in self.optimizers:
+                optimizer.zero_grad(set_to_none=True)
+            return self._gradients(forward, inputs, labels, progress)
+
+        loss = evaluate()
+        for optimizer in self.optimizers:
+            # Optimizers that look around evaluate by themselves.
+            if isinstance(optimizer, SAM | ASAM | WeightNoise):
+                optimizer.step(evaluate)  # pyright: ignore[reportArgumentType, reportCallIssue]
+            else:
+                optimizer.step()
+        self.step += 1
+        self._average.update(self.model, self.step)
+        return loss.detach()
+
+    def _gradients(self, forward: nn.Module, inputs: Tensor, labels: Tensor, progress: float) -> Tensor:
+        recipe = self.recipe
         with torch.autocast(self.team.device.type, recipe.precision.autocast, recipe.precision.autocast is not None):
-            loss = recipe.loss(forward, recipe.augmented(inputs), labels, progress)
+            loss = recipe.loss(forward, inputs, labels, progress)
         if not bool(torch.isfinite(loss)):
             raise NonFiniteError(
                 f"The loss of step {self.step + 1} is {float(loss.detach())}; the first thing that is not finite is "
@@ -156,17 +190,15 @@ class _Run:
         loss.backward()
         if recipe.clip:
             nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
-        for optimizer in self.optimizers:
-            optimizer.step()
-        self.step += 1
-        self._average.update(self.model, self.step)
-        return loss.detach()
+        return loss
 
     def _batch(self) -> tuple[Tensor, Tensor]:
         epoch, place = divmod(self.step, self._steps)
         generator = torch.Generator().manual_seed(self.recipe.seed * 1_000_003 + epoch)
         order = torch.randperm(len(self.sets.train), generator=generator)
         chosen = order[place * self.recipe.batch : (place + 1) * self.recipe.batch]
+        # Equal shares, so that averaged gradients are those of the whole batch.
+        chosen = chosen[: len(chosen) // self.team.size * self.team.size]
         mine = chosen[self.team.rank :: self.team.size]
         inputs, labels = self.sets.train.inputs[mine], self.sets.train.labels[mine]
         return inputs.to(self.team.device), labels.to(self.team.device)
@@ -183,6 +215,8 @@ class _Run:
 
     def finished(self) -> Trained:
         self._average.into(self.model)
+        # Buffers of normalisation differ between processes; all go on with those of the first.
+        self.model.load_state_dict(self.team.told(self.model.state_dict()))
         self.recipe.settled(self.model)
         return Trained(self.model.eval(), self.sets, self._journal.read() if self.team.leads else [], self.team)
 

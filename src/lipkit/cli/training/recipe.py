@@ -4,7 +4,7 @@ import enum
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import ClassVar, final
 
@@ -17,6 +17,11 @@ from lipkit.certify.attacks import Attack
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError
 from lipkit.losses import Cosine, Schedule
+
+
+def plain_fields(recipe: "Recipe") -> dict[str, str]:
+    """The settings of a recipe as text."""
+    return {field.name: str(getattr(recipe, field.name)) for field in fields(recipe) if field.init}
 
 
 class Precision(enum.Enum):

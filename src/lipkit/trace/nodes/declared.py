@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol, final, runtime_checkable
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from lipkit.bound import Bound
 from lipkit.errors import UnsupportedError
 from lipkit.linops import Shape
+from lipkit.trace.casts import Watching
 from lipkit.trace.nodes._base import Node
 from lipkit.trace.reach import Reach
 
@@ -70,9 +72,15 @@ class Declared(Node):
         """Half of the digits or so of every entry, relative to the largest; evaluates it once."""
         device = next((t.device for t in self.parameters), torch.device("cpu"))
         image = self._images(torch.zeros((1, *self.size), dtype=torch.float64, device=device))
-        return self._trusted(image.dtype) * 2.0**53 * image.numel() ** 0.5
+        return self._trusted * 2.0**53 * image.numel() ** 0.5
 
-    def _trusted(self, dtype: torch.dtype) -> float:
+    @cached_property
+    def _trusted(self) -> float:
+        """How far an entry may be off, by the narrowest numbers that occur between input and output."""
+        device = next((t.device for t in self.parameters), torch.device("cpu"))
+        with torch.no_grad(), Watching() as seen:
+            image = self._images(torch.zeros((1, *self.size), dtype=torch.float64, device=device))
+        dtype = max(seen.narrowest, image.dtype, key=lambda one: torch.finfo(one).eps)
         if dtype not in _TRUSTED:
             raise UnsupportedError(
                 f"{self} computes in {dtype}, in which the image of a point is not known well enough for a "
@@ -97,7 +105,7 @@ class Declared(Node):
         if p == 2:
             spread = torch.minimum(spread, reach.radius)
         image = self._images(reach.center[None])[0]
-        trusted = self._trusted(image.dtype)
+        trusted = self._trusted
         center = image.to(reach.center.dtype)
         error = trusted * (center.abs().max() + reach.center.abs().max())
         moved = self.promise.value * spread * (1 + 2.0**-40) + error

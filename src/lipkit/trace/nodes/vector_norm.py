@@ -39,7 +39,11 @@ class VectorNorm(Node):
         return (*self.size[:-1], 1)
 
     def __call__(self, z: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch ..."]:
-        return torch.linalg.vector_norm(z, self.order, dim=-1, keepdim=True)
+        # In units of a power of two near the largest entry: squares of tiny and huge numbers leave the range of floats.
+        largest = z.detach().abs().amax(-1, keepdim=True)
+        limit = 1000 if z.dtype is torch.float64 else 120
+        unit = torch.exp2(torch.frexp(largest).exponent.clamp(-limit, limit).to(z.dtype))
+        return torch.linalg.vector_norm(z / unit, self.order, dim=-1, keepdim=True) * unit
 
     def log_constant(self, p: float) -> Float64[Tensor, ""]:
         excess = max(0.0, 1 / self.order - 1 / p) * (1 + 2.0**-50) * math.log(self.size[-1])

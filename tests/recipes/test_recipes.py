@@ -1,0 +1,95 @@
+"""Every recipe of the folder runs in its quick form, on small files that look like the real ones."""
+
+import dataclasses
+import hashlib
+import json
+import math
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lipkit.cli.recipe_file import recipe_class
+from lipkit.cli.run import Order, ordered, run
+from lipkit.cli.training.journal import Journal
+from lipkit.cli.training.overrides import made
+from lipkit.cli.training.place import Team
+from lipkit.errors import ArgumentError
+
+RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.py"))
+NAMES = [path.stem for path in RECIPES]
+# Points and pictures: these go on to the report, which has tests of its own and costs as much as everything else.
+REPORTED = ("moons", "cifar10_shift")
+# Pictures of the training and the test set: full rows of forty, a few batches of the quick forms.
+COUNTS = {"train": 80, "test": 40}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with small files of MNIST (IDX) and CIFAR-10 (sheets)."""
+    where = tmp_path_factory.mktemp("pictures")
+    random = np.random.default_rng(0)
+    stated = {}
+    for split, count in COUNTS.items():
+        labels = np.arange(count, dtype=np.uint8) % 10
+        stem = "train" if split == "train" else "t10k"
+        grey = random.integers(0, 256, (count, 28, 28), dtype=np.uint8)
+        (where / f"{stem}-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, *grey.shape) + grey.tobytes())
+        (where / f"{stem}-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, count) + labels.tobytes())
+        stated[split] = _sheets(where, split, labels, random)
+    (where / "meta.json").write_text(json.dumps(stated), encoding="utf-8")
+    return where
+
+
+def _sheets(where: Path, split: str, labels: np.ndarray, random: np.random.Generator) -> dict[str, object]:
+    image = pytest.importorskip("PIL.Image")
+    colour = random.integers(0, 256, (len(labels), 3, 32, 32), dtype=np.uint8)
+    np.save(where / f"{split}-labels.npy", labels)
+    tiles = colour.reshape(-1, 40, 3, 32, 32).transpose(0, 3, 1, 4, 2)
+    image.fromarray(np.ascontiguousarray(tiles).reshape(-1, 40 * 32, 3)).save(where / f"{split}-00.webp", lossless=True)
+    return {"n": len(labels), "sha256_images_nchw_uint8": hashlib.sha256(colour.tobytes()).hexdigest()}
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=NAMES)
+def test_the_quick_form_runs(path: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if path.stem not in REPORTED:
+        monkeypatch.setattr("lipkit.cli.run.gathered", lambda *_: None)
+        monkeypatch.setattr("lipkit.cli.run.write", lambda *_: None)
+    words = (f"--data={folder}",) if recipe_class(path).needs_data else ()
+    order = Order(path, tmp_path / "run", words, quick=True)
+    recipe = ordered(order)
+    found = run(order, recipe, Team(torch.device("cpu")))
+    assert found.bound.kind.certifies
+    assert found.evaluation.eps == recipe.goal.eps
+    entries = Journal(tmp_path / "run" / "journal.jsonl").read()
+    assert all(math.isfinite(entry["loss"]) for entry in entries)
+    # What is watched is a number or deliberately nothing, but the same throughout.
+    assert len({math.isfinite(entry["constant"]) for entry in entries}) == 1
+    assert (tmp_path / "run" / "report.html").exists() == (path.stem in REPORTED)
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=NAMES)
+def test_the_header_says_what_is_claimed_and_how_to_run_it(path: Path) -> None:
+    words = path.read_text(encoding="utf-8").split('"""')[1]
+    assert words.startswith("Claim: ")
+    assert f"lipkit train recipes/{path.name}" in words
+    assert all(part in words for part in ("Data: ", "Seeds: ", "Hardware: "))
+    kind = recipe_class(path)
+    # Without its data a recipe is refused before anything is read.
+    if kind.needs_data:
+        assert "--data FOLDER" in words
+        with pytest.raises(ArgumentError, match="needs --data"):
+            made(kind, ())
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=NAMES)
+def test_every_field_can_be_set_from_the_command_line(path: Path, tmp_path: Path) -> None:
+    kind = recipe_class(path)
+    whole = kind(data=tmp_path)
+    for field in dataclasses.fields(kind):
+        value = getattr(whole, field.name)
+        text = ",".join(map(str, value)) if isinstance(value, tuple) else str(getattr(value, "value", value))
+        again = made(kind, (f"--data={tmp_path}", *((f"--{field.name}={text}",) if field.name != "data" else ())))
+        assert getattr(again, field.name) == value
