@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check clean
+.PHONY: demo test check docs clean
 
 demo: $(READY)
 	$(BIN)/python -m lipkit.cli.demo --out demo-out
@@ -16,10 +16,15 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright
+	$(MAKE) docs
 	$(MAKE) test
 
+# Warnings are errors: a link that leads nowhere stops here.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 clean:
-	rm -rf .venv build dist demo-out .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist site demo-out .pytest_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -prune -exec rm -rf {} +
 
 # The stamp is written last, so an interrupted installation is taken up again.

@@ -50,7 +50,7 @@ FOREIGN = {("data", "torch.nn")}
 CORE = {"torch", "numpy", "scipy", "jaxtyping"}
 EXTRAS = (
     *("matplotlib", "rich", "cvxpy", "sklearn", "typer", "safetensors", "pandas", "hypothesis", "pytest", "beartype"),
-    *("foolbox", "torchattacks", "pooch", "tensorboard", "PIL"),
+    *("foolbox", "torchattacks", "pooch", "PIL"),
 )
 
 

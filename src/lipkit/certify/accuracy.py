@@ -20,6 +20,7 @@ from lipkit.certify.forward import Forward, Logits
 from lipkit.certify.radius import Radii, radius
 from lipkit.certify.records import Records, Sample
 from lipkit.errors import ArgumentError, MetricError
+from lipkit.nn.freeze import frozen
 from lipkit.regions import Ball, Box
 from lipkit.trace.canonical import evaluating
 
@@ -88,7 +89,8 @@ def accuracy(
     place.meet()
     fresh: list[Sample] = []
     seen = 0
-    with evaluating(model):
+    # Held weights: an attack asks for them hundreds of times, and they do not change.
+    with evaluating(model), frozen(model):
         for indices, inputs, labels, total in batches(data, place, done.keys()):
             x, y = model_in.placed(inputs, labels)
             run = _Batch(model_in, x, y, indices, norm, seed, Path(records or "."))

@@ -18,11 +18,11 @@ from lipkit.losses import TauCrossEntropy
 class Digits(Recipe):
     """Orthogonal layers and MaxMin, temperature cross-entropy: accuracy with a certificate on 8 x 8 digits."""
 
-    epochs: int = 60
+    epochs: int = 40
     batch: int = 64
     width: int = 128
     depth: int = 3
-    temperature: float = 8.0
+    temperature: float = 4.0
     rate_of_learning: float = 3e-3
     held: int = 397
     eps: tuple[float, ...] = (0.1, 0.25, 0.5, 0.75, 1.0)
