@@ -67,7 +67,7 @@ class Forward:
         network.require_constants(2.0)
         self.network: Network = network
         self._blocks: Mapping[tuple[int, int], _Block] = {at: _block(op) for at, op in network.blocks.items()}
-        self._constants = [math.exp(float(node.log_constant(2.0))) * _INFLATION for node in network.nodes]
+        self._constants = [math.exp(float(node.log_constant(2.0).detach())) * _INFLATION for node in network.nodes]
         # Relative to the computed size instead of the true one, which is 1 / (1 - n u) times as much.
         self._own = [node.roundings * UNIT / (1 - node.roundings * UNIT) * _INFLATION for node in network.nodes]
         self._biases = {k: float(torch.linalg.vector_norm(b)) * _INFLATION for k, b in network.biases.items()}

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lipkit.bound import Bound
+from lipkit.bounds import DAG
 from lipkit.certify import head_pairwise
 from lipkit.certify.attacks import Attack
 from lipkit.data import Examples
@@ -121,8 +122,12 @@ class Recipe(ABC):
         del model
 
     def bound(self, model: nn.Module, example: Tensor) -> Bound:
-        """The constant that certifies; by default that of every pair of classes, from the last layer."""
-        return head_pairwise(model, example)
+        """The constant that certifies; by default that of every pair of classes, from the last layer.
+
+        What is before it is bounded by a fold, which is sharp for layers of norm one; for ordinary layers choose a
+        method that looks at several at once, such as `bounds.LipLT()`.
+        """
+        return head_pairwise(model, example, DAG())
 
     def constant(self, model: nn.Module) -> float:
         """A number to watch while training, such as the constant of the network; NaN for none."""
