@@ -252,6 +252,4 @@ def test_missing_data_is_missed_before_anything_is_printed(
     assert demo.main(["--out", str(tmp_path)]) == 2
     said = capsys.readouterr()
     assert said.out == ""
-    assert re.fullmatch(
-        r"The demonstration needs sklearn\S*; pip install 'lipkit\[cli,data,plot\]' brings it\.\n", said.err
-    )
+    assert said.err == "The digits need scikit-learn; pip install 'lipkit[data]' brings it.\n"

@@ -1,8 +1,6 @@
 """Sequential: its constant by dense Jacobians and by tracing, nesting, refusals, compilation, export."""
 
 import copy
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -127,39 +125,3 @@ def test_an_exported_program_gives_the_same_numbers():
     x = torch.randn(2, 4).double()
     exported = torch.export.export(module, (x,)).module()
     assert torch.equal(exported(x), module(x))
-
-
-COMPILED = """
-import torch
-from torch import nn
-from lipkit.nn.activations import CLipSwish, HouseholderActivation, LipSwish, MaxMin, Pairing, PReLU, Spline
-from lipkit.nn.combinators import Branch, ConvexResidual, Normalize, Scale
-from lipkit.nn.linear import Linear
-from lipkit.nn.normalization import BatchCentering, BatchNorm, LayerCentering
-from lipkit.nn.pooling import GlobalAvgPool, L2NormPool2d, MaxPool2d, ScaledAvgPool2d
-from lipkit.nn.sequential import Sequential
-from lipkit.nn.space_to_depth import SpaceToDepth
-
-torch.manual_seed(0)
-model = Sequential(
-    Normalize((0.5,), (0.25,)), SpaceToDepth(2), MaxMin(), BatchCentering(4), Spline(4), BatchNorm(4),
-    HouseholderActivation(4, 2), Branch(MaxPool2d(3, 2), Sequential(ScaledAvgPool2d(3, 2), PReLU(4), K=0.5)),
-    MaxMin(Pairing.HALVES), L2NormPool2d(2),
-    CLipSwish(), nn.GELU(), GlobalAvgPool(), nn.Flatten(), LayerCentering(), ConvexResidual(Linear(16, 16)),
-    LipSwish(), Scale(2.0), Linear(16, 3), K=2.0,
-)
-compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-for mode in (True, False):
-    model.train(mode)
-    x = torch.randn(2, 1, 16, 16, requires_grad=True)
-    plain = torch.autograd.grad(model(x).square().sum(), [x, *model.parameters()])
-    fast = torch.autograd.grad(compiled(x).square().sum(), [x, *model.parameters()])
-    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(plain, fast, strict=True)), mode
-print("same")
-"""
-
-
-def test_a_model_of_all_parts_compiles_as_one_graph():
-    # In a fresh interpreter: the shape checks of the tests are no graph.
-    run = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False, timeout=600)
-    assert run.stdout.strip() == "same", run.stderr[-2000:]
