@@ -178,7 +178,23 @@ def lost_input() -> list[str]:
     return [f"it is ({moved[0]:.0f}, {moved[1]:.0f})"]
 
 
+def dual_factor() -> list[str]:
+    # The supremum over K-Lipschitz functions of f(1) - f(0) is K, because 1 and 0 are one apart.
+    bound = 2.0
+    supremum = bound * abs(1.0 - 0.0)
+    weight, change = np.diag([2.0, 1.0]), np.diag([0.1, 0.0])
+    u, sigma, vh = np.linalg.svd(weight)
+    moved = float((np.outer(u[:, 0], vh[0]) * change).sum())
+    return [
+        f"the supremum is {supremum:.0f}",
+        f"right side is {bound * supremum:.0f}",
+        f"σ₁ is {sigma[0]:.0f}",
+        f"is {moved:.1f}",
+    ]
+
+
 NUMBERS: dict[str, Callable[[], list[str]]] = {
+    "The factor of the dual, and a norm that is its own change": dual_factor,
     "A gap that cannot be positive": loss_gap,
     "A penalty that does not ensure": soft_penalty,
     "Where the gradient is penalised": penalised_where,

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from lipkit.cli.training import Goal, Precision, Recipe, Sets, checkpoint
 from lipkit.cli.training.average import Average
+from lipkit.cli.training.board import Board
 from lipkit.cli.training.journal import Journal
 from lipkit.cli.training.loop import train
 from lipkit.cli.training.overrides import made
@@ -221,6 +223,30 @@ def test_mixed_precision_and_averages(tmp_path: Path) -> None:
     state = checkpoint.load(tmp_path / "checkpoint.safetensors")
     assert not same(state["model"], state["average"])
     assert same(dict(found.model.state_dict()), state["average"])
+
+
+def test_tensorboard_is_told_everything_finite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[str, float, int]] = []
+
+    class SummaryWriter:
+        def __init__(self, folder: str) -> None:
+            assert folder == str(tmp_path / "board")
+
+        def add_scalar(self, name: str, value: float, step: int) -> None:
+            told.append((name, value, step))
+
+        def flush(self) -> None: ...
+
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=SummaryWriter))
+    found = train(Blobs(epochs=1), tmp_path / "run", HERE, watch=Board(tmp_path / "board"))
+    assert [(name, value) for name, value, _ in told if name == "loss"] == [
+        ("loss", entry["loss"]) for entry in found.journal
+    ]
+    # This recipe watches no constant: NaN, which is no point of a curve.
+    assert "constant" not in {name for name, _, _ in told}
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(ArgumentError, match=r"lipkit\[logging\]"):
+        Board(tmp_path / "board")
 
 
 def test_settings_from_words() -> None:

@@ -274,3 +274,14 @@ def test_the_same_margin_is_halved_by_another_release():
     f = torch.tensor([0.1], dtype=torch.float64)
     assert Hinge(36 / 255)(f, torch.ones(1)).item() == pytest.approx(36 / 255 - 0.1)
     assert Hinge.torchlip(36 / 255)(f, torch.ones(1)).item() == 0.0
+
+
+@pytest.mark.parametrize("bound", [0.5, 1.0, 2.0])
+def test_the_dual_does_not_depend_on_the_constant(bound: float) -> None:
+    # Point masses at 1 and 0. Of K-Lipschitz functions f(x) = K x is the best, and minus the KR loss is its value.
+    scores = torch.tensor([bound * 1.0, bound * 0.0], dtype=torch.float64)
+    supremum = -float(KR()(scores, torch.tensor([1, 0])))
+    assert supremum == pytest.approx(bound)
+    assert supremum / bound == pytest.approx(1.0)
+    # As printed, K times the supremum would be the distance, for every K.
+    assert bound == 1.0 or bound * supremum != pytest.approx(1.0)

@@ -139,12 +139,13 @@ def _runs(made: "typer.Typer") -> None:
         device: Annotated[str, typer.Option(help="cpu or cuda; under torchrun each process takes its own.")] = "cpu",
         quick: Annotated[bool, typer.Option("--quick", help="A tiny version, to see that all is in place.")] = False,
         json: Annotated[Path | None, typer.Option(help="File for the figures.")] = None,
+        tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Log for TensorBoard too.")] = False,
     ) -> None:
         """Train by a recipe, certify and attack the result, and write the report.
 
         Every field of the recipe can be set as --key=value. Ctrl-C leaves a checkpoint; the same command continues.
         """
-        asked = Asked(recipe, out, data, seed, device, quick, json, tuple(settings or ()))
+        asked = Asked(recipe, out, data, seed, device, quick, json, tuple(settings or ()), tensorboard)
         raise typer.Exit(_ended(lambda: act_train(asked)))
 
     @made.command()

@@ -18,6 +18,7 @@ from lipkit.cli.console import bar, progress
 from lipkit.cli.recipe_file import recipe_class
 from lipkit.cli.safetensors_file import tensors_to
 from lipkit.cli.training import Recipe, Sets, checkpoint
+from lipkit.cli.training.board import Board
 from lipkit.cli.training.loop import train
 from lipkit.cli.training.overrides import made
 from lipkit.cli.training.place import Team
@@ -40,6 +41,7 @@ class Order:
     words: tuple[str, ...] = ()
     device: str = "cpu"
     quick: bool = False
+    tensorboard: bool = False
 
     @property
     def command(self) -> str:
@@ -82,8 +84,9 @@ def run(order: Order, recipe: Recipe, team: Team) -> Result:
     for each sample, report.html and report.json.
     """
     _settle(order, recipe, team)
+    watch = Board(order.out / "tensorboard") if order.tensorboard and team.leads else None
     with bar(f"training {type(recipe).__name__}") as show:
-        trained = train(recipe, order.out, team, lambda done, total, loss: show(done, total, f"loss {loss:.4f}"))
+        trained = train(recipe, order.out, team, lambda done, total, loss: show(done, total, f"loss {loss:.4f}"), watch)
     if team.leads:
         write_whole(order.out / "model.safetensors", tensors_to(_state(trained.model)))
     goal, test = recipe.goal, _tested(trained.sets, recipe)

@@ -28,13 +28,14 @@ class Asked:
     quick: bool = False
     json: Path | None = None
     words: tuple[str, ...] = ()
+    tensorboard: bool = False
 
 
 def train(asked: Asked) -> None:
     """Run a recipe to its report, and print the shares. Settings, device and recipe are checked first."""
     named = {"data": asked.data, "seed": asked.seed}
     words = (*(f"--{key}={value}" for key, value in named.items() if value is not None), *asked.words)
-    order = Order(asked.recipe, asked.out, words, asked.device, asked.quick)
+    order = Order(asked.recipe, asked.out, words, asked.device, asked.quick, asked.tensorboard)
     recipe, device = ordered(order), device_of(asked.device)
     team = Team.join(device)
     found = run(order, recipe, team).evaluation

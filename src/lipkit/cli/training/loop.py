@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,16 +36,22 @@ class Trained:
     team: Team
 
 
-def train(recipe: Recipe, folder: Path, team: Team, report: Callable[[int, int, float], None] | None = None) -> Trained:
+def train(
+    recipe: Recipe,
+    folder: Path,
+    team: Team,
+    report: Callable[[int, int, float], None] | None = None,
+    watch: Callable[[Mapping[str, Any]], None] | None = None,
+) -> Trained:
     """Train by the recipe, from the last checkpoint in `folder` if there is one.
 
     Batches, augmentation and initial weights are drawn from the seed; a checkpoint holds parameters, optimizers,
     averages and the state of the generators. So a run that was killed ends like one that was not: to the bit on CPU
     with the same number of processes and threads. The first interrupt (Ctrl-C, SIGTERM) ends the step, saves and raises
     `InterruptedRun`; a loss that is not finite stops with the step and the layer. `report` is called with steps done,
-    steps in all, and the loss.
+    steps in all, and the loss; `watch` with every entry of the journal, in the leading process.
     """
-    run = _Run(recipe, folder, team)
+    run = _Run(recipe, folder, team, watch)
     with _interrupts() as stopped:
         run.resume()
         run.go(stopped, report)
@@ -54,8 +60,10 @@ def train(recipe: Recipe, folder: Path, team: Team, report: Callable[[int, int, 
 
 @final
 class _Run:
-    def __init__(self, recipe: Recipe, folder: Path, team: Team) -> None:
-        self.recipe, self.team = recipe, team
+    def __init__(
+        self, recipe: Recipe, folder: Path, team: Team, watch: Callable[[Mapping[str, Any]], None] | None
+    ) -> None:
+        self.recipe, self.team, self._watch = recipe, team, watch
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -206,12 +214,13 @@ class _Run:
     def _log(self, loss: Tensor) -> None:
         constant = self.recipe.constant(self.model)
         if self.team.leads:
-            self._journal.add(
-                {
-                    "step": self.step, "loss": float(loss), "constant": constant,
-                    "rate": self.recipe.rate((self.step - 1) / self.total), "seconds": round(self._seconds, 3),
-                }
-            )  # fmt: skip
+            entry = {
+                "step": self.step, "loss": float(loss), "constant": constant,
+                "rate": self.recipe.rate((self.step - 1) / self.total), "seconds": round(self._seconds, 3),
+            }  # fmt: skip
+            self._journal.add(entry)
+            if self._watch is not None:
+                self._watch(entry)
 
     def finished(self) -> Trained:
         self._average.into(self.model)
