@@ -50,11 +50,8 @@ def families() -> Iterator[Family]:
             hidden = [part for _ in range(2) for part in (lnn.Linear(64, 64, method=method), lnn.MaxMin())]
             yield Family(f"linear, {method}", nn.Sequential(*hidden, _copy(head)))
         if covers(method, kernel=True):
-            convs = (
-                *(lnn.Conv2d(1, 4, 3, padding=1, method=method), lnn.MaxMin()),
-                *(lnn.Conv2d(4, 4, 3, stride=2, padding=1, method=method), lnn.MaxMin()),
-            )
-            pixels = nn.Unflatten(1, (1, 8, 8))
+            convs = [part for _ in range(2) for part in (lnn.Conv2d(4, 4, 3, padding=1, method=method), lnn.MaxMin())]
+            pixels = nn.Sequential(nn.Unflatten(1, (1, 8, 8)), lnn.SpaceToDepth(2))
             yield Family(f"conv, {method}", nn.Sequential(pixels, *convs, nn.Flatten(), _copy(head)))
     blocks: dict[str, list[nn.Module]] = {
         "CPL": [lnn.CPL(64, 64), lnn.CPL(64, 64)],
