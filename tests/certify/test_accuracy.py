@@ -19,8 +19,9 @@ from torch.utils.data import DataLoader, TensorDataset
 import lipkit
 from certify_program import COUNT, data, model, settings
 from lipkit import Ball, Bound, Kind, Of, bounds, certify
-from lipkit.certify import Evaluation, accuracy
+from lipkit.certify import Evaluation, Share, accuracy
 from lipkit.certify.attacks import PGD, EveryClass
+from lipkit.certify.evaluation import said_radius
 from lipkit.errors import (
     ArgumentError,
     BrokenCertificateError,
@@ -178,6 +179,28 @@ def test_stored_results_are_of_one_model_one_constant_and_one_data_set(tmp_path:
         accuracy(nn.Sequential(layer), data_set, bound, [0.2], records=tmp_path)
     with pytest.raises(RecordError, match="data"):
         accuracy(layer, TensorDataset(*(part[:4] for part in data_set.tensors)), bound, [0.2], records=tmp_path)
+
+
+def test_what_is_printed_is_true() -> None:
+    share = Share.of(19999, 20000, 0.95)
+    assert str(share).startswith("99.99 %")
+    assert share.rounded(up=True).startswith("100.00 %")
+    assert [said_radius(e) for e in (0.25, 1.0, 36 / 255, 0.1 + 0.2)] == ["0.25", "1", "36/255", "0.30000000000000004"]
+
+
+def test_a_changed_sample_far_down_is_noticed(tmp_path: Path) -> None:
+    layer, data_set, bound = affine()
+    accuracy(layer, data_set, bound, [0.2], records=tmp_path)
+    inputs = data_set.tensors[0].clone()
+    inputs[149] += 1
+    with pytest.raises(RecordError, match="data"):
+        accuracy(layer, TensorDataset(inputs, data_set.tensors[1]), bound, [0.2], records=tmp_path)
+
+
+def test_models_of_other_types_are_attacked() -> None:
+    layer, data_set, bound = affine()
+    single = TensorDataset(data_set.tensors[0].float(), data_set.tensors[1])
+    assert accuracy(layer, single, bound, [0.2], attack=PGD(eps=0.2, steps=3)).overall.attacked is not None
 
 
 def test_a_loader_that_chooses_samples_is_refused() -> None:

@@ -9,7 +9,10 @@ import pytest
 import torch
 
 from lipkit.cli.main import Code, main
+from lipkit.cli.recipe_file import recipe_class
+from lipkit.cli.run import source
 from lipkit.cli.safetensors_file import tensors_from
+from lipkit.cli.training.recipe import plain_fields
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "recipes" / "digits.py"
@@ -47,6 +50,21 @@ def test_the_same_command_again_does_nothing_twice(run: Path) -> None:
 def test_another_run_is_not_mixed_in(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", str(RECIPE), "--out", str(run), "--quick", "--seed", "4"]) == Code.OTHER
     assert "holds another run (seed was 3)" in capsys.readouterr().err
+
+
+def test_a_recipe_whose_code_changed_is_another_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "own_recipe.py"
+    file.write_text("from lipkit.cli.digits_recipe import Digits\n\n\nclass Own(Digits):\n    pass\n")
+    assert source(recipe_class(file)()) != ""
+    (tmp_path / "run").mkdir()
+    fields = plain_fields(recipe_class(file)().quick())
+    kept = {"recipe": "Own", "source": "of another file", "fields": fields}
+    (tmp_path / "run" / "run.json").write_text(json.dumps(kept))
+    assert main(["train", str(file), "--out", str(tmp_path / "run"), "--quick"]) == Code.OTHER
+    assert "the code of the recipe was another" in capsys.readouterr().err
+    (tmp_path / "run" / "run.json").write_text("{")
+    assert main(["train", str(file), "--out", str(tmp_path / "run"), "--quick"]) == Code.OTHER
+    assert "run.json is damaged" in capsys.readouterr().err
 
 
 def test_the_report_is_drawn_again(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

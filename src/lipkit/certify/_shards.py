@@ -14,11 +14,13 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     SequentialSampler,
+    TensorDataset,
     default_collate,
 )
 
 from lipkit.bounds.fingerprint import sha256_of
 from lipkit.certify.records import Sample
+from lipkit.data import Examples
 from lipkit.errors import ArgumentError, RecordError
 
 Data = DataLoader[Any] | Dataset[Any] | Iterable[Sequence[Tensor]]
@@ -87,8 +89,13 @@ def batches(data: Data, place: Place, done: Collection[int]) -> Iterator[Batch]:
 
 
 def described(data: Data) -> dict[str, Any]:
-    """What tells data from others: the number of samples where it is known, and a hash of the first batch."""
+    """What tells data from others: a hash of all that is in memory; of other data their number and the first batch."""
     source = data.dataset if isinstance(data, DataLoader) else data
+    whole = source.tensors if isinstance(source, TensorDataset) else None
+    if isinstance(source, Examples):
+        whole = (source.inputs, source.labels)
+    if whole is not None:
+        return {"samples": len(whole[0]), "all": [sha256_of(part) for part in whole]}
     _, inputs, labels, total = next(batches(data, Place(), ()), ([], torch.zeros(0), torch.zeros(0), 0))
     return {
         "samples": len(source) if isinstance(source, Sized) else total,

@@ -20,6 +20,7 @@ from lipkit.certify.forward import Forward, Logits
 from lipkit.certify.radius import Radii, radius
 from lipkit.certify.records import Records, Sample
 from lipkit.errors import ArgumentError, MetricError
+from lipkit.linops.row_norms import vector_norms
 from lipkit.nn.freeze import frozen
 from lipkit.regions import Ball, Box
 from lipkit.trace.canonical import evaluating
@@ -114,7 +115,7 @@ class _Model:
         self._logits = logits
         parameter = next(model.parameters(), None)
         self._device = torch.device("cpu") if parameter is None else parameter.device
-        self._dtype = torch.float32 if parameter is None else parameter.dtype
+        self.dtype = torch.float32 if parameter is None else parameter.dtype
 
     def placed(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         if not inputs.is_floating_point():
@@ -123,7 +124,7 @@ class _Model:
 
     def logits(self, inputs: Tensor) -> Logits:
         if self._logits is None:
-            self._logits = Forward(self.module, inputs[:1].to(self._dtype))
+            self._logits = Forward(self.module, inputs[:1].to(self.dtype))
         return self._logits(inputs)
 
 
@@ -167,11 +168,15 @@ class _Batch:
             return broken
         x, y = self.x[places], self.y[places]
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.indices[0])
-        moved = attack(self.model.module, x, y, generator=generator)
+        moved = attack(self.model.module, x.to(self.model.dtype), y, generator=generator)
         after = self.model.logits(moved)
         indices = [self.indices[i] for i in places.tolist()]
         contradiction(x, moved, y, after, radii.value[places], self.norm, indices, self.folder)
-        broken[places] = after.value.argmax(1) != y
+        changed = after.value.argmax(1) != y
+        if x.dtype != moved.dtype:
+            # In another type the attack may have begun elsewhere; only what is in the ball of the input counts.
+            changed &= vector_norms((moved.double() - x.double()).flatten(1), self.norm) <= attack.eps
+        broken[places] = changed
         return broken
 
 
@@ -185,7 +190,9 @@ def _checked(eps: Sequence[float]) -> tuple[float, ...]:
 def _settings(
     model: nn.Module, bound: Constant, eps: Sequence[float], norm: float, attack: Attack | None
 ) -> dict[str, Any]:
-    state = {one.name: one.sha256 for one in state_prints(model.state_dict())}
+    # Buffers that a state dictionary leaves out decide as much as those it holds.
+    every = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    state = {one.name: one.sha256 for one in state_prints(every)}
     return {
         "model": state,
         "structure": str(model),

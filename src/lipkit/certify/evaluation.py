@@ -31,8 +31,25 @@ class Share:
         """The share itself; NaN of nothing."""
         return self.count / self.total if self.total else math.nan
 
+    def rounded(self, up: bool) -> str:
+        """In percent with two digits, rounded up or down; the interval is rounded outward."""
+        share = (
+            (-(-(10**4) * self.count // self.total) if up else 10**4 * self.count // self.total) if self.total else 0
+        )
+        low, high = math.floor(10**4 * self.low) / 100, math.ceil(10**4 * self.high) / 100
+        return f"{share / 100:.2f} % [{low:.2f}, {high:.2f}]"
+
     def __str__(self) -> str:
-        return f"{100 * self.value:.2f} % [{100 * self.low:.2f}, {100 * self.high:.2f}]"
+        return self.rounded(up=False)
+
+
+def said_radius(eps: float) -> str:
+    """A radius as a text that is exactly it: 0.25, 36/255, or all its digits."""
+    short = f"{eps:g}"
+    if float(short) == eps:
+        return short
+    parts = round(eps * 255)
+    return f"{parts}/255" if parts / 255 == eps else repr(eps)
 
 
 @final
@@ -82,8 +99,8 @@ class Evaluation:
         lines = [f"clean      {self.overall.clean}"]
         attacked = self.overall.attacked or (None,) * len(self.eps)
         for eps, certified, broken in zip(self.eps, self.overall.certified, attacked, strict=True):
-            beside = f", attacked {broken}" if broken is not None else ""
-            lines.append(f"l{self.p:g} {eps:<8.5g} certified {certified}{beside}")
+            beside = f", attacked {broken.rounded(up=True)}" if broken is not None else ""
+            lines.append(f"l{self.p:g} {said_radius(eps):<8} certified {certified}{beside}")
         return "\n".join(lines)
 
 

@@ -60,8 +60,7 @@ class Request:
             raise ArgumentError(f"--budget is a number of seconds > 0, got {self.budget}.")
         if not 0 <= self.seed < 2**63:
             raise ArgumentError(f"--seed must lie in [0, 2^63), got {self.seed}.")
-        if self.json is not None and not self.json.absolute().parent.is_dir():
-            raise ArgumentError(f"--json {self.json} lies in no folder that exists.")
+        names.check_json(self.json)
         names.lower(self.lower, names.metric(self.norm), self.seed)
         if self.box is not None:
             names.ends(self.box)

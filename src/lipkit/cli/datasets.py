@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -15,6 +16,10 @@ _FOLDERS: dict[str, Callable[[Path], Examples]] = {
     "fashion-mnist": lambda folder: data.fashion_mnist(folder, train=False, official=True),
     "cifar10": lambda folder: data.cifar10(folder, train=False, official=True),
 }
+
+
+# More classes than any data set has; a label beyond is no class index.
+_CLASSES = 10**6
 
 
 def test_set(words: str) -> Examples:
@@ -37,10 +42,16 @@ def _archive(path: Path) -> Examples:
     try:
         with np.load(path, allow_pickle=False) as found:
             x, y = found["x"], found["y"]
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
         raise ArgumentError(f"{path} is no .npz file with arrays x and y ({error}).") from error
-    if x.dtype.kind != "f" or y.dtype.kind not in "iu" or y.ndim != 1:
+    if x.dtype.kind != "f" or y.dtype.kind not in "iu" or y.ndim != 1 or not x.ndim:
         raise ArgumentError(f"{path} needs x as floating point and y as class indices, got {x.dtype} and {y.dtype}.")
+    if len(y) and not (y.min() >= 0 and y.max() < _CLASSES):
+        raise ArgumentError(f"{path} has labels {y.min()}..{y.max()}; class indices lie in 0..{_CLASSES - 1}.")
     labels = torch.from_numpy(y.astype(np.int64))
     classes = tuple(str(k) for k in range(int(labels.max()) + 1 if len(labels) else 0))
-    return Examples(torch.from_numpy(x.astype(np.float32)), labels, classes)
+    return Examples(
+        torch.from_numpy(np.ascontiguousarray(x, dtype=np.float64 if x.dtype == np.float64 else np.float32)),
+        labels,
+        classes,
+    )

@@ -46,6 +46,7 @@ class Wanted:
 
 def evaluate(wanted: Wanted) -> None:
     """Certify, and attack where steps are asked for; print the shares, and write them where wanted."""
+    names.check_json(wanted.json)
     eps, p = _radii(wanted.eps), _norm(wanted.norm)
     attack = _attack(wanted, eps, p)
     device = device_of(wanted.device)

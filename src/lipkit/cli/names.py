@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import MISSING, Field, fields
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -139,3 +140,9 @@ def ends(text: str) -> tuple[float, float]:
     if not (math.isfinite(low) and math.isfinite(high) and low <= high):
         raise ArgumentError(f"--box is two numbers in order such as 0,1; got {text!r}.")
     return low, high
+
+
+def check_json(path: Path | None) -> None:
+    """Refuse a file in a folder that does not exist, before anything runs."""
+    if path is not None and not path.absolute().parent.is_dir():
+        raise ArgumentError(f"--json {path} lies in no folder that exists.")

@@ -1,6 +1,8 @@
 """A run from its recipe to its report: one folder, every step resumable."""
 
 import datetime
+import hashlib
+import inspect
 import json
 import shlex
 from dataclasses import dataclass
@@ -12,7 +14,7 @@ from torch import nn
 
 from lipkit._files import write_whole
 from lipkit.bound import Bound, Kind, Metric, Of
-from lipkit.bounds.fingerprint import state_prints
+from lipkit.bounds.fingerprint import network_prints, row_hashes
 from lipkit.certify import Evaluation, accuracy
 from lipkit.cli.console import bar, progress
 from lipkit.cli.recipe_file import recipe_class
@@ -29,6 +31,7 @@ from lipkit.regions import Everywhere
 from lipkit.report.contents import About
 from lipkit.report.gather import gathered
 from lipkit.report.writing import write
+from lipkit.trace.capture import capture
 
 
 @final
@@ -108,9 +111,18 @@ def run(order: Order, recipe: Recipe, team: Team) -> Result:
     return Result(evaluation, bound, trained.model)
 
 
+def source(recipe: Recipe) -> str:
+    """A hash of the file that the recipe is written in; empty for one that is in no file."""
+    try:
+        return hashlib.sha256(Path(inspect.getfile(type(recipe))).read_bytes()).hexdigest()
+    except (OSError, TypeError):
+        return ""
+
+
 def _bound(path: Path, recipe: Recipe, model: nn.Module, example: torch.Tensor, team: Team) -> Bound:
     """The constant of the trained model, found by the first process and kept: a randomised one is drawn once."""
-    prints = [one.sha256 for one in state_prints(model.state_dict())]
+    network = capture(model, example)
+    prints = [source(recipe), *row_hashes(network), *(one.sha256 for one in network_prints(network, ()))]
     if team.leads:
         stored = checkpoint.load(path) if path.exists() else {}
         if stored.get("model") != prints:
@@ -140,19 +152,26 @@ def _state(model: nn.Module) -> dict[str, torch.Tensor]:
 
 def _settle(order: Order, recipe: Recipe, team: Team) -> None:
     """Write down what is run; refuse a folder that holds another run."""
-    path, here = order.out / "run.json", {"recipe": type(recipe).__name__, "fields": plain_fields(recipe)}
+    path = order.out / "run.json"
+    here = {"recipe": type(recipe).__name__, "source": source(recipe), "fields": plain_fields(recipe)}
     try:
         order.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ArgumentError(f"--out {order.out} cannot be made a folder ({error.strerror}).") from error
     if path.exists():
-        known = json.loads(path.read_text(encoding="utf-8"))
-        fields = known.get("fields", {})
-        changed = [name for name, value in here["fields"].items() if fields.get(name) != value]
-        if known.get("recipe") != here["recipe"] or changed:
-            what = (
-                ", ".join(f"{name} was {fields.get(name)}" for name in changed) or f"recipe was {known.get('recipe')}"
-            )
+        try:
+            known = json.loads(path.read_text(encoding="utf-8"))
+            fields = dict(known["fields"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise RecordError(f"{path} is damaged; give another --out, or remove the folder.") from error
+        now = plain_fields(recipe)
+        changed = sorted(name for name in fields.keys() | now.keys() if fields.get(name) != now.get(name))
+        what = ", ".join(f"{name} was {fields.get(name)}" for name in changed)
+        if known.get("recipe") != here["recipe"]:
+            what = f"recipe was {known.get('recipe')}"
+        elif known.get("source") != here["source"] and not changed:
+            what = "the code of the recipe was another"
+        if what:
             raise RecordError(f"{order.out} holds another run ({what}); continue that one, or give another --out.")
     elif team.leads:
         write_whole(path, json.dumps({**here, "command": order.command}, indent=1).encode())

@@ -14,7 +14,7 @@ def plain(found: Evaluation) -> dict[str, object]:
         "level": found.level,
         "failure": found.failure,
         "clean": vars(shares.clean),
-        "mean_radius": shares.mean_radius,
+        "mean_radius": "inf" if shares.mean_radius == math.inf else shares.mean_radius,
         "radii": [
             {"eps": e, "certified": vars(sure), "attacked": None if left is None else vars(left)}
             for e, sure, left in zip(found.eps, shares.certified, attacked, strict=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import final
 
 from lipkit._files import write_whole
+from lipkit.cli import names
 from lipkit.cli.console import terminal
 from lipkit.cli.run import Order, device_of, ordered, run
 from lipkit.cli.shares import plain
@@ -33,6 +34,7 @@ class Asked:
 
 def train(asked: Asked) -> None:
     """Run a recipe to its report, and print the shares. Settings, device and recipe are checked first."""
+    names.check_json(asked.json)
     named = {"data": asked.data, "seed": asked.seed}
     words = (*(f"--{key}={value}" for key, value in named.items() if value is not None), *asked.words)
     order = Order(asked.recipe, asked.out, words, asked.device, asked.quick, asked.tensorboard)

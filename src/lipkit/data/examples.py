@@ -22,6 +22,11 @@ class Examples(Dataset[tuple[Tensor, Tensor]]):
     classes: tuple[str, ...]
 
     def __post_init__(self) -> None:
+        if self.labels.ndim != 1 or self.labels.is_floating_point() or not self.inputs.is_floating_point():
+            raise ArgumentError(
+                f"Inputs are floating point and labels one whole number each, got {self.inputs.dtype} and "
+                f"{self.labels.dtype} of shape {tuple(self.labels.shape)}."
+            )
         if len(self.inputs) != len(self.labels):
             raise ShapeError(f"One label for each input is needed, got {len(self.labels)} for {len(self.inputs)}.")
         if len(self.labels) and not (int(self.labels.min()) >= 0 and int(self.labels.max()) < len(self.classes)):

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lipkit.errors import NonFiniteError
 from lipkit.optim._wrapper import Closure, Displaced, Wrapper, asked, check_size
 
 
@@ -53,11 +54,15 @@ class SharpnessAware(Wrapper):
         if not any(rho for rho, *_ in scaled):
             return []
         device = scaled[0][1].device
-        size = torch.stack([torch.linalg.vector_norm(tg).to(device, torch.float64) for *_, tg in scaled]).norm()
+        # In float64: squares of tiny and of huge gradients leave the range of float32.
+        sizes = [torch.linalg.vector_norm(tg, dtype=torch.float64).to(device) for *_, tg in scaled]
+        size = torch.stack(sizes).norm()
+        if not bool(torch.isfinite(size)):
+            raise NonFiniteError("A gradient is NaN or infinite; lower the learning rate, or clip gradients.")
         if not bool(size > 0):
             return []
         # Divided first: t g and its norm may both be tiny.
-        return [(p, (rho * (tg / size.to(tg)) * t).to(p.dtype)) for rho, p, t, tg in scaled if rho]
+        return [(p, (rho * (tg.double() / size.to(tg.device)) * t).to(p.dtype)) for rho, p, t, tg in scaled if rho]
 
 
 @final

@@ -4,7 +4,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from lipkit.certify.evaluation import said_radius
+from lipkit.kind import Kind
 from lipkit.report.contents import Contents, DepthRow, Entry, Histogram, Spectrum
+from lipkit.report.numbers import percent
 from lipkit.report.style import INK, LOOKS, drawing, inline
 
 if TYPE_CHECKING:
@@ -62,7 +65,8 @@ def _attacked(axes: "Axes", contents: Contents) -> None:
 def _said(contents: Contents) -> str:
     attacked = contents.overall.attacked or (None,) * len(contents.eps)
     rows = [
-        f"At {eps:g}: {100 * sure.value:.1f} % certified" + (f", {100 * left.value:.1f} % attacked" if left else "")
+        f"At {said_radius(eps)}: {percent(sure, Kind.LOWER)} certified"
+        + (f", {percent(left, Kind.UPPER)} attacked" if left else "")
         for eps, sure, left in zip(contents.eps, contents.overall.certified, attacked, strict=True)
     ]
     return "; ".join(rows) + "."

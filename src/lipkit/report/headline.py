@@ -5,6 +5,7 @@ from typing import final
 
 from lipkit.bound import Of
 from lipkit.certify import Share
+from lipkit.certify.evaluation import said_radius
 from lipkit.kind import Kind
 from lipkit.report.contents import Contents
 from lipkit.report.numbers import between, constant, digits, norm_in_words, percent
@@ -42,7 +43,9 @@ def sentences(contents: Contents) -> list[str]:
         return found
     top = Headline.of(contents)
     sure = percent(top.certified, Kind.LOWER)
-    found.append(f"For {sure} no change of length up to {top.eps:g} can alter that: this is proven, not only tested.")
+    found.append(
+        f"For {sure} no change of length up to {said_radius(top.eps)} can alter that: this is proven, not only tested."
+    )
     if top.attacked is None:
         found.append("No attack was run, so it is not known how many more would stand.")
     else:
@@ -76,7 +79,7 @@ def caveats(contents: Contents) -> list[str]:
         found.append(
             f"For new {noun(contents)}s from the same source the shares differ; with {100 * contents.level:g} % "
             f"confidence, each by itself, {between(contents.overall.clean)} are classified correctly and "
-            f"{between(top.certified)} certified at {top.eps:g}."
+            f"{between(top.certified)} certified at {said_radius(top.eps)}."
         )
     return found
 

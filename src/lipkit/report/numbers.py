@@ -1,6 +1,7 @@
 """Numbers as a page prints them: rounded to the side that keeps what they promise."""
 
 import math
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 
 from lipkit._logarithm import said
 from lipkit.certify import Share
@@ -26,9 +27,9 @@ def digits(value: float, kind: Kind, count: int = 4) -> str:
     """So many digits of a number, rounded to the side of its kind; as it is beyond the range where that means much."""
     if not 1e-290 < abs(value) < 1e290:
         return "unlimited" if value == math.inf else f"{value:g}"
-    unit = 10.0 ** (math.floor(math.log10(abs(value))) - count + 1)
-    side = {1.0: math.ceil, -1.0: math.floor}.get(kind.side, round)
-    return f"{side(value / unit) * unit:.{count}g}"
+    # A float is a decimal number exactly, so the side is the side of the number itself.
+    side = {1.0: ROUND_CEILING, -1.0: ROUND_FLOOR}.get(kind.side, ROUND_HALF_EVEN)
+    return f"{float(Context(prec=count, rounding=side).create_decimal(Decimal(value))):.{count}g}"
 
 
 def constant(log_value: float, kind: Kind) -> str:

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable
 from html import escape
 
+from lipkit.certify.evaluation import said_radius
 from lipkit.kind import Kind
 from lipkit.report import sections
 from lipkit.report.contents import Contents
@@ -77,14 +78,11 @@ def _top(contents: Contents) -> str:
     figures = [Markup(f"<b>{percent(clean)}</b><span>correct, of {clean.total} test {noun(contents)}s</span>")]
     if contents.eps:
         top = Headline.of(contents)
-        figures.append(
-            Markup(
-                f"<b>{percent(top.certified, Kind.LOWER)}</b><span>certified up to {top.eps:g}: proven, at least</span>"
-            )
-        )
+        sure, length = percent(top.certified, Kind.LOWER), said_radius(top.eps)
+        figures.append(Markup(f"<b>{sure}</b><span>certified up to {length}: proven, at least</span>"))
         if top.attacked is not None:
             left = percent(top.attacked, Kind.UPPER)
-            figures.append(Markup(f"<b>{left}</b><span>left by our attack at {top.eps:g}: at most</span>"))
+            figures.append(Markup(f"<b>{left}</b><span>left by our attack at {said_radius(top.eps)}: at most</span>"))
     mean = digits(contents.overall.mean_radius, Kind.LOWER, 3)
     figures.append(Markup(f"<b>{mean}</b><span>mean certified radius, 0 where wrong</span>"))
     words = paragraph(" ".join(sentences(contents)), "headline")

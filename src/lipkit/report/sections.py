@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from lipkit.bounds.table import LayerRow
 from lipkit.certify import Shares
+from lipkit.certify.evaluation import said_radius
 from lipkit.kind import Kind
 from lipkit.report import charts
 from lipkit.report.contents import Contents, Entry
@@ -33,7 +34,7 @@ def curve(contents: Contents) -> str:
     rows = []
     for i, eps in enumerate(contents.eps):
         sure = contents.overall.certified[i]
-        row = [f"{eps:g}", percent(sure, Kind.LOWER), between(sure)]
+        row = [f"{said_radius(eps)}", percent(sure, Kind.LOWER), between(sure)]
         if contents.overall.attacked is not None:
             left = contents.overall.attacked[i]
             row += [percent(left, Kind.UPPER), between(left)]
@@ -58,7 +59,13 @@ def radii(contents: Contents) -> str:
 def classes(contents: Contents) -> str:
     """A row for each class; where an attack was run, a cell holds both sides of the truth."""
     attacked = contents.overall.attacked is not None
-    head = ["class", f">{noun(contents)}s", ">correct", *(f">at {eps:g}" for eps in contents.eps), ">mean radius"]
+    head = [
+        "class",
+        f">{noun(contents)}s",
+        ">correct",
+        *(f">at {said_radius(eps)}" for eps in contents.eps),
+        ">mean radius",
+    ]
 
     def row(name: str, shares: Shares) -> list[Cell]:
         sure = [percent(share, Kind.LOWER) for share in shares.certified]

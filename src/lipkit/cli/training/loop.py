@@ -190,6 +190,11 @@ class _Run:
         recipe = self.recipe
         with torch.autocast(self.team.device.type, recipe.precision.autocast, recipe.precision.autocast is not None):
             loss = recipe.loss(forward, inputs, labels, progress)
+        if not isinstance(loss, Tensor) or loss.ndim or not loss.requires_grad:
+            raise ArgumentError(
+                f"{type(recipe).__name__}.loss must give one number that depends on the parameters, got "
+                f"{f'shape {tuple(loss.shape)}' if isinstance(loss, Tensor) else type(loss).__name__}."
+            )
         if not bool(torch.isfinite(loss)):
             raise NonFiniteError(
                 f"The loss of step {self.step + 1} is {float(loss.detach())}; the first thing that is not finite is "
