@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import lipkit
 from lipkit import Ball, Bound, Box, Kind, Metric, Of
 from lipkit.certify import binary_radius, head_pairwise, radius
+from lipkit.certify.radius import require_certifying
 from lipkit.errors import ArgumentError, KindError, MetricError, NonFiniteError, RegionError, ShapeError
 
 NORMS = (1.0, 2.0, math.inf)
@@ -131,6 +132,11 @@ def test_a_single_score() -> None:
 def test_what_proves_nothing_is_refused(kind: Kind) -> None:
     with pytest.raises(KindError, match="Only an exact or upper bound certifies"):
         radius(torch.zeros(1, 2), torch.tensor([0]), Bound.from_value(1.0, kind, "power iteration"))
+
+
+def test_a_number_is_no_bound() -> None:
+    with pytest.raises(ArgumentError, match=r"needs a Bound, got float; take one from"):
+        require_certifying(1.0)
 
 
 def test_bad_arguments_are_named() -> None:

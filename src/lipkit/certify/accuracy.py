@@ -17,7 +17,7 @@ from lipkit.certify.attacks import Attack
 from lipkit.certify.counterexample import contradiction
 from lipkit.certify.evaluation import Evaluation
 from lipkit.certify.forward import Forward, Logits
-from lipkit.certify.radius import Radii, radius
+from lipkit.certify.radius import Radii, radius, require_certifying
 from lipkit.certify.records import Records, Sample
 from lipkit.errors import ArgumentError, MetricError
 from lipkit.linops.row_norms import vector_norms
@@ -67,6 +67,8 @@ def accuracy(
     Cost: one float64 evaluation of each sample, and the attack.
     """
     eps = _checked(eps)
+    if not callable(bound):
+        require_certifying(bound)
     if not norm >= 1:
         raise MetricError(f"A norm has an exponent p in [1, inf], got norm={norm}.")
     if attack is not None and attack.norm != norm:

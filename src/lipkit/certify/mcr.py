@@ -7,7 +7,7 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from lipkit.bound import Bound, Of
-from lipkit.certify.radius import radius
+from lipkit.certify.radius import radius, require_certifying
 from lipkit.errors import ArgumentError, KindError, NonFiniteError, RegionError, ShapeError
 from lipkit.losses.constants import label_constants
 from lipkit.regions import Everywhere
@@ -24,8 +24,7 @@ def signed_radii(logits: Float[Tensor, "n classes"], labels: Int[Tensor, " n"], 
 
     Guarantee: |signed radius| is rounded down. Needs a bound that certifies, everywhere; for others see `radius`.
     """
-    if not bound.kind.certifies:
-        raise KindError(f"Only an exact or upper bound certifies, got {bound}; use a method that proves one.")
+    require_certifying(bound)
     if bound.region != Everywhere():
         raise RegionError(f"This constant holds on a {bound.region} only; use `radius(..., at=inputs)` and its mean.")
     if logits.ndim != 2 or logits.shape[1] < 2:

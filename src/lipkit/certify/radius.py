@@ -76,7 +76,8 @@ def radius(
     are refused, because they prove nothing. Cost: a table of batch x classes.
     Reference: Tsuzuku et al. 2018 for l2; other norms and pairs as in docs/methods.md.
     """
-    _check(logits, labels, bound)
+    require_certifying(bound)
+    _check(logits, labels)
     z = logits.detach().to(torch.float64)
     gaps = (z.gather(1, labels[:, None].long()) - z).clamp(-_MOST, _MOST)
     constants = _constants(bound, labels, z)
@@ -104,6 +105,7 @@ def binary_radius(
     Labels are -1 and +1. Guarantee: LOWER, rounded down; exact for signed distance functions.
     Reference: Tsuzuku et al. 2018.
     """
+    require_certifying(bound)
     if scores.ndim != 1:
         raise ShapeError(f"A single score has one number a sample, got shape {tuple(scores.shape)}; squeeze it first.")
     if bound.of not in (Of.WHOLE, Of.SAMPLE):
@@ -111,7 +113,7 @@ def binary_radius(
     if labels.dtype is torch.bool or not bool((labels.abs() == 1).all()):
         raise ArgumentError(f"Labels of a single score are -1 and +1, got {sorted(set(labels.tolist()))[:8]}.")
     pair = torch.stack([scores, torch.zeros_like(scores)], dim=1)
-    _check(pair, (labels < 0).long(), bound)
+    _check(pair, (labels < 0).long())
     f = scores.detach().to(torch.float64)
     sure = f * labels - _errors(error, f)
     constants = bound.value.detach().to(f.device).expand_as(f)
@@ -143,9 +145,19 @@ def _errors(error: float | Tensor, like: Tensor) -> Tensor:
     return found.expand(len(like))
 
 
-def _check(logits: Tensor, labels: Tensor, bound: Bound) -> None:
+def require_certifying(bound: object) -> Bound:
+    """The bound, if it is one that certifies; a number says nothing of what it proves."""
+    if not isinstance(bound, Bound):
+        raise ArgumentError(
+            f"A certificate needs a Bound, got {type(bound).__name__}; take one from lipkit.lipschitz or "
+            "certify.head_pairwise, or state it: Bound.from_value(1.0, Kind.UPPER, 'why it holds')."
+        )
     if not bound.kind.certifies:
         raise KindError(f"Only an exact or upper bound certifies, got {bound}; use a method that proves one.")
+    return bound
+
+
+def _check(logits: Tensor, labels: Tensor) -> None:
     if labels.shape != logits.shape[:1]:
         raise ShapeError(f"One label for each row of logits is needed, got {len(labels)} for {len(logits)}.")
     if logits.shape[1] < 2:

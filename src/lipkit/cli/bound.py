@@ -10,7 +10,6 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from lipkit._logarithm import said
 from lipkit.bound import Bound, Kind
 from lipkit.bounds import Method
 from lipkit.bounds.certificate import Certificate
@@ -23,6 +22,7 @@ from lipkit.cli.console import escaped, progress, table, terminal
 from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
 from lipkit.regions import Everywhere, Region
+from lipkit.report.numbers import constant
 
 Say = Callable[..., None]
 # Columns that the table of layers needs.
@@ -146,7 +146,7 @@ def layers(rows: list[LayerRow], say: Say, width: int) -> None:
     """
     made = table("Layer by layer", ">row", "+where", "+operator", ">norm", "kind", ">share", ">fusing saved")
     for row in rows:
-        norm, share = said(row.log_norm), "" if row.share is None else f"{row.share:.1%}"
+        norm, share = constant(row.log_norm, row.kind, 5), "" if row.share is None else f"{row.share:.1%}"
         saved = "" if row.saved is None else f"x {row.saved:.4g}"
         if width >= _WIDE:
             made.add_row(str(row.row), escaped(row.origin), escaped(row.operator), norm, row.kind.value, share, saved)
@@ -193,12 +193,7 @@ def _dtype(model: Model) -> torch.dtype:
 
 def _digits(bound: Bound) -> str:
     """Six digits, rounded to the safe side, so that what is printed is a bound too."""
-    value = bound.value.item()
-    if not 1e-300 < value < 1e300:
-        return said(_log(bound))
-    unit = 10.0 ** (math.floor(math.log10(value)) - 5)
-    side = {Kind.UPPER: math.ceil, Kind.EXACT: math.ceil, Kind.LOWER: math.floor}.get(bound.kind, round)
-    return f"{side(value / unit) * unit:.6g}"
+    return constant(_log(bound), bound.kind, 6)
 
 
 def _log(bound: Bound) -> float:

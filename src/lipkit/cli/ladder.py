@@ -14,6 +14,7 @@ from lipkit.cli.console import escaped, table
 from lipkit.errors import LipkitError
 from lipkit.regions import Region
 from lipkit.report.figures import Panel, Point
+from lipkit.report.numbers import constant
 from lipkit.trace import Network
 
 if TYPE_CHECKING:
@@ -73,7 +74,14 @@ def ladder_table(title: str, rungs: Sequence[Rung]) -> "Table":
         kind = f"[{COLOURS[bound.kind]}]{bound.kind.value}[/]" + (
             f", fails <= {bound.failure:.0e}" if bound.failure else ""
         )
-        made.add_row(label, _digits(bound), kind, away, f"{seconds:.3f}", escaped(str(bound.method)))
+        made.add_row(
+            label,
+            constant(float(bound.log_value.detach()), bound.kind, 5),
+            kind,
+            away,
+            f"{seconds:.3f}",
+            escaped(str(bound.method)),
+        )
     for rung in rungs:
         if not isinstance(rung.result, Bound):
             made.add_row(rung.label, "", "refused", "", f"{rung.seconds:.3f}", escaped(str(rung.result)))
@@ -103,13 +111,3 @@ def _rung(label: str, method: Method, network: Network, region: Region) -> Rung:
         times.append(time.process_time() - begin)
         if len(times) == _RUNS or times[-1] > _SHORT:
             return Rung(label, min(times), result)
-
-
-def _digits(bound: Bound) -> str:
-    """Five digits, rounded to the safe side, so that what is printed is a bound too."""
-    value = bound.value.item()
-    if not 1e-300 < value < 1e300:
-        return f"{value:g}"
-    unit = 10.0 ** (math.floor(math.log10(value)) - 4)
-    side = {Kind.UPPER: math.ceil, Kind.EXACT: math.ceil, Kind.LOWER: math.floor}.get(bound.kind, round)
-    return f"{side(value / unit) * unit:#.5g}"

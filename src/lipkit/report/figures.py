@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from lipkit.errors import ArgumentError
 from lipkit.kind import Kind
+from lipkit.report.numbers import digits
 from lipkit.report.style import LOOKS, sheet
 from lipkit.report.style import style as style
 
@@ -193,7 +194,7 @@ def _names(axes: "Axes", panel: Panel) -> None:
     heights = [axes.transAxes.inverted().transform(axes.transData.transform((p.seconds, p.value)))[1] for p in points]
     for point, y in zip(points, _apart(heights, _LINE), strict=True):
         axes.annotate(
-            f"{point.label}  {_said(point)}",
+            f"{point.label}  {digits(point.value, point.kind)}",
             (point.seconds, point.value),
             (1.06, y),
             textcoords="axes fraction",
@@ -209,13 +210,6 @@ def _names(axes: "Axes", panel: Panel) -> None:
                 "relpos": (0, 0.5),
             },
         )
-
-
-def _said(point: Point) -> str:
-    """Four digits, upper bounds rounded up and lower ones down."""
-    unit = 10.0 ** (math.floor(math.log10(point.value)) - 3)
-    side = {1.0: math.ceil, -1.0: math.floor}.get(point.kind.side, round)
-    return f"{side(point.value / unit) * unit:.4g}"
 
 
 def _apart(heights: Sequence[float], gap: float) -> list[float]:

@@ -3,7 +3,6 @@
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 
-from lipkit._logarithm import said
 from lipkit.certify import Share
 from lipkit.kind import Kind
 
@@ -24,18 +23,31 @@ def between(share: Share) -> str:
 
 
 def digits(value: float, kind: Kind, count: int = 4) -> str:
-    """So many digits of a number, rounded to the side of its kind; as it is beyond the range where that means much."""
-    if not 1e-290 < abs(value) < 1e290:
+    """So many digits of a number, rounded to the side of its kind."""
+    if not math.isfinite(value) or not value:
         return "unlimited" if value == math.inf else f"{value:g}"
     # A float is a decimal number exactly, so the side is the side of the number itself.
-    side = {1.0: ROUND_CEILING, -1.0: ROUND_FLOOR}.get(kind.side, ROUND_HALF_EVEN)
-    return f"{float(Context(prec=count, rounding=side).create_decimal(Decimal(value))):.{count}g}"
+    return _to_side(Decimal(value), kind, count)
 
 
-def constant(log_value: float, kind: Kind) -> str:
+def constant(log_value: float, kind: Kind, count: int = 4) -> str:
     """exp(log_value), rounded to the side of its kind; a power of ten where float64 ends."""
-    inside = -667 < log_value < 667
-    return digits(math.exp(log_value), kind) if inside else "0" if log_value == -math.inf else said(log_value)
+    if log_value == -math.inf:
+        return "0"
+    # Forty digits: the exponential is then as exact as the logarithm.
+    wide = Context(prec=40)
+    if -667 < log_value < 667:
+        return _to_side(wide.exp(Decimal(log_value)), kind, count)
+    power = wide.divide(Decimal(log_value), wide.ln(Decimal(10)))
+    return f"10^{power.quantize(Decimal('0.0001'), rounding=_rounding(kind))}"
+
+
+def _to_side(number: Decimal, kind: Kind, count: int) -> str:
+    return f"{float(Context(prec=count, rounding=_rounding(kind)).plus(number)):.{count}g}"
+
+
+def _rounding(kind: Kind) -> str:
+    return {1.0: ROUND_CEILING, -1.0: ROUND_FLOOR}.get(kind.side, ROUND_HALF_EVEN)
 
 
 def norm_in_words(p: float, what: str) -> str:

@@ -1,0 +1,46 @@
+"""What is printed keeps its side: compared as rational numbers, nothing is forgiven."""
+
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+
+from lipkit.kind import Kind
+from lipkit.report.numbers import constant, digits
+
+
+def near_decimals() -> list[float]:
+    """Floats within two steps of decimal numbers of four digits, where a division by a power of ten goes wrong."""
+    draw = np.random.default_rng(0)
+    found: list[float] = []
+    for _ in range(2000):
+        value = float(f"{draw.integers(1000, 10000)}e{draw.integers(-9, 6)}")
+        for _ in range(draw.integers(0, 3)):
+            value = float(np.nextafter(value, draw.choice([0.0, np.inf])))
+        found.append(value)
+    return found
+
+
+@pytest.mark.parametrize("count", [4, 6])
+def test_a_number_is_rounded_to_its_side(count: int) -> None:
+    for value in near_decimals():
+        below, above = Fraction(digits(value, Kind.LOWER, count)), Fraction(digits(value, Kind.UPPER, count))
+        assert below <= Fraction(value) <= above
+        # One unit of the last digit, and none for a number that has so few digits.
+        assert above - below <= Fraction(value) * Fraction(1, 10 ** (count - 1))
+        assert below == above or Fraction(str(value)) != Fraction(value)
+
+
+@pytest.mark.parametrize("log", [-2.3025811, 0.0, 1e-17, 0.6931471805599453, 30.5, 700.12345678, -900.5, 1e4])
+def test_a_constant_is_rounded_to_its_side(log: float) -> None:
+    with mpmath.workdps(60):
+        truth = mpmath.exp(mpmath.mpf(log))
+        below, above = (_read(constant(log, kind, 6)) for kind in (Kind.LOWER, Kind.UPPER))
+        assert below <= truth <= above
+        assert above / below - 1 <= mpmath.mpf("3e-4")
+    assert constant(float("-inf"), Kind.UPPER) == "0"
+
+
+def _read(text: str) -> mpmath.mpf:
+    return mpmath.mpf(10) ** mpmath.mpf(text[3:]) if text.startswith("10^") else mpmath.mpf(text)
