@@ -5,6 +5,7 @@ from typing import final
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional
 
 from lipkit.bound import Bound
 from lipkit.errors import ArgumentError, ShapeError
@@ -83,30 +84,30 @@ class ShiftBlock(nn.Module):
                 f"ShiftBlock with {self.channels} channels and rank {self.rank} takes (batch, channels, "
                 f"{self.rank} spatial axes), with or without batch, got {tuple(x.shape)}."
             )
-        mixed = (self.weight @ x.flatten(axis + 1)).unflatten(axis + 1, x.shape[axis + 1 :])
-        if self.bias is not None:
-            mixed = mixed + self.bias.reshape(-1, *(1,) * self.rank)
-        low, high = ordered(*mixed.chunk(2, axis))
-        return shifted(torch.cat([high, low], axis), axis)
+        # Channels last: products of whole rows, and blocks that follow each other copy nothing in between.
+        mixed = functional.linear(x.movedim(axis, -1), self.weight, self.bias)
+        low, high = ordered(*mixed.chunk(2, -1))
+        return _shifted(high, low, self.rank).movedim(-1, axis)
 
     def extra_repr(self) -> str:
         """Channels and rank."""
         return f"{self.channels}, rank={self.rank}"
 
 
-def shifted(x: Float[Tensor, "..."], axis: int) -> Float[Tensor, "..."]:
-    """Channels on `axis`, spatial axes after it: moved by one pixel around the circle, an eighth in each direction.
+def _shifted(high: Float[Tensor, "..."], low: Float[Tensor, "..."], rank: int) -> Float[Tensor, "..."]:
+    """Both halves of the channels, an eighth of all moved by one pixel around the circle in each direction.
 
-    The groups that move are spread over both halves of the channels, so that larger and smaller of each pair move too.
+    Channels are on the last axis, the spatial axes before it. The groups that move are spread over both halves, so that
+    larger and smaller of each pair move too.
     """
-    moves = [(place, way) for place in range(axis + 1, x.ndim) for way in (1, -1)]
-    share = x.shape[axis] // _SHARE
-    parts = list(x.split(share, axis))
+    share = 2 * high.shape[-1] // _SHARE
+    parts = [*high.split(share, -1), *low.split(share, -1)]
+    moves = [(place, way) for place in range(high.ndim - 1 - rank, high.ndim - 1) for way in (1, -1)]
     for i, (place, way) in enumerate(moves):
         # 0, 4, 1, 5, ... of the eight parts: both halves in turn.
         at = (i % 2) * (_SHARE // 2) + i // 2
         parts[at] = torch.roll(parts[at], way, place)
-    return torch.cat(parts, axis)
+    return torch.cat(parts, -1)
 
 
 def near_identity(channels: int) -> Float[Tensor, "channels channels"]:

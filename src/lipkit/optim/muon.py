@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import BFloat16, Float, Float32
 from torch import Tensor
 
 from lipkit.optim._optimizer import StiefelOptimizer
@@ -32,8 +32,8 @@ class StiefelMuon(StiefelOptimizer):
     of equal shape are updated together, by batched products.
 
     Guarantee: none by itself: ||W'W - I|| is of the order of the fourth power of the step, and the next step corrects
-    it; call `retract` before a proof. Cost: 3 `steps` + 4 products with the smaller side for each matrix, the first of
-    them in bfloat16 on accelerators. Reference: Jordan et al. 2024 for Muon; the tangent projection and the one-step
+    it; call `retract` before a proof. Cost: 3 `steps` + 4 products with the smaller side for each matrix; one more on
+    accelerators, all in bfloat16. Reference: Jordan et al. 2024 for Muon; the tangent projection and the one-step
     retraction are ours.
     """
 
@@ -73,7 +73,9 @@ class StiefelMuon(StiefelOptimizer):
         if length > _LONG:
             # (1 + 1.2 h) / (1 + h^2)^(1/2) < 3^(1/2) for every h: the step below cannot diverge.
             points = points / math.hypot(1.0, length)
-        for parameter, point in zip(members, _corrected(points), strict=True):
+        parts = points.device.type != "cpu" and points.dtype == torch.float32
+        back = corrected_in_parts(points) if parts else corrected(points)
+        for parameter, point in zip(members, back, strict=True):
             tall(as_matrix(parameter)).copy_(point)
 
     def _direction(self, parameter: Tensor, momentum: float, nesterov: bool) -> Tensor:
@@ -90,7 +92,7 @@ class StiefelMuon(StiefelOptimizer):
             for parameter in group["params"]:
                 point = tall(as_matrix(parameter))[None]
                 for _ in range(steps):
-                    point = _corrected(point)
+                    point = corrected(point)
                 tall(as_matrix(parameter)).copy_(point[0])
 
 
@@ -110,5 +112,24 @@ def orthogonalised(direction: Float[Tensor, "batch long short"], steps: int) -> 
     return x
 
 
-def _corrected(points: Float[Tensor, "batch long short"]) -> Float[Tensor, "batch long short"]:
+def corrected(points: Float[Tensor, "batch long short"]) -> Float[Tensor, "batch long short"]:
+    """One Björck step, 3/2 W - 1/2 W W'W."""
     return torch.baddbmm(points, points, points.mT @ points, beta=1.5, alpha=-0.5)
+
+
+def corrected_in_parts(points: Float32[Tensor, "batch long short"]) -> Float32[Tensor, "batch long short"]:
+    """The same step as W + W (I - W'W)/2 by products of bfloat16, for accelerators: full ones are 15 times slower.
+
+    With W = H + L, both in bfloat16, W'W is H'H + H'L + L'H up to 2^-18 relative to |W|'|W|; W (I - W'W) is small, so
+    that few digits of its factors suffice.
+    """
+    high = points.to(torch.bfloat16)
+    low = (points - high).to(torch.bfloat16)
+    cross = _wide_product(high.mT, low)
+    defect = torch.eye(points.shape[-1], device=points.device) - _wide_product(high.mT, high) - cross - cross.mT
+    return points.add(_wide_product(high, defect.to(torch.bfloat16)), alpha=0.5)
+
+
+def _wide_product(a: BFloat16[Tensor, "batch n k"], b: BFloat16[Tensor, "batch k m"]) -> Float32[Tensor, "batch n m"]:
+    """The product as torch sums it in float32, which on CPUs it does for float32 factors only."""
+    return torch.bmm(a.float(), b.float()) if a.device.type == "cpu" else torch.bmm(a, b, out_dtype=torch.float32)

@@ -18,11 +18,16 @@ from lipkit.cli.training.diagnosis import culprit
 from lipkit.cli.training.journal import Journal
 from lipkit.cli.training.place import Team
 from lipkit.cli.training.recipe import Recipe, Sets, plain_fields
+from lipkit.data._seed import derived
 from lipkit.errors import ArgumentError, InterruptedRun, NonFiniteError
 from lipkit.optim import ASAM, SAM, WeightNoise
 
 # Seconds between checkpoints, and between entries of the journal at most.
 _SAVE, _LOG = 60.0, 1.0
+# Writing checkpoints may take one part in this many of a run.
+_SHARE = 20
+# A training set up to this many bytes is held on the device: copying each batch there would take longer than a step.
+_RESIDENT = 2**32
 
 
 @final
@@ -83,6 +88,10 @@ class _Run:
             )
         self._steps = max(1, len(self.sets.train) // recipe.batch)
         self.step, self._seconds = 0, 0.0
+        examples = self.sets.train
+        near = examples.inputs.nbytes <= _RESIDENT
+        self._inputs, self._labels = (t.to(team.device) if near else t for t in (examples.inputs, examples.labels))
+        self._epoch, self._order = -1, torch.empty(0, dtype=torch.long)
         # Augmentation and dropout differ between processes; the order of the data does not.
         torch.manual_seed(recipe.seed + 1_000_003 * (team.rank + 1))
 
@@ -140,7 +149,7 @@ class _Run:
         if self.recipe.compile:
             forward = torch.compile(forward)  # pyright: ignore[reportAssignmentType]
         begin = saved = logged = time.monotonic()
-        before = self._seconds
+        before, spent = self._seconds, 0.0
         while self.step < self.total:
             loss = self._one(forward)
             now = time.monotonic()
@@ -152,10 +161,11 @@ class _Run:
                 if report is not None:
                     report(self.step, self.total, float(loss))
             stop = self.team.agreed(float(stopped())) > 0 if self.team.size > 1 else stopped()
-            due = self.team.told(now - saved > _SAVE) if self.team.size > 1 else now - saved > _SAVE
-            if last or stop or due or self.step % self._steps == 0:
+            due, cheap = self.team.told((now - saved > _SAVE, now - saved > _SHARE * spent))
+            if last or stop or due or (self.step % self._steps == 0 and cheap):
                 self.save()
                 saved = time.monotonic()
+                spent = saved - now
             if stop and not last:
                 raise InterruptedRun(
                     f"Interrupted after step {self.step} of {self.total}; run the same command again to continue."
@@ -207,14 +217,15 @@ class _Run:
 
     def _batch(self) -> tuple[Tensor, Tensor]:
         epoch, place = divmod(self.step, self._steps)
-        generator = torch.Generator().manual_seed(self.recipe.seed * 1_000_003 + epoch)
-        order = torch.randperm(len(self.sets.train), generator=generator)
-        chosen = order[place * self.recipe.batch : (place + 1) * self.recipe.batch]
+        if epoch != self._epoch:
+            generator = torch.Generator().manual_seed(derived(self.recipe.seed, epoch))
+            order = torch.randperm(len(self.sets.train), generator=generator)
+            self._epoch, self._order = epoch, order.to(self._inputs.device)
+        chosen = self._order[place * self.recipe.batch : (place + 1) * self.recipe.batch]
         # Equal shares, so that averaged gradients are those of the whole batch.
         chosen = chosen[: len(chosen) // self.team.size * self.team.size]
         mine = chosen[self.team.rank :: self.team.size]
-        inputs, labels = self.sets.train.inputs[mine], self.sets.train.labels[mine]
-        return inputs.to(self.team.device), labels.to(self.team.device)
+        return self._inputs[mine].to(self.team.device), self._labels[mine].to(self.team.device)
 
     def _log(self, loss: Tensor) -> None:
         constant = self.recipe.constant(self.model)

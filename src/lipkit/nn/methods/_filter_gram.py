@@ -1,6 +1,7 @@
 """Diagonal matrices that dominate W'W, for kernels and matrices, rounding included."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float, Float64
@@ -116,35 +117,33 @@ def half_gram(kernel: Float[Tensor, "groups rows cols *taps"]) -> Float[Tensor, 
 
     Cost: products of all pairs of taps whose first components are in order, about half of all pairs.
     """
-    groups, rows, cols = kernel.shape[:3]
-    first = kernel.shape[3]
-    taps = kernel.shape[4:]
-    rest = math.prod(taps)
-    flat = kernel.reshape(groups, rows, cols, first, rest).permute(0, 3, 4, 2, 1).reshape(groups, first, -1, rows)
+    groups, rows, cols, first, *taps = kernel.shape
+    flat = kernel.permute(0, *range(3, kernel.ndim), 2, 1).reshape(groups, first, -1, rows)
     total: Tensor | None = None
     for a in range(first):
         pairs = flat[:, a] @ flat[:, a:].flatten(1, 2).mT
-        pairs = pairs.view(groups, rest, cols, first - a, rest, cols).permute(0, 3, 1, 4, 2, 5)
-        if rest == 1:
-            found = pairs.reshape(groups, first - a, 1, cols, cols)
-        else:
-            # Sums of pairs with the same shift, as one product with zeros and ones; adding zeros rounds nothing.
-            found = same_shift(taps, kernel) @ pairs.reshape(groups, first - a, rest * rest, cols * cols)
-            found = found.unflatten(-1, (cols, cols))
+        pairs = pairs.view(groups, *taps, cols, first - a, *taps, cols)
+        found = _by_shift(pairs, taps)
         total = found if total is None else total + functional.pad(found, (0, 0) * 3 + (0, a))
     assert total is not None
     return total
 
 
-def same_shift(taps: Shape, like: Tensor) -> Float[Tensor, "shifts pairs"]:
-    """Which pairs of taps (a, b) are apart by which shift b - a; zeros and ones."""
-    found = torch.ones(1, 1, 1, dtype=like.dtype, device=like.device)
-    for t in taps:
-        place = torch.arange(t, device=like.device)
-        shift = torch.arange(1 - t, t, device=like.device)
-        axis = (place[None, :] - place[:, None] == shift[:, None, None]).to(like.dtype)
-        found = torch.einsum("sab,tcd->stacbd", found, axis).flatten(4).flatten(2, 3).flatten(0, 1)
-    return found.flatten(1)
+def _by_shift(
+    pairs: Float[Tensor, "groups *taps_cols_first_taps_cols"], taps: Sequence[int]
+) -> Float[Tensor, "groups first shifts cols cols"]:
+    """The sums of all pairs of taps (a, b) with the same shift b - a, on every axis; in order of the shifts."""
+    rank = len(taps)
+    order = [0, 2 + rank, *(place for i in range(rank) for place in (1 + i, 3 + rank + i)), 1 + rank, 3 + 2 * rank]
+    found = pairs.permute(order)
+    for i, t in enumerate(taps):
+        if t == 1:
+            found = found.squeeze(2 + i)
+            continue
+        # Rows of 2 t - 2 entries, read as rows of 2 t - 1, move by one place each: equal shifts stand in one column.
+        wide = functional.pad(found, (0, 0) * (found.ndim - 4 - i) + (0, t - 2, 1, 1)).flatten(2 + i, 3 + i)
+        found = wide.narrow(2 + i, t - 1, t * (2 * t - 1)).unflatten(2 + i, (t, 2 * t - 1)).sum(2 + i)
+    return found.flatten(2, 1 + rank) if rank else found.unsqueeze(2)
 
 
 def absolute_sums(half: Float[Tensor, "groups first rest n n"]) -> Float64[Tensor, "groups n n"]:
