@@ -1,13 +1,16 @@
-"""Constrained layers beside those of other libraries: seconds, and the singular values they leave.
+"""Constrained layers beside those of other libraries: seconds, memory, and the singular values they leave.
 
 Claims: for the same mathematics no slower than the fastest peer; evaluation under `frozen` costs what the plain layer
 costs; norms are at most one, where a peer's may not be. Each row is a training step (forward and backward) and an
-evaluation of one layer, and the singular values of its weight after a few steps of Adam: a dense SVD for matrices, the
-symbol on a 16 x 16 torus for 3 x 3 kernels.
+evaluation of one layer, the memory of the step (on a GPU its peak; elsewhere the bytes kept for the backward pass), and
+the singular values of its weight after five steps of Adam: a dense SVD for matrices, the symbol for 3 x 3 kernels.
 
-    python benchmarks/layers.py [--channels 64 256] [--size 32] [--batch 8] [--peers FOLDER] [--threads 2]
+    python benchmarks/layers.py [--channels 64 256] [--size 32] [--batch 8] [--peers FOLDER] [--threads 2] [--most 20]
+    python benchmarks/layers.py --channels 64 256 1024 --size 8 32 --most 5 --plot layers.png    # on a GPU
     python benchmarks/layers.py --overhead        # on a GPU: the default convolution against a plain one, bfloat16
 
+Rows whose step takes longer than `--most` seconds, or more memory than there is, are left out and say so; with several
+numbers of channels that is foreseen from the last, by the cube and the square.
 `--peers` is a folder with deel-torchlip 1.0.5, orthogonium 0.0.4, geotorch 0.4.0 and einops, for example from
 `pip install --no-deps --target FOLDER deel-torchlip==1.0.5 orthogonium==0.0.4 geotorch==0.4.0 einops`.
 """
@@ -15,10 +18,13 @@ symbol on a 16 x 16 torus for 3 x 3 kernels.
 import argparse
 import contextlib
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
+from layer_figure import draw
 from timing import best_of, machine
 from torch import Tensor, nn
 
@@ -89,13 +95,42 @@ def peers(channels: int) -> Iterator[tuple[str, str, Build]]:
         yield "matrix, exponential", "geotorch orthogonal", geo
 
 
-def spread(layer: nn.Module) -> tuple[float, float]:
-    """The largest and the smallest singular value of the weight as an operator."""
+@dataclass(frozen=True)
+class Row:
+    """What was measured of one layer."""
+
+    family: str
+    name: str
+    seconds: float
+    evaluation: float
+    frozen: float | None
+    # Largest, mean and smallest singular value.
+    values: tuple[float, float, float]
+    bytes: int
+
+    def __str__(self) -> str:
+        frozen = "-" if self.frozen is None else f"{self.frozen * 1e3:.2f}"
+        top, mean, low = self.values
+        return (
+            f"{self.family:22} {self.name:34} {self.seconds * 1e3:9.2f} {self.evaluation * 1e3:9.2f} {frozen:>8} "
+            f"{self.bytes / 2**20:9.2f} {top - 1:13.1e} {mean:8.4f} {low:8.4f}"
+        )
+
+
+def spread(layer: nn.Module) -> tuple[float, float, float]:
+    """The largest, the mean and the smallest singular value of the weight as an operator.
+
+    Kernels: of the symbol on a torus of 16 x 16 frequencies, of 4 x 4 beyond 256 channels, half of them by symmetry.
+    """
     weight = layer.weight.detach().to(torch.float64)
+    n = 16 if len(weight) <= 256 else 4
     if weight.ndim == 4:
-        weight = torch.fft.fft2(weight, s=(16, 16)).permute(2, 3, 0, 1)
-    values = torch.linalg.svdvals(weight)
-    return float(values.max()), float(values.min())
+        weight = torch.fft.rfft2(weight, s=(n, n)).permute(3, 2, 0, 1)
+    # Through Gram matrices, many times faster than the decomposition, and accurate but for the last digits near 0.
+    values = torch.linalg.eigvalsh(weight.mH @ weight).clamp(min=0).sqrt()
+    # All frequencies of the second axis but the first and the last stand for two.
+    mean = values.flatten(1).mean(1)[[*range(n // 2 + 1), *range(1, n // 2)]] if values.ndim > 1 else values
+    return float(values.max()), float(mean.mean()), float(values.min())
 
 
 def train(layer: nn.Module, x: Tensor, steps: int) -> None:
@@ -117,27 +152,80 @@ def evaluate(layer: nn.Module, x: Tensor) -> Tensor:
         return layer(x)
 
 
-def table(channels: int, size: int, batch: int, device: str) -> None:
-    """All rows for one number of channels, families together."""
-    rows = sorted([*ours(channels), *peers(channels)], key=lambda row: row[0])
-    print(f"\n{channels} channels, {size} x {size}, batch {batch}, float32")
-    print(f"{'family':24} {'layer':40} {'step ms':>9} {'eval ms':>9} {'frozen':>9}  {'sigma max - 1':>13} {'min':>8}")
-    for family, name, build in rows:
-        torch.manual_seed(0)
-        layer = build().to(device)
-        shape = (batch * 16, channels) if family.startswith("matrix") else (batch, channels, size, size)
-        x = torch.randn(shape, device=device)
-        train(layer, x, steps=5)
-        seconds, _ = best_of(lambda layer=layer, x=x: step(layer, x), repeats=5)
+def memory(layer: nn.Module, x: Tensor) -> int:
+    """Bytes of a training step: the peak on a GPU; elsewhere what is kept for the backward pass beside parameters."""
+    if x.is_cuda:
+        layer.zero_grad()
+        torch.cuda.reset_peak_memory_stats()
+        step(layer, x)
+        return torch.cuda.max_memory_allocated()
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        result = layer(x)
+    own = {t.untyped_storage().data_ptr() for t in (x, result, *layer.parameters())}
+    return sum(size for place, size in kept.items() if place not in own)
+
+
+def measured(family: str, name: str, layer: nn.Module, x: Tensor, most: float) -> Row | str:
+    """One row, or why it was left out: a step longer than `most` seconds, or than the memory."""
+    try:
+        start = time.perf_counter()
+        train(layer, x, steps=1)
+        # Reading a number waits for the device.
+        float(next(layer.parameters()).sum())
+        seconds = time.perf_counter() - start
+        if seconds > most:
+            return f"left out: the first step takes {seconds:.1f} s"
+        train(layer, x, steps=4)
+        used = memory(layer, x)
+        seconds, _ = best_of(lambda: step(layer, x), repeats=5)
         layer.eval()
-        once, _ = best_of(lambda layer=layer, x=x: evaluate(layer, x), repeats=5)
-        frozen = "-"
+        once, _ = best_of(lambda: evaluate(layer, x), repeats=5)
+        held = None
         if "lipkit" in name:
             with lnn.frozen(layer):
-                held, _ = best_of(lambda layer=layer, x=x: evaluate(layer, x), repeats=5)
-            frozen = f"{held * 1e3:.2f}"
-        top, low = spread(layer)
-        print(f"{family:24} {name:40} {seconds * 1e3:9.2f} {once * 1e3:9.2f} {frozen:>9}  {top - 1:13.1e} {low:8.4f}")
+                held, _ = best_of(lambda: evaluate(layer, x), repeats=5)
+        return Row(family, name, seconds, once, held, spread(layer), used)
+    except torch.OutOfMemoryError:
+        return "left out: out of memory"
+
+
+def table(channels: int, size: int, batch: int, most: float, only: str, before: list[tuple[int, Row]]) -> list[Row]:
+    """All rows for one number of channels, families together; `before` is what was measured with others, in order."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    print(f"\n{channels} channels, {size} x {size}, batch {batch}, float32")
+    print(
+        f"{'family':22} {'layer':34} {'step ms':>9} {'eval ms':>9} {'frozen':>8} {'MiB':>9} "
+        f"{'sigma max - 1':>13} {'mean':>8} {'min':>8}"
+    )
+    rows: list[Row] = []
+    for family, name, build in sorted([*ours(channels), *peers(channels)], key=lambda row: row[0]):
+        if not family.startswith(only):
+            continue
+        torch.manual_seed(0)
+        earlier = [(c, row) for c, row in before if (row.family, row.name) == (family, name)]
+        found = f"left out: so was it with {before[-1][0]} channels" if before and not earlier else ""
+        if earlier:
+            c, last = earlier[-1]
+            seconds, room = last.seconds * (channels / c) ** 3, last.bytes * (channels / c) ** 2
+            # What takes less than a tenth of a second is tried: there noise would be foreseen.
+            slow = seconds > most and last.seconds > 0.1
+            if slow or (device == "cuda" and room > torch.cuda.mem_get_info()[1]):
+                found = f"left out: {seconds:.1f} s and {room / 2**30:.1f} GiB by the cube and square of {c} channels"
+        if not found:
+            shape = (batch * 16, channels) if family.startswith("matrix") else (batch, channels, size, size)
+            found = measured(family, name, build().to(device), torch.randn(shape, device=device), most)
+        if isinstance(found, Row):
+            rows.append(found)
+            print(found, flush=True)
+        else:
+            print(f"{family:22} {name:34} {found}", flush=True)
+    return rows
 
 
 def overhead(channels: int, size: int, batch: int) -> None:
@@ -175,9 +263,12 @@ def overhead(channels: int, size: int, batch: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--channels", type=int, nargs="+", default=[64, 256])
-    parser.add_argument("--size", type=int, default=32)
+    parser.add_argument("--size", type=int, nargs="+", default=[32])
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--most", type=float, default=20.0, help="leave out rows with longer steps, in seconds")
+    parser.add_argument("--only", default="", help="families that start so: matrix, kernel, or 'kernel, RKO'")
+    parser.add_argument("--plot", help="draw tightness against time, of the last table, into this file")
     parser.add_argument("--peers")
     parser.add_argument("--overhead", action="store_true")
     args = parser.parse_args()
@@ -187,11 +278,16 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     print(machine())
     if args.overhead:
-        overhead(256, args.size, 256)
+        overhead(256, args.size[0], 256)
         return
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    for channels in args.channels:
-        table(channels, args.size, args.batch, device)
+    rows: list[Row] = []
+    for size in args.size:
+        before: list[tuple[int, Row]] = []
+        for channels in args.channels:
+            rows = table(channels, size, args.batch, args.most, args.only, before)
+            before += [(channels, row) for row in rows]
+    if args.plot:
+        draw(rows, f"{args.channels[-1]} channels, batch {args.batch}, {machine()}", args.plot)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from lipkit.bound import Bound
 from lipkit.bounds import PairwiseDAG
 from lipkit.certify.attacks import PGD
 from lipkit.cli.training import Goal, Recipe, Sets
-from lipkit.data import cifar10
+from lipkit.data import cifar10, cropped, flipped
 from lipkit.regularizers import ActivationDecay, NormSum, layers_of, recording
 
 
@@ -62,14 +62,7 @@ class Decay(Recipe):
 
     def augmented(self, inputs: Tensor) -> Tensor:
         """Flipped with probability a half, and cropped out of a frame of four zeros."""
-        count, side = len(inputs), inputs.shape[-1]
-        framed = nn.functional.pad(inputs, (4, 4, 4, 4))
-        flip = torch.rand(count, device=inputs.device) < 0.5
-        framed = torch.where(flip[:, None, None, None], framed.flip(3), framed)
-        steps = torch.arange(side, device=inputs.device)
-        rows, cols = torch.randint(0, 9, (2, count, 1), device=inputs.device) + steps
-        which = torch.arange(count, device=inputs.device)[:, None, None]
-        return framed.permute(0, 2, 3, 1)[which, rows[:, :, None], cols[:, None, :]].permute(0, 3, 1, 2)
+        return cropped(flipped(inputs), 4)
 
     def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: float) -> Tensor:
         """Cross-entropy, the decay of what goes into the last layer, and the sum of spectral norms."""

@@ -24,20 +24,18 @@ from lipkit.bound import Bound
 from lipkit.bounds import PairwiseLipLT
 from lipkit.certify.attacks import PGD
 from lipkit.cli.training import Goal, Recipe, Sets
-from lipkit.data import cifar10
+from lipkit.data import cifar10, cropped, flipped
 from lipkit.losses import CRM, Linear, RunningLipLT, Truncated
 
 # The unit of radii: the customary one.
 UNIT = 36 / 255
-# How far images are moved.
-_FRAME = 3
 
 
 @final
 class Net6C2F(nn.Module):
     """Six convolutions and two dense layers with ReLU, and the running constants of their pairs."""
 
-    def __init__(self, channels: tuple[int, ...], width: int) -> None:
+    def __init__(self, channels: tuple[int, int, int], width: int) -> None:
         super().__init__()
         parts: list[nn.Module] = []
         for before, after in pairwise((3, *channels)):
@@ -58,7 +56,7 @@ class Cifar10CRM(Recipe):
 
     epochs: int = 100
     batch: int = 512
-    channels: tuple[int, ...] = (32, 64, 64)
+    channels: tuple[int, int, int] = (32, 64, 64)
     width: int = 512
     target: float = 0.2
     weight: float = 15.0
@@ -83,11 +81,8 @@ class Cifar10CRM(Recipe):
         return Net6C2F(self.channels, self.width)
 
     def augmented(self, inputs: Tensor) -> Tensor:
-        """Flipped, and cut out of a frame of zeros; all images of a batch are moved alike."""
-        x = torch.where(torch.rand(len(inputs), 1, 1, 1, device=inputs.device) < 0.5, inputs.flip(3), inputs)
-        across, down = (int(n) for n in torch.randint(0, 2 * _FRAME + 1, (2,)))
-        sides = (across, 2 * _FRAME - across, down, 2 * _FRAME - down)
-        return nn.functional.pad(x, sides)[:, :, _FRAME:-_FRAME, _FRAME:-_FRAME]
+        """Flipped, and cut out of a frame of three zeros."""
+        return cropped(flipped(inputs), 3)
 
     def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: float) -> Tensor:
         """At first the network learns to classify: the radii of a constant answer are without end."""

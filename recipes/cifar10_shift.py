@@ -24,7 +24,7 @@ from lipkit.bounds import DAG
 from lipkit.certify import head_pairwise
 from lipkit.certify.attacks import PGD
 from lipkit.cli.training import Goal, Precision, Recipe, Sets
-from lipkit.data import cifar10
+from lipkit.data import cifar10, cropped, flipped
 from lipkit.losses import EMMA, Linear, Schedule
 from lipkit.nn.shift import near_identity
 from lipkit.optim import StiefelMuon
@@ -147,11 +147,7 @@ class Cifar10Shift(Recipe):
     def augmented(self, inputs: Tensor) -> Tensor:
         """Flipped, cropped out of a frame of four zeros, with other colours, and with a square cut out."""
         count, device = len(inputs), inputs.device
-        x = nn.functional.pad(inputs, (4, 4, 4, 4))
-        x = torch.where(torch.rand(count, 1, 1, 1, device=device) < 0.5, x.flip(3), x)
-        rows, cols = torch.randint(0, 9, (2, count, 1), device=device) + torch.arange(32, device=device)
-        which = torch.arange(count, device=device)[:, None, None]
-        x = x.permute(0, 2, 3, 1)[which, rows[:, :, None], cols[:, None, :]].permute(0, 3, 1, 2)
+        x = cropped(flipped(inputs), 4)
         if self.jitter:
             bright, contrast, colour = 1 + self.jitter * (2 * torch.rand(3, count, 1, 1, 1, device=device) - 1)
             x = x * bright

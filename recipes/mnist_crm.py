@@ -30,7 +30,7 @@ from lipkit.losses import CRM, Linear, RunningLipLT, Truncated
 class Net4C3F(nn.Module):
     """Four convolutions and three dense layers with ReLU, and the running constants of their pairs."""
 
-    def __init__(self, channels: tuple[int, ...], width: int) -> None:
+    def __init__(self, channels: tuple[int, int], width: int) -> None:
         super().__init__()
         c, d = channels
         self.layers = nn.Sequential(
@@ -51,7 +51,7 @@ class MnistCRM(Recipe):
 
     epochs: int = 50
     batch: int = 512
-    channels: tuple[int, ...] = (32, 64)
+    channels: tuple[int, int] = (32, 64)
     width: int = 512
     target: float = 2.2
     weight: float = 30.0

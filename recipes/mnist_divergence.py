@@ -42,7 +42,7 @@ class MnistDivergence(Recipe):
     batch: int = 32
     optimizer: Optimizer = Optimizer.SGD
     double: bool = False
-    channels: tuple[int, ...] = (32, 64)
+    channels: tuple[int, int] = (32, 64)
     width: int = 256
     eps: tuple[float, ...] = (0.01, 0.1, 0.5)
     attack_steps: int = 40

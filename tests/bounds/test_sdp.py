@@ -1,7 +1,7 @@
 """LipSDP against every activation pattern, published values, and solvers that lie."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lipkit import Kind
-from lipkit.bounds import DAG, Product
+from lipkit.bounds import DAG, Local, Product
 from lipkit.bounds.sdp import LipSDP
 from lipkit.bounds.sdp_program import Multipliers, Program
 from lipkit.bounds.sdp_solver import InteriorPoint, Solver
 from lipkit.errors import ArgumentError, NeedsRegion, NonFiniteError, TooLargeError, UnsupportedError
 from lipkit.linops import Dense
-from lipkit.regions import Ball
+from lipkit.regions import Ball, Box
 from lipkit.trace import Network, chain
 from lipkit.trace.nodes import RELU, Identity, PiecewiseLinear, Pointwise
 from lipschitz_nets import published, trained
@@ -160,6 +160,23 @@ def test_constant_networks_have_constant_zero():
     nothing = Network((3,), (Pointwise(RELU, (2,)),), {}, {2: torch.ones(3)}, target=(3,))
     assert value(NEURON, nothing) == 0.0
     assert value(LipSDP(split=1), nothing) == 0.0
+
+
+@pytest.mark.parametrize("method", [NEURON, LAYER])
+def test_a_row_that_is_off_on_the_region_cuts_what_lies_before_it(method: LipSDP):
+    generator = torch.Generator().manual_seed(4)
+    first, second, last, skip = (
+        torch.randn(*s, generator=generator, dtype=torch.float64) for s in ((3, 2), (4, 3), (2, 4), (2, 2))
+    )
+    # The first row has uncertain neurons, the second only ones that are off: no multiplier of the first one counts.
+    biases = [None, torch.full((4,), -100.0, dtype=torch.float64), None]
+    network = chain([Dense(first), Dense(second), Dense(last)], RELU, biases)
+    region = Box(-torch.ones(2), torch.ones(2))
+    assert float(Local(method)(network, region).value) == 0.0
+    around = replace(network, blocks={**network.blocks, (3, 0): Dense(skip)})
+    # What is left is one matrix, to the tolerance of the solver.
+    truth = float(torch.linalg.matrix_norm(skip, 2))
+    assert float(Local(method)(around, region).value) == pytest.approx(truth, rel=2e-6)
 
 
 def test_deep_networks_keep_their_digits():

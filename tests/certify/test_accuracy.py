@@ -9,17 +9,18 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import lipkit
 from certify_program import COUNT, data, model, settings
 from lipkit import Ball, Bound, Kind, Of, bounds, certify
-from lipkit.certify import Evaluation, Share, accuracy
+from lipkit.certify import Evaluation, Logits, Share, accuracy
 from lipkit.certify.attacks import PGD, EveryClass
 from lipkit.certify.evaluation import said_radius
 from lipkit.errors import (
@@ -31,6 +32,7 @@ from lipkit.errors import (
     RecordError,
 )
 from programs import run_program
+from unchecked import unchecked
 
 PROGRAM = Path(__file__).parents[1] / "certify_program.py"
 
@@ -100,6 +102,26 @@ def test_a_planted_wrong_constant_is_found_and_kept(tmp_path: Path) -> None:
     assert float((after - before).norm()) <= float(kept["distance"]) < float(kept["radius"])
 
 
+def test_what_only_rounding_changes_is_not_broken(tmp_path: Path) -> None:
+    layer, data_set, bound = affine()
+    inputs = data_set.tensors[0]
+
+    def doubtful(x: Tensor) -> Logits:
+        """The truth for the inputs themselves; elsewhere the two best classes swapped, and an error that admits it."""
+        z = layer(x).detach().double()
+        best = z.topk(2, 1)
+        swapped = z.scatter(1, best.indices, best.values.flip(1))
+        moved = ~(x[:, None] == inputs[None]).all(2).any(1)
+        value = torch.where(moved[:, None], swapped, z)
+        return Logits(value, torch.where(moved, best.values[:, 0] - best.values[:, 1], 1e-9).abs() + 1e-9)
+
+    found = accuracy(layer, data_set, bound, [1e-6], attack=PGD(eps=1.0, steps=1), logits=doubtful, records=tmp_path)
+    assert found.overall.attacked is not None
+    # The true margin is at least the error: no class changed within 1e-6, whatever the computed order says.
+    assert found.overall.attacked[0].count == found.overall.clean.count > 0
+    assert not list(tmp_path.glob("counterexample-*"))
+
+
 def test_local_constants_certify_more() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 12), nn.ReLU(), nn.Linear(12, 2)).double()
@@ -147,6 +169,55 @@ def test_bad_calls_are_refused() -> None:
         layer.weight[0, 0] = math.nan
     with pytest.raises(NonFiniteError):
         accuracy(layer, data_set, bound, [0.2])
+
+
+def test_data_that_can_be_gone_through_once_are_refused_and_not_begun() -> None:
+    layer, data_set, bound = affine()
+    batches = [(data_set.tensors[0][i : i + 50], data_set.tensors[1][i : i + 50]) for i in (0, 50, 100)]
+    # A first look at the data would take away the first batch, and the table would be of the others.
+    for once in (iter(batches), (batch for batch in batches)):
+        with pytest.raises(ArgumentError, match="gone through more than once"):
+            accuracy(layer, once, bound, [0.2])
+        assert len(list(once)) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        ({"eps": "0.1"}, ArgumentError, "lists radii, such as"),
+        ({"eps": 0.1}, ArgumentError, "lists radii, such as"),
+        ({"data": 3}, ArgumentError, r"a list of .inputs, labels., got int"),
+        ({"data": [(torch.tensor(1.0), torch.tensor(1))]}, ArgumentError, r"for inputs of shape \(\)"),
+        ({"data": [(torch.zeros(2, 4), torch.zeros(2, dtype=torch.bool))]}, ArgumentError, r"torch\.bool"),
+        ({"data": [(torch.zeros(2, 4), torch.zeros(2, dtype=torch.complex64))]}, ArgumentError, r"torch\.complex64"),
+        ({"data": [(torch.zeros(2, 4) / 0, torch.zeros(2, dtype=torch.long))]}, NonFiniteError, "clean the data"),
+        ({"data": [(torch.full((2, 4), math.inf), torch.zeros(2).long())]}, NonFiniteError, "clean the data"),
+        ({"attack": "pgd"}, ArgumentError, r"such as PGD.eps=0.5., got 'pgd'"),
+        ({"seed": 2**63}, ArgumentError, "seed must lie in"),
+        ({"seed": -1}, ArgumentError, "seed must lie in"),
+        ({"model": torch.relu}, ArgumentError, r"needs a torch\.nn\.Module, got builtin"),
+    ],
+)
+@unchecked()
+def test_wrong_types_are_named(change: dict[str, Any], error: type[Exception], said: str) -> None:
+    layer, data_set, bound = affine()
+    given = {"model": layer, "data": data_set, "bound": bound, "eps": [0.1], **change}
+    with pytest.raises(error, match=said):
+        accuracy(**given)
+
+
+def test_the_largest_seed_attacks() -> None:
+    layer, data_set, bound = affine()
+    assert accuracy(layer, data_set, bound, [0.1], attack=PGD(0.1, steps=1), seed=2**63 - 1).overall.attacked
+
+
+def test_a_stored_sample_with_other_radii_is_named(tmp_path: Path) -> None:
+    layer, data_set, bound = affine()
+    accuracy(layer, data_set, bound, [0.1], records=tmp_path)
+    path = tmp_path / "samples-0000.jsonl"
+    path.write_text(path.read_text().replace('"broken": []', '"broken": [true]', 1))
+    with pytest.raises(RecordError, match="attacks at other radii for sample 0"):
+        accuracy(layer, data_set, bound, [0.1], records=tmp_path)
 
 
 def test_failures_of_local_constants_add_up_and_survive(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Temperatures against a bounded minimiser, at the edges, and the alternation on two moons."""
 
+import inspect
 import math
 from typing import Any
 
@@ -73,6 +74,10 @@ def test_wrong_arguments_are_named():
         temperature(torch.ones(1, 2), labels, cap=0.0)
     with pytest.raises(ShapeError, match=r"\(0, 2\)"):
         temperature(torch.ones(0, 2), labels[:0])
+    with pytest.raises(ArgumentError, match=r"0\.\.1, got 0\.\.2"):
+        temperature(torch.zeros(2, 2), torch.tensor([0, 2]))
+    with pytest.raises(ShapeError, match="One label for each row"):
+        inspect.unwrap(temperature)(torch.zeros(2, 2), torch.tensor([0]))
     with pytest.raises(ArgumentError, match="rtol"):
         temperature(torch.ones(1, 2), labels, rtol=0.0)
     with pytest.raises(ArgumentError, match="rounds"):

@@ -1,5 +1,6 @@
 """Mean certifiable robustness and certifiable AUROC against loops and closed forms."""
 
+import inspect
 import math
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 
 from lipkit.bound import L2, Bound, Kind, Metric, Of
 from lipkit.certify.mcr import certifiable_auroc, mean_certifiable_robustness, signed_radii
-from lipkit.errors import ArgumentError, KindError, NonFiniteError
+from lipkit.errors import ArgumentError, KindError, NonFiniteError, ShapeError
 
 
 def bound(value: float | torch.Tensor, of: Of = Of.WHOLE, metric: Metric = L2, kind: Kind = Kind.UPPER) -> Bound:
@@ -96,3 +97,22 @@ def test_what_proves_nothing_is_refused():
 def test_a_constant_of_zero_never_changes_sides():
     z, labels = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]), torch.zeros(3).long()
     assert signed_radii(z, labels, bound(0.0)).tolist() == [math.inf, -math.inf, 0.0]
+
+
+def test_the_range_of_floats_is_not_left():
+    # The true gap is 3e308, the true radius 3e308/sqrt(2) > 1.7e308: neither may be printed as infinite.
+    logits, labels = torch.tensor([[1.5e308, -1.5e308]] * 2, dtype=torch.float64), torch.tensor([0, 1])
+    assert signed_radii(logits, labels, bound(1.0)).tolist() == [
+        pytest.approx(1.7e308 / math.sqrt(2), rel=1e-12),
+        pytest.approx(-1.7e308 / math.sqrt(2), rel=1e-12),
+    ]
+    assert bool(torch.isfinite(signed_radii(logits, labels, bound(1e-300))).all())
+
+
+def test_other_shapes_and_labels_are_refused():
+    with pytest.raises(ArgumentError, match=r"0\.\.1, got 2\.\.2"):
+        signed_radii(torch.zeros(1, 2), torch.tensor([2]), bound(1.0))
+    with pytest.raises(ShapeError, match=r"got \(3,\) and \(2,\)"):
+        inspect.unwrap(certifiable_auroc)(torch.zeros(3), torch.tensor([0, 1]), bound(1.0), 0.1)
+    with pytest.raises(ArgumentError, match="needs a Bound, got float"):
+        inspect.unwrap(certifiable_auroc)(torch.zeros(2), torch.tensor([0, 1]), 1.0, 0.1)

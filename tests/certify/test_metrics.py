@@ -7,7 +7,8 @@ import torch
 
 from lipkit import Bound, Kind
 from lipkit.certify import AverageRadius, CertifiedAccuracy, CleanAccuracy, clopper_pearson
-from lipkit.errors import ArgumentError
+from lipkit.errors import ArgumentError, NonFiniteError
+from unchecked import unchecked
 
 BOUND = Bound.from_value(2.0, Kind.UPPER, "given")
 
@@ -47,3 +48,19 @@ def test_a_constant_may_change_from_batch_to_batch() -> None:
     assert metric.compute()[0].count == 1
     with pytest.raises(ArgumentError, match="finite radii"):
         CertifiedAccuracy([])
+
+
+@unchecked()
+def test_what_is_no_classified_batch_is_refused_by_every_metric() -> None:
+    logits, labels = torch.zeros(3, 2), torch.zeros(3, dtype=torch.long)
+    for metric in (CleanAccuracy(), CertifiedAccuracy([0.1], BOUND), AverageRadius(BOUND)):
+        update = metric.update
+        with pytest.raises(NonFiniteError, match="NaN or infinite"):
+            update(logits * math.nan, labels)
+        with pytest.raises(ArgumentError, match=r"0\.\.1, got 2\.\.2"):
+            update(logits, labels + 2)
+        with pytest.raises(ArgumentError, match=r"class indices, got torch\.float32"):
+            update(logits, labels.float())
+    for make in (lambda: CleanAccuracy(level=1.0), lambda: CertifiedAccuracy([0.1], BOUND, level=math.nan)):
+        with pytest.raises(ArgumentError, match="confidence level"):
+            make()

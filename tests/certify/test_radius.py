@@ -1,5 +1,6 @@
 """Certified radii against closed forms, and what may not certify."""
 
+import inspect
 import math
 from dataclasses import replace
 
@@ -151,6 +152,22 @@ def test_bad_arguments_are_named() -> None:
         radius(torch.zeros(1, 2), torch.tensor([0]), one, error=-1.0)
     with pytest.raises(ArgumentError, match="eps=nan"):
         radius(torch.zeros(1, 2), torch.tensor([0]), one).certified(math.nan)
+
+
+def test_labels_that_are_no_indices_and_errors_of_other_samples_are_refused() -> None:
+    plain = inspect.unwrap(radius)
+    logits, labels = torch.zeros(3, 2), torch.zeros(3, dtype=torch.long)
+    with pytest.raises(ShapeError, match=r"got \(2,\); give a single sample a batch axis"):
+        plain(logits[0], labels[0], upper(1.0))
+    for dtype in (torch.float32, torch.bool, torch.complex64):
+        with pytest.raises(ArgumentError, match=f"class indices, got {dtype}"):
+            plain(logits, labels.to(dtype), upper(1.0))
+    with pytest.raises(ArgumentError, match=r"one for each of 3 samples, got shape \(2,\) from 0 to 0"):
+        plain(logits, labels, upper(1.0), error=torch.zeros(2))
+    with pytest.raises(ArgumentError, match="got nan"):
+        plain(logits, labels, upper(1.0), error=math.nan)
+    with pytest.raises(ArgumentError, match="dimension=0"):
+        radius(logits, labels, upper(1.0)).in_norm(math.inf, 0)
 
 
 def test_labels_and_scores_of_other_shapes_are_refused() -> None:

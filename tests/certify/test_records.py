@@ -1,6 +1,7 @@
 """Results on disk: appended, mended, never mixed, never lost."""
 
 import errno
+import json
 from pathlib import Path
 from typing import Any
 
@@ -67,3 +68,36 @@ def test_a_full_disk_loses_nothing_that_was_written(tmp_path: Path, monkeypatch:
         records.append([sample(1)])
     monkeypatch.undo()
     assert Records(tmp_path, SETTINGS).read()[0] == sample(0)
+
+
+@pytest.mark.parametrize("damaged", [b"{", b"\xff", b"[1]", b"null"])
+def test_damaged_settings_are_named(tmp_path: Path, damaged: bytes) -> None:
+    Records(tmp_path, SETTINGS)
+    (tmp_path / "settings.json").write_bytes(damaged)
+    with pytest.raises(RecordError, match=r"settings\.json is damaged"):
+        Records(tmp_path, SETTINGS)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"index": -1}, {"index": "0"}, {"index": True}, {"label": 1.5}, {"radius": float("nan")}, {"radius": -1}),
+        *({"broken": [1]}, {"failure": 2}, {"broken": None}),
+    ],
+    ids=str,
+)
+def test_a_line_with_a_number_out_of_range_is_named(tmp_path: Path, change: dict[str, Any]) -> None:
+    records = Records(tmp_path, SETTINGS)
+    line = {"index": 0, "label": 0, "predicted": 0, "radius": 0.5, "broken": [], "failure": 0.0, **change}
+    (tmp_path / "samples-0000.jsonl").write_text(json.dumps(line) + "\n")
+    with pytest.raises(RecordError, match="line 1 is no result of a sample"):
+        records.read()
+
+
+def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
+    records = Records(tmp_path, SETTINGS)
+    records.append([sample(0)])
+    with (tmp_path / "samples-0000.jsonl").open("ab") as file:
+        file.write(b"\xff\xfe\n")
+    with pytest.raises(RecordError, match="line 2 is no result of a sample"):
+        records.read()

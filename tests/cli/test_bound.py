@@ -18,6 +18,7 @@ from lipkit.bounds import Auto, Best, LipLT, Product
 from lipkit.bounds.certificate import Certificate
 from lipkit.bounds.table import LayerRow
 from lipkit.cli.bound import Request, layers
+from lipkit.cli.ending import ended
 from lipkit.cli.main import Code, app, main
 from lipkit.errors import ArgumentError
 from lipkit.kind import Kind
@@ -41,6 +42,27 @@ number = 3
 
 def make_number():
     return 3
+
+
+def make_wide(width, *, depth=1, bias):
+    return nn.Linear(width, 2, bias)
+
+
+def make_exit():
+    raise SystemExit(7)
+
+
+def make_trouble():
+    raise KeyError("weights")
+
+
+class Divided(nn.Module):
+    def __init__(self, by=0):
+        super().__init__()
+        self.by = by
+
+    def forward(self, x):
+        return x / self.by
 
 
 class Branching(nn.Module):
@@ -69,6 +91,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("models")
     (made / "models.py").write_text(MODELS)
     (made / "beside.py").write_text("WIDTH = 6\n")
+    (made / "wrong.py").write_text("x = 1 / 0\n")
+    (made / "syntax.py").write_text("def f(:\n")
     np.save(made / "x.npy", np.full((1, 4), 0.5))
     return made
 
@@ -186,6 +210,26 @@ def test_a_model_that_is_lipschitz_on_regions_only(lipkit: Command):
     assert float(lines(run.out)["bound"].split()[0]) == pytest.approx(4, rel=1e-5)
 
 
+def test_a_model_that_divides_by_nothing(lipkit: Command):
+    run = lipkit("bound", "models.py:Divided", "--shape", "4")
+    assert run.code == Code.UNSUPPORTED
+    assert "refused: divides by 0" in run.err
+    assert "use a divisor whose reciprocal is finite" in run.err
+
+
+def test_verify_refuses_a_seed_first(lipkit: Command):
+    run = lipkit("verify", "absent.json", "models.py:ready", "--seed", "-1")
+    assert (run.code, run.err) == (Code.USAGE, "--seed must lie in [0, 2^63), got -1.\n")
+
+
+def test_control_c_ends_in_one_sentence(capsys: pytest.CaptureFixture[str]):
+    def stopped() -> None:
+        raise KeyboardInterrupt
+
+    assert ended(stopped) == Code.INTERRUPTED
+    assert capsys.readouterr().err.startswith("Interrupted; ")
+
+
 def test_a_model_that_cannot_be_captured(lipkit: Command):
     run = lipkit("bound", "models.py:Branching", "--shape", "4", "--method", "dag")
     assert run.code == Code.UNSUPPORTED
@@ -216,6 +260,10 @@ def test_token_ids_and_the_module_behind_them(lipkit: Command):
         (("models.py:absent", "--shape", "4"), "has no absent; it has"),
         (("models.py:number", "--shape", "4"), "is a int"),
         (("models.py:make_number", "--shape", "4"), "made a int"),
+        (("models.py:make_wide", "--shape", "4"), "wants the arguments width, bias; name a function without"),
+        (("models.py:make_trouble", "--shape", "4"), r"stopped with KeyError: 'weights' \(line \d+ of .*models.py\)"),
+        (("wrong.py:f", "--shape", "4"), r"wrong.py stopped with ZeroDivisionError: .* \(line 1 of .*wrong.py\)"),
+        (("models.py:ready", "--shape", "4", "--seed", "1" + 30 * "0"), "--seed must lie in"),
         (("models.py", "--shape", "4"), "neither path/to/file.py:make_model nor"),
         (("absent.py:f", "--shape", "4"), "There is no file absent.py"),
         (("absent.pt2",), "There is no file absent.pt2"),
@@ -238,6 +286,16 @@ def test_token_ids_and_the_module_behind_them(lipkit: Command):
         (("models.py:ready", "--shape", "4", "--lower", "magic"), "--lower is one of none, gradientascent, sampling"),
         (("models.py:ready", "--shape", "4", "--seed", "-1"), "--seed must lie in"),
         (("models.py:ready", "--shape", "4", "--json", "no/such/c.json"), "lies in no folder"),
+        (("models.py:ready", "--shape", "4", "--json", "."), "--json . is a folder; name a file"),
+        (("models.py:ready", "--shape", "4:quint8"), "names the type 'quint8'"),
+        (("models.py:ready", "--shape", "4:complex64"), "names the type 'complex64'"),
+        (("models.py:ready", "--shape", "99999999999999"), "99999999999999 does not fit into memory"),
+        (("models.py:ready", "--shape", "9" * 30), "does not fit into memory"),
+        (
+            ("syntax.py:f", "--shape", "4"),
+            r"syntax.py is no Python: invalid syntax \(line 1 of .*syntax.py\); repair it",
+        ),
+        (("models.py:make_exit", "--shape", "4"), r"stopped with SystemExit: 7 \(line \d+ of .*models.py\)"),
     ],
 )
 def test_a_wrong_command_line_ends_in_one_sentence(lipkit: Command, arguments: tuple[str, ...], words: str):

@@ -70,6 +70,14 @@ def test_a_recipe_whose_code_changed_is_another_run(tmp_path: Path, capsys: pyte
 def test_the_report_is_drawn_again(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(run), "--out", str(tmp_path)]) == Code.OK
     assert (tmp_path / "report.html").read_text() == (run / "report.html").read_text()
+    assert f"report in {tmp_path / 'report.html'}" in capsys.readouterr().out
+    assert main(["report", str(run), "--out", str(tmp_path), "--json", str(tmp_path / "shares.json")]) == Code.OK
+    assert json.loads((tmp_path / "shares.json").read_text()) == json.loads(Path(f"{run}.json").read_text())
+    assert main(["report", str(run), "--json", str(tmp_path / "no" / "shares.json")]) == Code.USAGE
+    assert "lies in no folder" in capsys.readouterr().err
+    (tmp_path / "bytes.json").write_bytes(b"\xff\xfe")
+    assert main(["report", str(tmp_path / "bytes.json")]) == Code.USAGE
+    assert "cannot be read (it is no text)" in capsys.readouterr().err
     assert main(["report", str(tmp_path / "nothing")]) == Code.USAGE
     assert "cannot be read" in capsys.readouterr().err
 
@@ -81,6 +89,9 @@ def test_the_report_is_drawn_again(run: Path, tmp_path: Path, capsys: pytest.Cap
         (["--epochs=x"], "epochs is a whole number, got 'x'"),
         (["--epochs", "3"], "write --key=value"),
         (["--device", "tpu"], "--device is cpu or cuda, got 'tpu'"),
+        (["--seed", "1000000000000000000000000000000"], "seed must lie in [0, 2^63), got 10"),
+        (["--seed", "-1"], "seed must lie in [0, 2^63), got -1"),
+        (["--eps=0.5,0.1"], "radii >= 0 in increasing order, got [0.5, 0.1]"),
     ],
 )
 def test_bad_settings_stop_before_anything_runs(
@@ -135,11 +146,20 @@ def test_certify_and_attack_a_model_of_the_user(model: str, tmp_path: Path, caps
         (["--data", "digits", "--eps", "0.1", "--norm", "3"], "--norm is 1, 2 or inf"),
         (["--data", "letters", "--eps", "0.1"], "--data is digits, mnist:FOLDER"),
         (["--data", "mnist:/no/such/folder", "--eps", "0.1"], "/no/such/folder"),
+        (["--data", "digits", "--eps", "0.1", "--seed", "1" + 30 * "0"], "--seed must lie in [0, 2^63), got 10"),
+        (["--data", "digits", "--eps", "0.1", "--seed", "-1"], "--seed must lie in [0, 2^63), got -1"),
+        (["--data", "digits", "--eps", "0.5,0.1"], "increasing order"),
     ],
 )
 def test_wrong_words_are_named(model: str, words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["certify", model, *words]) == Code.USAGE
     assert said in capsys.readouterr().err
+
+
+def test_a_file_of_no_samples_is_named(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "none.npz", x=np.zeros((0, 1, 8, 8), np.float32), y=np.zeros(0, np.int64))
+    assert main(["certify", model, "--data", str(tmp_path / "none.npz"), "--eps", "0.1"]) == Code.USAGE
+    assert "none.npz holds no samples" in capsys.readouterr().err
 
 
 def test_the_weights_of_a_run_are_plain_tensors(run: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import math
 import re
 import sys
@@ -16,7 +17,7 @@ from torch import nn
 
 from lipkit.bound import Bound
 from lipkit.bounds import Method
-from lipkit.cli import demo
+from lipkit.cli import demo, demo_norms
 from lipkit.cli.console import terminal
 from lipkit.cli.digits import Classifier, trained
 from lipkit.cli.digits_recipe import Digits
@@ -46,7 +47,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output):
         # Two epochs of the last part; all of it takes a minute.
         patch.setattr(demo, "Digits", lambda seed: Digits(seed=seed).quick())
-        code = demo.main(["--out", str(folder), "--seed", "3"])
+        code = demo.main(["--out", str(folder), "--seed", "3", "--json", str(folder.parents[1] / "demo.json")])
     assert torch.equal(torch.random.get_rng_state(), random)
     assert torch.get_num_threads() == threads
     return Run(code, output.getvalue(), folder)
@@ -65,6 +66,32 @@ def test_ends_well_and_says_where_the_files_are(run: Run):
         assert str(run.folder / name) in run.text.splitlines()[-1]
     assert sorted(path.name for path in run.folder.iterdir()) == sorted([*names, "digits"])
     assert (run.folder / "digits" / "report.html").is_file()
+
+
+def test_the_printed_numbers_are_in_a_file_too(run: Run):
+    found = json.loads((run.folder.parents[1] / "demo.json").read_text())
+    assert found["seed"] == 3
+    for one, row in zip(found["layers"], rows(run.text, 8), strict=True):
+        # A long name goes on in the next line of its cell.
+        assert one["layer"].startswith(row[0])
+        assert ("x".join(map(str, one["input"])), one["kind"]) == (row[1], row[4].split(",")[0])
+        # Five decimals, rounded to the side of the bound.
+        assert one["value"] == pytest.approx(float(row[3]), abs=1.01e-5)
+        assert one["lower"] == pytest.approx(float(row[2]), abs=1.01e-5)
+    assert [one["method"] for one in found["convolution"]] == [
+        row[0] for row in rows(run.text, 6) if row[2] in {"yes", "no"}
+    ]
+    everywhere, near = found["classifier"].values()
+    assert {one["method"] for one in everywhere} == EVERYWHERE.keys()
+    assert {one["method"] for one in near} == ON_A_REGION.keys()
+    assert all(one["value"] > 0 and one["seconds"] >= 0 for one in (*everywhere, *near))
+    assert [row["eps"] for row in found["digits"]["radii"]] == [0.25, 0.5]
+
+
+def test_a_file_for_numbers_in_no_folder_is_refused_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert demo.main(["--out", str(tmp_path / "out"), "--json", str(tmp_path / "no" / "demo.json")]) == 2
+    assert "lies in no folder" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_figure_is_not_empty(run: Run):
@@ -86,7 +113,7 @@ def test_the_ladder_is_drawn(run: Run):
 
 def test_every_layer_comes_with_its_kind_and_an_enclosure(run: Run):
     found = rows(run.text, 8)
-    assert len(found) == len(demo.layers(3)) == 9
+    assert len(found) == len(demo_norms.layers(3)) == 9
     for _, _, lower, bound, kind, gap, milliseconds, why in found:
         assert re.match(r"exact|upper bound", kind)
         assert 0 < float(lower) <= float(bound)
@@ -101,7 +128,7 @@ def test_every_layer_comes_with_its_kind_and_an_enclosure(run: Run):
 
 def test_the_norms_that_are_known_are_the_known_ones(run: Run):
     norms = {row[0]: float(row[3]) for row in rows(run.text, 8)}
-    modules = {layer.name: layer.module for layer in demo.layers(3)}
+    modules = {layer.name: layer.module for layer in demo_norms.layers(3)}
     linear, scaling = modules["Linear 512 -> 256"], modules["BatchNorm2d, evaluation"]
     assert isinstance(linear, nn.Linear)
     assert isinstance(scaling, nn.BatchNorm2d)
@@ -124,7 +151,9 @@ def test_one_convolution_shows_the_estimate_below_and_the_bounds_above(run: Run)
     values = {name: float(row[3]) for name, row in found.items()}
     assert list(values.values()) == sorted(values.values())
     weight = torch.eye(8 * 144, dtype=torch.float64).reshape(-1, 8, 12, 12)
-    truth = torch.linalg.matrix_norm(demo.convolution(8, 12, 3).to(torch.float64).apply(weight).flatten(1), 2).item()
+    truth = torch.linalg.matrix_norm(
+        demo_norms.convolution(8, 12, 3).to(torch.float64).apply(weight).flatten(1), 2
+    ).item()
     assert values["SVD"] == pytest.approx(truth, abs=1e-5)
     for name, (_, kind, certifies, _, away, _) in found.items():
         assert (certifies == "yes") == kind.startswith(("exact", "upper bound"))

@@ -1,8 +1,8 @@
 """Runs that survive: to the bit on one process, over several, with settings that are checked first."""
 
-import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from lipkit.certify.attacks import PGD
 from lipkit.cli.training import Goal, Precision, Recipe, Sets, checkpoint
 from lipkit.cli.training.average import Average
 from lipkit.cli.training.board import Board
@@ -277,6 +278,51 @@ def test_bad_settings_are_refused_by_name(word: str, said: str) -> None:
         made(Blobs, [word])
 
 
+@dataclass(frozen=True)
+class Shaped(Blobs):
+    """Fields of tuples."""
+
+    channels: tuple[int, int] = (4, 8)
+    named: tuple[str, float] = ("a", 0.5)
+    widths: tuple[int, ...] = ()
+
+
+def test_tuples_have_as_many_values_as_their_field_says() -> None:
+    found = made(Shaped, ["--channels=1,2", "--named=b,0.25", "--widths=3,4,5"])
+    assert (found.channels, found.named, found.widths) == ((1, 2), ("b", 0.25), (3, 4, 5))
+    assert made(Shaped, ["--widths="]).widths == ()
+    for word, count in (("1,2,3", 3), ("1", 1), ("", 0)):
+        with pytest.raises(
+            ArgumentError, match=f"channels has 2 values with commas between them, got {count} in '{word}'"
+        ):
+            made(Shaped, [f"--channels={word}"])
+    with pytest.raises(ArgumentError, match="named is a number, got 'x'"):
+        made(Shaped, ["--named=b,x"])
+    with pytest.raises(ArgumentError, match="widths is a whole number, got ''"):
+        made(Shaped, ["--widths=1,,2"])
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 10**30])
+def test_a_seed_that_no_generator_takes_is_refused(seed: int) -> None:
+    with pytest.raises(ArgumentError, match=re.escape(f"seed must lie in [0, 2^63), got {seed}.")):
+        made(Blobs, [f"--seed={seed}"])
+
+
+def test_the_largest_seed_trains(tmp_path: Path) -> None:
+    assert train(Blobs(epochs=1, seed=2**63 - 1), tmp_path, HERE).journal
+
+
+def test_a_goal_checks_itself_before_the_training() -> None:
+    with pytest.raises(ArgumentError, match="increasing order"):
+        Goal((0.5, 0.1))
+    with pytest.raises(ArgumentError, match="increasing order"):
+        Goal(())
+    with pytest.raises(ArgumentError, match="samples=0"):
+        Goal((0.1,), samples=0)
+    with pytest.raises(ArgumentError, match="use one norm for both"):
+        Goal((0.1,), norm=math.inf, attack=PGD(0.1))
+
+
 def test_a_setting_twice() -> None:
     with pytest.raises(ArgumentError, match="given twice"):
         made(Blobs, ["--epochs=1", "--epochs=2"])
@@ -284,9 +330,10 @@ def test_a_setting_twice() -> None:
 
 def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
     path = tmp_path / "j"
-    path.write_text(json.dumps({"step": 1}) + "\n{\n")
-    with pytest.raises(RecordError, match="is damaged"):
-        Journal(path).read()
+    for damaged in (b'{"step": 1}\n{\n', b"\xff\n", b"[1]\n", b'{"loss": 1}\n'):
+        path.write_bytes(damaged)
+        with pytest.raises(RecordError, match="is damaged"):
+            Journal(path).read()
 
 
 def test_examples_check_themselves() -> None:

@@ -259,6 +259,12 @@ def test_a_hostile_pickle_is_not_executed(tmp_path: Path, protocol: int):
         ({"data": PIXELS[0, :1].astype(np.float32), "labels": [1]}, "data is not an array of unsigned bytes"),
         ({"data": np.asfortranarray(PIXELS[0]), "labels": [1, 2]}, "data is not an array of unsigned bytes"),
         ({"data": [1.5], "labels": [1]}, "the instruction BINFLOAT"),
+        ({"data": PIXELS[0, :1], 7: [1]}, "test_batch has the key 7, expected text"),
+        ({"labels": [1], 7: [1], b"x": 1}, "test_batch has the key 7, expected text"),
+        (
+            {"data": PIXELS[0, :1], "labels": [1], b"labels": [2]},
+            "test_batch has the key labels twice, as text and as bytes",
+        ),
     ],
 )
 def test_a_pickle_of_something_else_is_refused(tmp_path: Path, content: object, complaint: str):

@@ -14,6 +14,7 @@ from torch import Tensor
 from lipkit import losses
 from lipkit.bound import Bound, Kind, Of
 from lipkit.errors import ArgumentError, ShapeError
+from unchecked import unchecked
 
 Row = list[float]
 CLASSES = 4
@@ -374,6 +375,34 @@ def test_numbers_appear_in_the_text_of_a_loss():
 def test_parameters_outside_their_domain_are_refused(make: Callable[[], object], complaint: str):
     with pytest.raises(ArgumentError, match=complaint):
         make()
+
+
+@unchecked()
+@pytest.mark.parametrize("case", [case for case in CASES if not case.binary], ids=lambda case: case.name)
+def test_a_single_sample_without_batch_axis_and_labels_out_of_range_get_one_sentence(case: Case):
+    label = torch.tensor(1)
+    for logits, labels in ((torch.zeros(CLASSES), label), (torch.zeros(CLASSES), label[None])):
+        with pytest.raises(ShapeError, match=r"got \(4,\); give a single sample a batch axis"):
+            called(case.loss, case, logits, labels)
+    with pytest.raises(ShapeError, match="flatten or transpose"):
+        called(case.loss, case, torch.zeros(2, CLASSES, 3), torch.zeros(2, 3).long())
+    for wrong in (-100, -1, CLASSES):
+        with pytest.raises(ArgumentError, match=rf"Labels lie in 0\.\.3, got {min(wrong, 1)}\.\.{max(wrong, 1)};"):
+            called(case.loss, case, torch.zeros(2, CLASSES), torch.tensor([1, wrong]))
+    with pytest.raises(ArgumentError, match=r"floating point scores, got torch\.int64"):
+        called(case.loss, case, torch.zeros(2, CLASSES).long(), torch.tensor([1, 1]))
+
+
+@unchecked()
+def test_functions_of_logits_refuse_a_single_sample_too():
+    logits, constants = torch.zeros(3), torch.ones(3, 3)
+    for call in (
+        lambda: losses.soft_radius(logits, torch.tensor(0), constants, 1.0),
+        lambda: losses.bottom_logit(logits, 0.1, constants),
+        lambda: losses.FenchelYoung(losses.Shannon())(logits, torch.full((3,), 1 / 3)),
+    ):
+        with pytest.raises(ShapeError, match="give a single sample a batch axis"):
+            call()
 
 
 def test_an_assignment_is_checked_too():

@@ -14,7 +14,7 @@ from layer_geometries import FILLS, accepted, filled
 from lipkit import nn as lnn
 from lipkit.errors import ArgumentError
 from lipkit.nn import Geometry
-from lipkit.nn.methods._filter_gram import absolute_sums, half_gram, majorant, polyphase, unphased
+from lipkit.nn.methods._filter_gram import absolute_sums, at_once, half_gram, majorant, polyphase, unphased
 from lipkit.nn.methods.aol import AOL
 from lipkit.nn.methods.rescale import Rescale, Side
 
@@ -72,6 +72,8 @@ def test_half_gram_is_the_full_correlation(rank: int, data: st.DataObject) -> No
         # Channels last; shifts from zero on in the first axis.
         full = full.movedim((0, 1), (-2, -1))[taps[0] - 1 :]
         torch.testing.assert_close(half[group].reshape(full.shape), full)
+    flat = kernel.flatten(4).permute(0, 3, 4, 2, 1) if rank > 1 else kernel.permute(0, 3, 2, 1)
+    torch.testing.assert_close(at_once(flat.reshape(groups, taps[0], -1, rows), taps, cols), half_gram(kernel))
     whole = absolute_sums(half_gram(kernel))
     torch.testing.assert_close(whole, whole.mT)
 

@@ -3,6 +3,8 @@
 import copy
 import io
 from collections.abc import Callable
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 import pytest
@@ -211,3 +213,55 @@ def test_misuse_is_refused() -> None:
     plain = NoiseInjection(torch.optim.SGD([weight], lr=0.1), 0.1)
     with pytest.raises(ArgumentError, match="without a generator"):
         NoiseInjection(torch.optim.SGD([weight], lr=0.1), 0.1, seeded()).load_state_dict(plain.state_dict())
+
+
+def test_a_state_that_does_not_fit_changes_nothing():
+    def made() -> AntiPGD:
+        weight = torch.nn.Parameter(torch.ones(3))
+        optimizer = AntiPGD(torch.optim.SGD([weight], lr=0.1, momentum=0.9), 0.1, seeded())
+        for _ in range(2):
+            (weight**2).sum().backward()
+            optimizer.step()
+        return optimizer
+
+    good = made().state_dict()
+    group = good["param_groups"][0]
+    no_sigma = {key: value for key, value in group.items() if key != "sigma"}
+    bad: dict[str, tuple[dict[str, Any], str]] = {
+        "no groups": ({"state": {}}, "has no param_groups"),
+        "other sizes": ({**good, "param_groups": [{**group, "params": [0, 1]}]}, r"groups with \[2\] parameters"),
+        "of another": ({**good, "param_groups": [no_sigma]}, "its groups have no sigma, which AntiPGD needs"),
+        "out of range": ({**good, "param_groups": [{**group, "sigma": -1.0}]}, "sigma must be a finite number"),
+        "no last": ({key: good[key] for key in good if key != "last"}, "without a last draw"),
+        "last of another": ({**good, "last": {0: torch.zeros(4)}}, r"has shape \(4,\), expected \(3,\)"),
+        "last of none": ({**good, "last": {1: torch.zeros(3)}}, "expected no parameter"),
+        "no generator": ({key: good[key] for key in good if key != "generator"}, "without a generator"),
+        "a short generator": ({**good, "generator": torch.zeros(3, dtype=torch.uint8)}, "cannot be taken up"),
+    }
+    for state, complaint in bad.values():
+        optimizer = made()
+        optimizer.param_groups[0]["lr"] = 0.7
+        before = copy.deepcopy(optimizer.state_dict())
+        with pytest.raises(ArgumentError, match=complaint):
+            optimizer.load_state_dict(state)
+        after = optimizer.state_dict()
+        assert after["param_groups"] == before["param_groups"]
+        for path in (("state", 0, "momentum_buffer"), ("last", 0), ("generator",)):
+            assert torch.equal(reduce(getitem, path, before), reduce(getitem, path, after))
+    optimizer = made()
+    optimizer.load_state_dict(good)
+
+
+def test_noise_around_noise_keeps_both_generators():
+    def made() -> WeightNoise:
+        weight = torch.nn.Parameter(torch.ones(3))
+        inner = NoiseInjection(torch.optim.SGD([weight], lr=0.1), 0.1, seeded(1))
+        return WeightNoise(inner, 0.1, generator=seeded(2))
+
+    first, second = made(), made()
+    assert first.generator is not None
+    torch.randn(5, generator=first.generator)
+    torch.randn(3, generator=first.base.generator)
+    second.load_state_dict(first.state_dict())
+    for a, b in ((first, second), (first.base, second.base)):
+        assert torch.equal(torch.randn(4, generator=a.generator), torch.randn(4, generator=b.generator))

@@ -278,3 +278,16 @@ def test_misuse_is_refused() -> None:
     with pytest.raises(ArgumentError, match="wraps an optimizer"):
         # Without the annotations of SAM, which are checked in tests only.
         Wrapper.__init__(SAM.__new__(SAM), [weight], {"rho": 0.1})
+
+
+def test_the_state_of_another_optimizer_is_refused_and_changes_nothing():
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = SAM(torch.optim.SGD([weight], lr=0.1), rho=0.05)
+    with pytest.raises(ArgumentError, match="its groups have no rho, which SAM needs"):
+        optimizer.load_state_dict(torch.optim.SGD([weight], lr=0.5).state_dict())
+    wrong = copy.deepcopy(optimizer.state_dict())
+    wrong["param_groups"][0].update(lr=0.5, rho=math.nan)
+    with pytest.raises(ArgumentError, match=r"SAM\.rho must be a finite number >= 0, got nan"):
+        optimizer.load_state_dict(wrong)
+    assert optimizer.param_groups[0]["lr"] == 0.1
+    assert optimizer.param_groups is optimizer.base.param_groups

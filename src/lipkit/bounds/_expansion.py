@@ -1,6 +1,7 @@
 """One run of LipLT: the constants of all rows, from the norms of composed maps."""
 
 import math
+from collections.abc import Callable
 from typing import final
 
 import torch
@@ -18,6 +19,9 @@ from lipkit.linops import LinearOperator
 from lipkit.trace import Network
 from lipkit.trace.nodes import Pointwise
 
+# The norm of a term that is less than this share of a row, inverted, is measured only so well that its excess stays
+# below the excess allowed to a term of that share.
+_MINOR = 16.0
 # Up to this many entries in all composed matrices together they are written out.
 _DENSE = 2**24
 
@@ -30,13 +34,21 @@ class Expansion:
     """The recursion m_s = ||P_s0|| + sum_j ||P_sj R_j|| m_j: constants found so far, and every norm that was used.
 
     A source of row s is a pair (j, True) for the rest of node j, or (j, False) for the opaque value j at the start of
-    the window. Norms are measured from the largest contribution down. What is left below `negligible` of the sum keeps
-    the bound that the norms of shorter maps give, ||P_sj|| <= sum_i ||A_si|| ||C_i|| ||P_ij||: never less true, and far
-    cheaper, because contributions fall geometrically with distance. So do maps beyond the range of float64.
+    the window. Norms are measured from the largest contribution down, those of minor terms less accurately: each adds
+    at most a sixteenth of the norm's tolerance to the row. What is left below `negligible` of the sum keeps the bound
+    that the norms of shorter maps give, ||P_sj|| <= sum_i ||A_si|| ||C_i|| ||P_ij||: never less true, and far cheaper,
+    because contributions fall geometrically with distance. So do maps beyond the range of float64, and all those that
+    are left once it is `late`; the norms of the blocks themselves are always measured.
     """
 
     def __init__(
-        self, network: Network, meter: Meter, window: int | None, negligible: float = 0.0, refine: bool = False
+        self,
+        network: Network,
+        meter: Meter,
+        window: int | None,
+        negligible: float = 0.0,
+        refine: bool = False,
+        late: Callable[[], bool] = lambda: False,
     ) -> None:
         network.require_constants(meter.p)
         # Once for all maps: every norm is taken in float64.
@@ -44,6 +56,7 @@ class Expansion:
         self.network = network
         self.meter = meter
         self.window = window
+        self._late = late
         places = sorted(network.blocks)
         found = meter.many([network.blocks[at] for at in places], [j == 0 for _, j in places])
         self.direct = dict(zip(places, found, strict=True))
@@ -99,11 +112,11 @@ class Expansion:
         total = -math.inf
         for i, (source, log) in enumerate(left):
             rest = float(weights_left[i:].logsumexp(0))
-            if not every and found and rest <= self._negligible + total:
+            if self._late() or (not every and found and rest <= self._negligible + total):
                 found += [self._unmeasured(s, one, bound) for one, bound in left[i:]]
                 break
             try:
-                term = self._measured(s, source)
+                term = self._measured(s, source, math.exp(min(total - float(weights_left[i]), 300.0)) / _MINOR)
             except NonFiniteError:
                 # A map that leaves the range of float64 on its way; logarithms of shorter ones do not.
                 term = self._unmeasured(s, source, log)
@@ -138,14 +151,14 @@ class Expansion:
         op = next(iter(self.network.row(s).values()))
         return Term(op, Bound(log, Kind.UPPER, Rule.COMPOSE), self.size(source))
 
-    def _measured(self, s: int, source: Source) -> Term:
+    def _measured(self, s: int, source: Source, loosened: float) -> Term:
         j, rest = source
         op = self.paths.operator(s, j, rest)
         assert op is not None, "a map with a bound has a path"
         if not rest and list(self.network.row(s)) == [j]:
             norm = self.direct[s, j]
         else:
-            norm = self.meter.many([op], [j == 0])[0]
+            norm = self.meter.many([op], [j == 0], max(1.0, loosened))[0]
             self.norms.append(norm)
         self.paths.learn(s, j, rest, self.meter.spectral_size(op, norm, j == 0))
         self._known[s, source] = norm.log_value.cpu()

@@ -30,14 +30,17 @@ class Meter:
         """The norm of the values inside the network."""
         return self.metric.p_out
 
-    def many(self, ops: Sequence[LinearOperator], at_input: Sequence[bool]) -> list[Bound]:
-        """Bounds of the norms of blocks, those that act on the input told apart; refuses what is no upper bound."""
+    def many(self, ops: Sequence[LinearOperator], at_input: Sequence[bool], loosened: float = 1.0) -> list[Bound]:
+        """Bounds of the norms of blocks, those that act on the input told apart; refuses what is no upper bound.
+
+        With `loosened` > 1 their excess over the norms may be that many times as large, where that is cheaper.
+        """
         p_in = [self.metric.p_in if first else self.p for first in at_input]
         found: dict[int, Bound] = {}
         for p in set(p_in):
             chosen = [i for i, q in enumerate(p_in) if q == p]
             euclidean = (p, self.p) == (2.0, 2.0)
-            method = self.spectral if euclidean else _mixed(p, self.p, self.metric)
+            method = self.spectral.loosened(loosened) if euclidean else _mixed(p, self.p, self.metric)
             cores = [multiplied_out(core(ops[i], euclidean)) for i in chosen]
             # The vectors of a core are not those of the block.
             found.update(

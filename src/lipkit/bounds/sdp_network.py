@@ -87,11 +87,13 @@ def read(network: Network) -> DenseNetwork:
     within = between(wide.blocks, wide.sink)
     refuse_large_blocks(wide)
     written = {(k, j): _written_out(op) for (k, j), op in wide.blocks.items() if k in within and j in within}
-    # What is exactly zero carries nothing.
-    blocks = {at: block for at, block in written.items() if block.error > 0 or bool(block.matrix.any())}
+    nodes = {k: _slopes(wide.nodes[k - 1]) for k in sorted(within - {0, wide.sink})}
+    # What is exactly zero carries nothing, be it a block or a node all of whose entries are off.
+    off = {k for k, node in nodes.items() if _is_off(node)}
+    blocks = {at: block for at, block in written.items() if at[1] not in off and not _is_zero(block)}
     kept = between(blocks, wide.sink)
     blocks = {(k, j): block for (k, j), block in blocks.items() if k in kept and j in kept}
-    nodes = {k: _slopes(wide.nodes[k - 1]) for k in sorted(kept - {0, wide.sink})}
+    nodes = {k: node for k, node in nodes.items() if k in kept}
     return _narrowed(_scaled(DenseNetwork(math.prod(wide.source), nodes, blocks, wide.sink, {})))
 
 
@@ -165,6 +167,17 @@ def _slopes(node: Node) -> Slopes | Whole:
     split = node.split(2.0)
     center = None if split.center is None else _written_out(split.center)
     return Whole(center, _written_out(split.scale))
+
+
+def _is_zero(block: Block) -> bool:
+    return block.error == 0 and not bool(block.matrix.any())
+
+
+def _is_off(node: Slopes | Whole) -> bool:
+    """Whether the value of a node cannot move, whatever goes into it."""
+    if isinstance(node, Slopes):
+        return not bool(node.center.any() or node.radius.any())
+    return _is_zero(node.scale) and (node.center is None or _is_zero(node.center))
 
 
 def _scaled(network: DenseNetwork) -> DenseNetwork:

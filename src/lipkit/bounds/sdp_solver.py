@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from time import monotonic
 from typing import final
 
 import torch
@@ -40,23 +41,28 @@ class InteriorPoint(Solver):
 
     In the logarithms the path of minima is nearly straight while rho is far from the optimum. On it rho is within n mu
     of the optimum (n variables); it stops at n mu <= 2 `rtol` rho, which is `rtol` in the constant, or where rounding
-    allows no more progress, or after `steps` steps. The Hessian is dense in the multipliers and has a closed form; P
-    and its inverse use that a feed-forward network couples neighbouring layers only.
+    allows no more progress, or after `steps` steps or `seconds`. The Hessian is dense in the multipliers and has a
+    closed form; P and its inverse use that a feed-forward network couples neighbouring layers only.
 
     Cost: 30 to 130 steps of about N^3 / 3 + 4 n^2 w operations each, for N multipliers and layers of width w.
     """
 
     rtol: float = 1e-6
     steps: int = 400
+    seconds: float | None = None
 
     def __post_init__(self) -> None:
         if not 1e-9 <= self.rtol < 1:
             raise ArgumentError(f"InteriorPoint.rtol must lie in [1e-9, 1), got {self.rtol}.")
+        if self.seconds is not None and not self.seconds > 0:
+            raise ArgumentError(f"InteriorPoint.seconds must be a number > 0, or None, got {self.seconds}.")
 
     def __str__(self) -> str:
-        return f"interior point, rtol {self.rtol:g}"
+        limit = "" if self.seconds is None else f" or {self.seconds:.3g} s"
+        return f"interior point, rtol {self.rtol:g}{limit}"
 
     def solve(self, program: Program, start: Float64[Tensor, " groups"]) -> Float64[Tensor, " groups"]:
+        started = monotonic()
         small = program.size**2 * program.groups <= _SMALL
         search = _Search(
             program,
@@ -73,6 +79,8 @@ class InteriorPoint(Solver):
         # A network may be constant without showing it, and then there is no optimum.
         mu, boldness, floor = float(start[0]) / program.size, 0, _NOTHING * float(start[0])
         for _ in range(self.steps):
+            if self.seconds is not None and monotonic() - started > self.seconds:
+                return point
             step = _newton(program, point, factor, mu)
             if step is None:
                 return point

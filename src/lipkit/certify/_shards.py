@@ -90,6 +90,11 @@ def batches(data: Data, place: Place, done: Collection[int]) -> Iterator[Batch]:
 
 def described(data: Data) -> dict[str, Any]:
     """What tells data from others: a hash of all that is in memory; of other data their number and the first batch."""
+    if isinstance(data, Iterator) or not isinstance(data, Iterable | Dataset):
+        raise ArgumentError(
+            f"Data are gone through more than once: give a DataLoader, a Dataset or a list of (inputs, labels), got "
+            f"{type(data).__name__}."
+        )
     source = data.dataset if isinstance(data, DataLoader) else data
     whole = source.tensors if isinstance(source, TensorDataset) else None
     if isinstance(source, Examples):
@@ -139,9 +144,10 @@ def _pair(batch: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
             f"A batch is a pair of tensors (inputs, labels), got {type(batch).__name__} of {len(batch)}."
         )
     inputs, labels = batch
-    if labels.ndim != 1 or len(labels) != len(inputs) or labels.is_floating_point():
+    no_index = labels.is_floating_point() or labels.is_complex() or labels.dtype is torch.bool
+    if not inputs.ndim or labels.ndim != 1 or len(labels) != len(inputs) or no_index:
         raise ArgumentError(
             f"Labels are one class index for each input, got shape {tuple(labels.shape)} and {labels.dtype} "
-            f"for {len(inputs)} inputs."
+            f"for inputs of shape {tuple(inputs.shape)}."
         )
     return inputs, labels

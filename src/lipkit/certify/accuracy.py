@@ -1,7 +1,7 @@
 """A model on a data set: clean, certified and attacked accuracy, on one process or many, resumable."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,13 @@ from lipkit.bound import Bound
 from lipkit.bounds.fingerprint import sha256_of, state_prints
 from lipkit.certify._shards import Data, Place, batches, described
 from lipkit.certify.attacks import Attack
-from lipkit.certify.counterexample import contradiction
+from lipkit.certify.counterexample import contradiction, provably_changed
 from lipkit.certify.evaluation import Evaluation
 from lipkit.certify.forward import Forward, Logits
 from lipkit.certify.radius import Radii, radius, require_certifying
 from lipkit.certify.records import Records, Sample
-from lipkit.errors import ArgumentError, MetricError
+from lipkit.data._seed import check_seed, derived
+from lipkit.errors import ArgumentError, MetricError, NonFiniteError, RecordError
 from lipkit.linops.row_norms import vector_norms
 from lipkit.nn.freeze import frozen
 from lipkit.regions import Ball, Box
@@ -66,13 +67,20 @@ def accuracy(
     Guarantee: certified <= true robust accuracy <= attacked, on these samples, with the bound's failure probability.
     Cost: one float64 evaluation of each sample, and the attack.
     """
-    eps = _checked(eps)
+    eps = check_radii(eps)
     if not callable(bound):
         require_certifying(bound)
     if not norm >= 1:
         raise MetricError(f"A norm has an exponent p in [1, inf], got norm={norm}.")
+    if not isinstance(model, nn.Module):
+        raise ArgumentError(
+            f"An evaluation needs a torch.nn.Module, got {type(model).__name__}; wrap a function in one."
+        )
+    if attack is not None and not isinstance(attack, Attack):
+        raise ArgumentError(f"`attack` is one of lipkit.certify.attacks, such as PGD(eps=0.5), got {attack!r}.")
     if attack is not None and attack.norm != norm:
         raise MetricError(f"The radii are in l{norm:g} and the attack in l{attack.norm:g}; use one norm for both.")
+    check_seed(seed)
     place = Place.here()
     model_in = _Model(model, logits)
     settings = {
@@ -89,6 +97,9 @@ def accuracy(
             store = Records(records, settings, place.rank)
         place.meet()
     done = {} if store is None else store.read()
+    expected = 0 if attack is None else len(eps)
+    if wrong := [sample.index for sample in done.values() if len(sample.broken) != expected]:
+        raise RecordError(f"{records} has attacks at other radii for sample {wrong[0]}; give another folder.")
     place.meet()
     fresh: list[Sample] = []
     seen = 0
@@ -122,6 +133,8 @@ class _Model:
     def placed(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         if not inputs.is_floating_point():
             raise ArgumentError(f"Inputs must be floating point, got {inputs.dtype}; convert them as in training.")
+        if not bool(torch.isfinite(inputs).all()):
+            raise NonFiniteError("Some inputs are NaN or infinite, so nothing can be said of them; clean the data.")
         return inputs.to(self._device), labels.to(self._device)
 
     def logits(self, inputs: Tensor) -> Logits:
@@ -169,12 +182,13 @@ class _Batch:
         if not len(places):
             return broken
         x, y = self.x[places], self.y[places]
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.indices[0])
+        generator = torch.Generator().manual_seed(derived(self.seed, self.indices[0]))
         moved = attack(self.model.module, x.to(self.model.dtype), y, generator=generator)
         after = self.model.logits(moved)
         indices = [self.indices[i] for i in places.tolist()]
         contradiction(x, moved, y, after, radii.value[places], self.norm, indices, self.folder)
-        changed = after.value.argmax(1) != y
+        # What only rounding may have changed has not been broken.
+        changed = provably_changed(after, y)
         if x.dtype != moved.dtype:
             # In another type the attack may have begun elsewhere; only what is in the ball of the input counts.
             changed &= vector_norms((moved.double() - x.double()).flatten(1), self.norm) <= attack.eps
@@ -182,7 +196,10 @@ class _Batch:
         return broken
 
 
-def _checked(eps: Sequence[float]) -> tuple[float, ...]:
+def check_radii(eps: Sequence[float]) -> tuple[float, ...]:
+    """The radii, if there are some and they are finite, >= 0 and in increasing order."""
+    if isinstance(eps, str) or not isinstance(eps, Iterable):
+        raise ArgumentError(f"`eps` lists radii, such as [36 / 255], got {eps!r}.")
     found = tuple(float(e) for e in eps)
     if not found or not all(math.isfinite(e) and e >= 0 for e in found) or list(found) != sorted(set(found)):
         raise ArgumentError(f"`eps` lists radii >= 0 in increasing order, got {list(eps)}.")

@@ -149,6 +149,12 @@ class _Problem:
             raise NonFiniteError("Some logits are NaN or infinite, so that no temperature fits them; check the model.")
         if not (math.isfinite(cap) and cap > 0):
             raise ArgumentError(f"The cap is a finite number > 0, got {cap}.")
+        if labels.shape != logits.shape[:1]:
+            raise ShapeError(f"One label for each row of logits is needed, got {tuple(labels.shape)}.")
+        if not (int(labels.min()) >= 0 and int(labels.max()) < logits.shape[1]):
+            raise ArgumentError(
+                f"Labels must lie in 0..{logits.shape[1] - 1}, got {int(labels.min())}..{int(labels.max())}."
+            )
         f = logits.detach().to(torch.float64)
         gaps = f - f.gather(1, labels.long()[:, None])
         return _Problem(gaps, float(gaps.abs().max()))

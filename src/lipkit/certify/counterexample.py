@@ -5,13 +5,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float, Float64, Int
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from lipkit._files import write_whole
 from lipkit.certify.forward import Logits
 from lipkit.errors import BrokenCertificateError
 from lipkit.linops.row_norms import vector_norms
+
+
+def provably_changed(after: Logits, labels: Int[Tensor, " batch"]) -> Bool[Tensor, " batch"]:
+    """Where some rival's logit exceeds the label's by more than both may be off."""
+    z = after.value
+    gap = (z - z.gather(1, labels[:, None].long())).amax(1) - 2 * after.error * (1 + 2.0**-40)
+    return gap > 2.0**-50 * z.abs().amax(1)
 
 
 def contradiction(
@@ -26,14 +33,12 @@ def contradiction(
 ) -> None:
     """Stop with a `BrokenCertificateError` if a moved input is inside its radius and provably of another class.
 
-    Provably: some rival's logit exceeds the label's by more than both may be off. The first such input is saved as
-    `counterexample-<index>.npz` with both inputs, logits, error, label, radius and distance.
+    The first such input is saved as `counterexample-<index>.npz` with both inputs, logits, error, label, radius and
+    distance.
     """
     z = after.value
-    own = z.gather(1, labels[:, None].long())
-    gap = (z - own).amax(1) - 2 * after.error * (1 + 2.0**-40)
     distance = vector_norms((moved.double() - x.double()).flatten(1), p) * (1 + 2.0**-50)
-    wrong = ((gap > 2.0**-50 * z.abs().amax(1)) & (distance < radii)).nonzero().flatten().tolist()
+    wrong = (provably_changed(after, labels) & (distance < radii)).nonzero().flatten().tolist()
     if not wrong:
         return
     i = wrong[0]

@@ -97,5 +97,11 @@ def _check_limit(successes: int, trials: int, failure: float) -> None:
 def _check(successes: int, trials: int, level: float) -> None:
     if not 0 <= successes <= trials:
         raise ArgumentError(f"A count lies in 0..{trials} trials, got {successes} successes.")
+    check_level(level)
+
+
+def check_level(level: float) -> float:
+    """The confidence level, if it is one."""
     if not 0.0 < level < 1.0:
         raise ArgumentError(f"A confidence level and a failure probability lie in (0, 1), got a level of {level}.")
+    return level

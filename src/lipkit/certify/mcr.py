@@ -7,7 +7,7 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from lipkit.bound import Bound, Of
-from lipkit.certify.radius import radius, require_certifying
+from lipkit.certify.radius import MOST, check_classified, quotient, radius, require_certifying
 from lipkit.errors import ArgumentError, KindError, NonFiniteError, RegionError, ShapeError
 from lipkit.losses.constants import label_constants
 from lipkit.regions import Everywhere
@@ -27,17 +27,13 @@ def signed_radii(logits: Float[Tensor, "n classes"], labels: Int[Tensor, " n"], 
     require_certifying(bound)
     if bound.region != Everywhere():
         raise RegionError(f"This constant holds on a {bound.region} only; use `radius(..., at=inputs)` and its mean.")
-    if logits.ndim != 2 or logits.shape[1] < 2:
-        raise ShapeError(f"A class needs a rival, got logits of shape {tuple(logits.shape)}.")
-    if labels.shape != logits.shape[:1]:
-        raise ShapeError(f"One label for each row of logits is needed, got {len(labels)} for {len(logits)}.")
-    if not bool(torch.isfinite(logits).all()):
-        raise NonFiniteError("Some logits are NaN or infinite, and nothing can be said of them; check the model.")
+    check_classified(logits, labels)
+    labels = labels.to(logits.device)
     z = logits.detach().to(torch.float64)
-    gaps = z.gather(1, labels.long()[:, None]) - z
+    gaps = (z.gather(1, labels.long()[:, None]) - z).clamp(-MOST, MOST)
     constants = label_constants(bound, labels, z.shape[1]).detach().to(z)
     free = torch.where(gaps == 0, 0.0, gaps.sign() * math.inf)
-    ratio = torch.where(constants > 0, gaps / torch.where(constants > 0, constants, 1.0) * _DOWN, free)
+    ratio = torch.where(constants > 0, quotient(gaps * _DOWN, constants), free)
     return ratio.scatter(1, labels.long()[:, None], math.inf).amin(1)
 
 
@@ -66,8 +62,13 @@ def certifiable_auroc(scores: Float[Tensor, " n"], labels: Int[Tensor, " n"], bo
 
     Guarantee: LOWER, for attacks that do not change the labels, 2 K eps rounded up. Cost: a sort.
     """
-    if not bound.kind.certifies or bound.of is not Of.WHOLE or bound.region != Everywhere():
+    require_certifying(bound)
+    if bound.of is not Of.WHOLE or bound.region != Everywhere():
         raise KindError(f"Needs one exact or upper constant of the score that holds everywhere, got {bound}.")
+    if scores.ndim != 1 or labels.shape != scores.shape:
+        raise ShapeError(
+            f"One score and one label for each sample are needed, got {tuple(scores.shape)} and {tuple(labels.shape)}."
+        )
     if not (math.isfinite(eps) and eps >= 0):
         raise ArgumentError(f"A radius is a finite number >= 0, got eps={eps}.")
     if not bool(torch.isfinite(scores).all()):

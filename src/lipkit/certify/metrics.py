@@ -12,7 +12,8 @@ from torch import Tensor
 
 from lipkit.bound import Bound
 from lipkit.certify.evaluation import Share
-from lipkit.certify.radius import radius
+from lipkit.certify.intervals import check_level
+from lipkit.certify.radius import check_classified, radius
 from lipkit.errors import ArgumentError
 
 
@@ -49,10 +50,12 @@ class CleanAccuracy(RunningMetric):
 
     def __init__(self, level: float = 0.95) -> None:
         super().__init__(2)
-        self._level = level
+        self._level = check_level(level)
 
     def update(self, logits: Float[Tensor, "batch classes"], labels: Int[Tensor, " batch"]) -> None:
         """Add a batch."""
+        check_classified(logits, labels)
+        labels = labels.to(logits.device)
         own = logits.gather(1, labels[:, None].long())
         right = (logits >= own).sum(1) == 1
         self._add(torch.stack([right.sum(), torch.tensor(len(labels), device=right.device)]).double())
@@ -78,7 +81,7 @@ class CertifiedAccuracy(RunningMetric):
             raise ArgumentError(f"`eps` lists finite radii >= 0, got {list(eps)}.")
         super().__init__(len(eps) + 1)
         self.eps = tuple(float(e) for e in eps)
-        self._bound, self._error, self._level = bound, error, level
+        self._bound, self._error, self._level = bound, error, check_level(level)
 
     def update(
         self, logits: Float[Tensor, "batch classes"], labels: Int[Tensor, " batch"], bound: Bound | None = None

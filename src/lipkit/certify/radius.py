@@ -16,7 +16,7 @@ from lipkit.losses.constants import log_pair_factor, pair_constants
 # Two roundings of the gap, one of the division, one of the error: each at most 2^-53 relative.
 _DOWN = 1 - 2.0**-50
 # Quotients are exact to a rounding between these.
-_LEAST, _MOST = 1e-290, 1.7e308
+_LEAST, MOST = 1e-290, 1.7e308
 
 
 @final
@@ -42,6 +42,8 @@ class Radii:
             raise ArgumentError(f"A norm has an exponent p in [1, inf], got p={p}.")
         if p == self.p:
             return self
+        if dimension < 1:
+            raise ArgumentError(f"Inputs have one entry or more, got dimension={dimension}.")
         factor = 1.0 if p <= self.p else dimension ** (1 / p - 1 / self.p) * (1 - 2.0**-40)
         return replace(self, value=self.value * factor, p=p)
 
@@ -77,15 +79,16 @@ def radius(
     Reference: Tsuzuku et al. 2018 for l2; other norms and pairs as in docs/methods.md.
     """
     require_certifying(bound)
-    _check(logits, labels)
+    check_classified(logits, labels)
+    labels = labels.to(logits.device)
     z = logits.detach().to(torch.float64)
-    gaps = (z.gather(1, labels[:, None].long()) - z).clamp(-_MOST, _MOST)
+    gaps = (z.gather(1, labels[:, None].long()) - z).clamp(-MOST, MOST)
     constants = _constants(bound, labels, z)
     slack = 2 * _errors(error, z)[:, None]
     # The gap of the computed logits is rounded once; a relative error of it is paid before the real error is.
     sure = gaps * _DOWN - slack * (1 + 2.0**-50)
     free = torch.where(sure > 0, math.inf, 0.0)
-    ratio = torch.where(constants > 0, _quotient(sure, constants), free)
+    ratio = torch.where(constants > 0, quotient(sure, constants), free)
     rivals = ratio.masked_fill(torch.nn.functional.one_hot(labels.long(), z.shape[1]).bool(), math.inf)
     value = rivals.amin(1).clamp(min=0.0)
     limit = room(bound, at, z)
@@ -113,12 +116,13 @@ def binary_radius(
     if labels.dtype is torch.bool or not bool((labels.abs() == 1).all()):
         raise ArgumentError(f"Labels of a single score are -1 and +1, got {sorted(set(labels.tolist()))[:8]}.")
     pair = torch.stack([scores, torch.zeros_like(scores)], dim=1)
-    _check(pair, (labels < 0).long())
+    check_classified(pair, (labels < 0).long())
+    labels = labels.to(scores.device)
     f = scores.detach().to(torch.float64)
     sure = f * labels - _errors(error, f)
     constants = bound.value.detach().to(f.device).expand_as(f)
     free = torch.where(sure > 0, math.inf, 0.0)
-    ratio = torch.where(constants > 0, _quotient(sure, constants), free).clamp(min=0.0)
+    ratio = torch.where(constants > 0, quotient(sure, constants), free).clamp(min=0.0)
     limit = room(bound, at, pair)
     return Radii(ratio if limit is None else torch.minimum(ratio, limit), bound.metric.p_in, bound.failure)
 
@@ -132,16 +136,17 @@ def _constants(bound: Bound, labels: Tensor, z: Float64[Tensor, "batch classes"]
     return (bound.value.detach().to(z.device) * factor * (1 + 2.0**-50))[:, None].expand_as(z)
 
 
-def _quotient(gaps: Float64[Tensor, "..."], constants: Float64[Tensor, "..."]) -> Float64[Tensor, "..."]:
-    """gaps / constants rounded down: what leaves the range of floats stops at its largest number, or becomes 0."""
+def quotient(gaps: Float64[Tensor, "..."], constants: Float64[Tensor, "..."]) -> Float64[Tensor, "..."]:
+    """gaps / constants, its size rounded down: what leaves the range of floats stops at its ends, or becomes 0."""
     found = gaps / torch.where(constants > 0, constants, 1.0) * _DOWN
-    return torch.where(found.abs() < _LEAST, 0.0, found.clamp(max=_MOST))
+    return torch.where(found.abs() < _LEAST, 0.0, found.clamp(-MOST, MOST))
 
 
 def _errors(error: float | Tensor, like: Tensor) -> Tensor:
     found = torch.as_tensor(error, dtype=torch.float64, device=like.device)
-    if not bool((found >= 0).all() & torch.isfinite(found).all()) or found.ndim > 1:
-        raise ArgumentError("`error` is a finite number >= 0, or one for each sample.")
+    if not bool((found >= 0).all() & torch.isfinite(found).all()) or tuple(found.shape) not in ((), (1,), (len(like),)):
+        said = found.item() if not found.ndim else f"shape {tuple(found.shape)} from {found.min():g} to {found.max():g}"
+        raise ArgumentError(f"`error` is a finite number >= 0, or one for each of {len(like)} samples, got {said}.")
     return found.expand(len(like))
 
 
@@ -157,9 +162,17 @@ def require_certifying(bound: object) -> Bound:
     return bound
 
 
-def _check(logits: Tensor, labels: Tensor) -> None:
+def check_classified(logits: Tensor, labels: Tensor) -> None:
+    """Refuse what is not finite (batch, classes >= 2) logits with a class index for each sample."""
+    if logits.ndim != 2:
+        raise ShapeError(
+            f"Logits have shape (batch, classes), got {tuple(logits.shape)}; give a single sample a batch axis, "
+            "logits[None] and labels[None]."
+        )
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype is torch.bool:
+        raise ArgumentError(f"Labels are class indices, got {labels.dtype}; convert them with `.long()`.")
     if labels.shape != logits.shape[:1]:
-        raise ShapeError(f"One label for each row of logits is needed, got {len(labels)} for {len(logits)}.")
+        raise ShapeError(f"One label for each row of logits is needed, got {labels.numel()} for {len(logits)}.")
     if logits.shape[1] < 2:
         raise ShapeError(f"A class needs a rival, got logits of shape {tuple(logits.shape)}; see `binary_radius`.")
     if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < logits.shape[1]):

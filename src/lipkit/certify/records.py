@@ -52,7 +52,10 @@ class Records:
         if not path.exists():
             write_whole(path, json.dumps(settings, indent=1).encode())
             return
-        known = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            known = dict(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError) as error:
+            raise RecordError(f"{path} is damaged; give another folder, or remove this one.") from error
         changed = sorted(key for key in known.keys() | settings.keys() if known.get(key) != settings.get(key))
         if changed:
             first = changed[0]
@@ -79,7 +82,8 @@ class Records:
         """All samples of all processes by their index."""
         found: dict[int, Sample] = {}
         for path in sorted(self._folder.glob("samples-*.jsonl")):
-            text = path.read_text(encoding="utf-8")
+            # Bytes that are no text end up in a line that is no sample, which is named.
+            text = path.read_text(encoding="utf-8", errors="replace")
             # Another process may be at work on its last line, or was killed there.
             for number, line in enumerate(text[: text.rfind("\n") + 1].splitlines(), start=1):
                 sample = _parsed(line, f"{path}, line {number}")
@@ -104,9 +108,12 @@ def _mend(path: Path) -> None:
 def _parsed(line: str, where: str) -> Sample:
     try:
         data = json.loads(line)
-        return Sample(
-            data["index"], data["label"], data["predicted"], data["radius"], tuple(data["broken"]), data["failure"]
-        )
+        index, label, predicted = (data[name] for name in ("index", "label", "predicted"))
+        radius, failure, broken = float(data["radius"]), float(data["failure"]), tuple(data["broken"])
+        whole = all(type(number) is int and number >= 0 for number in (index, label, predicted))
+        if not (whole and radius >= 0 and 0 <= failure <= 1 and all(isinstance(one, bool) for one in broken)):
+            raise ValueError("a number out of range")
+        return Sample(index, label, predicted, radius, broken, failure)
     except (ValueError, KeyError, TypeError) as error:
         raise RecordError(
             f"{where} is no result of a sample ({line[:60]!r}); remove that line to repeat it."

@@ -19,6 +19,7 @@ from lipkit.bounds.table import LayerRow
 from lipkit.bounds.verify import verify
 from lipkit.cli import load, names
 from lipkit.cli.console import escaped, progress, table, terminal
+from lipkit.data._seed import check_seed
 from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
 from lipkit.regions import Everywhere, Region
@@ -58,8 +59,7 @@ class Request:
             raise ArgumentError(f"--ball is a radius >= 0, got {self.ball}.")
         if self.budget is not None and not self.budget > 0:
             raise ArgumentError(f"--budget is a number of seconds > 0, got {self.budget}.")
-        if not 0 <= self.seed < 2**63:
-            raise ArgumentError(f"--seed must lie in [0, 2^63), got {self.seed}.")
+        check_seed(self.seed, "--seed")
         names.check_json(self.json)
         names.lower(self.lower, names.metric(self.norm), self.seed)
         if self.box is not None:
@@ -97,7 +97,7 @@ class Task:
 
 def loaded(target: str, weights: Path | None, seed: int) -> Model:
     """The model of a file with its weights; what it draws is drawn from `seed`."""
-    torch.manual_seed(seed)
+    torch.manual_seed(check_seed(seed, "--seed"))
     model = load.model(target)
     if weights is not None:
         if not isinstance(model, nn.Module):
@@ -175,6 +175,7 @@ def _summary(say: Say, task: Task, subject: Subject, bound: Bound, method: Metho
 
 def check(path: Path, target: str, weights: Path | None, seed: int) -> None:
     """Verify a certificate against a model and say so; a `CertificateError` otherwise."""
+    check_seed(seed, "--seed")
     paper = Certificate.load(path)
     model = loaded(target, weights, seed)
     with progress() as doing:

@@ -46,10 +46,12 @@ def _archive(path: Path) -> Examples:
         raise ArgumentError(f"{path} is no .npz file with arrays x and y ({error}).") from error
     if x.dtype.kind != "f" or y.dtype.kind not in "iu" or y.ndim != 1 or not x.ndim:
         raise ArgumentError(f"{path} needs x as floating point and y as class indices, got {x.dtype} and {y.dtype}.")
-    if len(y) and not (y.min() >= 0 and y.max() < _CLASSES):
+    if not len(y):
+        raise ArgumentError(f"{path} holds no samples; give at least one.")
+    if not (y.min() >= 0 and y.max() < _CLASSES):
         raise ArgumentError(f"{path} has labels {y.min()}..{y.max()}; class indices lie in 0..{_CLASSES - 1}.")
     labels = torch.from_numpy(y.astype(np.int64))
-    classes = tuple(str(k) for k in range(int(labels.max()) + 1 if len(labels) else 0))
+    classes = tuple(str(k) for k in range(int(labels.max()) + 1))
     return Examples(
         torch.from_numpy(np.ascontiguousarray(x, dtype=np.float64 if x.dtype == np.float64 else np.float32)),
         labels,

@@ -1,6 +1,5 @@
 """`lipkit certify` and `lipkit attack`: a model from a file on data from a file."""
 
-import json
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +8,6 @@ from typing import final
 import torch
 from torch import nn
 
-from lipkit._files import write_whole
 from lipkit.certify import accuracy, head_pairwise
 from lipkit.certify.attacks import PGD, EveryClass
 from lipkit.cli import names
@@ -17,7 +15,8 @@ from lipkit.cli.bound import loaded
 from lipkit.cli.console import bar, progress, terminal
 from lipkit.cli.datasets import test_set
 from lipkit.cli.run import device_of
-from lipkit.cli.shares import plain
+from lipkit.cli.shares import plain, write_json
+from lipkit.data._seed import check_seed
 from lipkit.errors import ArgumentError
 from lipkit.regions import Everywhere
 
@@ -47,6 +46,7 @@ class Wanted:
 def evaluate(wanted: Wanted) -> None:
     """Certify, and attack where steps are asked for; print the shares, and write them where wanted."""
     names.check_json(wanted.json)
+    check_seed(wanted.seed, "--seed")
     eps, p = _radii(wanted.eps), _norm(wanted.norm)
     attack = _attack(wanted, eps, p)
     device = device_of(wanted.device)
@@ -67,8 +67,7 @@ def evaluate(wanted: Wanted) -> None:
             progress=lambda done, total: show(done, total, ""),
         )  # fmt: skip
     terminal().print(str(found), markup=False, highlight=False)
-    if wanted.json is not None:
-        write_whole(wanted.json, (json.dumps(plain(found), indent=1) + "\n").encode())
+    write_json(wanted.json, plain(found))
 
 
 def _radii(text: str) -> list[float]:

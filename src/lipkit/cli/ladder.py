@@ -55,6 +55,21 @@ class Rung:
     seconds: float
     result: Bound | LipkitError
 
+    def plain(self) -> dict[str, object]:
+        """As JSON: a value with its kind, or the reason for none."""
+        found: dict[str, object] = {"method": self.label, "seconds": self.seconds}
+        if not isinstance(self.result, Bound):
+            return {**found, "refused": str(self.result)}
+        bound = self.result
+        return {**found, "value": bound.value.item(), "kind": bound.kind.value, "failure": bound.failure}
+
+
+def coloured(bound: Bound) -> str:
+    """The kind of a bound in its colour, and how likely it is to fail."""
+    return f"[{COLOURS[bound.kind]}]{bound.kind.value}[/]" + (
+        f", fails <= {bound.failure:.0e}" if bound.failure else ""
+    )
+
 
 def climb(network: Network, region: Region, methods: Mapping[str, Method]) -> list[Rung]:
     """Every method on the network, in the given order; a method that refuses leaves its reason."""
@@ -71,13 +86,10 @@ def ladder_table(title: str, rungs: Sequence[Rung]) -> "Table":
     below = max((bound.value.item() for _, bound, _ in bounds if bound.kind is Kind.LOWER), default=math.nan)
     for label, bound, seconds in sorted(bounds, key=lambda one: -one[1].log_value.item()):
         away = f"{bound.value.item() / below - 1:.2%}" if bound.kind.certifies else ""
-        kind = f"[{COLOURS[bound.kind]}]{bound.kind.value}[/]" + (
-            f", fails <= {bound.failure:.0e}" if bound.failure else ""
-        )
         made.add_row(
             label,
             constant(float(bound.log_value.detach()), bound.kind, 5),
-            kind,
+            coloured(bound),
             away,
             f"{seconds:.3f}",
             escaped(str(bound.method)),

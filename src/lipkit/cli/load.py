@@ -1,9 +1,13 @@
 """Models, weights and arrays from files; no pickle is ever executed."""
 
 import importlib.util
+import inspect
 import pickle
 import sys
+import traceback
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -14,7 +18,7 @@ from torch.export import ExportedProgram
 
 from lipkit.cli.archive import program
 from lipkit.cli.safetensors_file import tensors_from
-from lipkit.errors import ArgumentError
+from lipkit.errors import ArgumentError, LipkitError
 
 
 def model(target: str) -> nn.Module | ExportedProgram:
@@ -36,7 +40,12 @@ def model(target: str) -> nn.Module | ExportedProgram:
     if not isinstance(found, nn.Module):
         if not callable(found):
             raise ArgumentError(f"{target} is a {type(found).__name__}; name a model or a function that makes one.")
-        found = found()
+        if missing := _wanted(found):
+            raise ArgumentError(
+                f"{target} wants the arguments {', '.join(missing)}; name a function without arguments that calls it."
+            )
+        with _explained(target):
+            found = found()
     if not isinstance(found, nn.Module):
         raise ArgumentError(f"{target} made a {type(found).__name__}, expected a torch.nn.Module.")
     return found
@@ -53,10 +62,44 @@ def python_file(file: Path) -> object:
     sys.modules[file.stem] = module
     sys.path.insert(0, str(file.parent.resolve()))
     try:
-        spec.loader.exec_module(module)
+        with _explained(str(file)):
+            spec.loader.exec_module(module)
     finally:
         sys.path.remove(str(file.parent.resolve()))
     return module
+
+
+def _wanted(function: Callable[..., object]) -> list[str]:
+    """The arguments that a function or a class cannot be called without."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:
+        # Some that are written in C do not say.
+        return []
+    return [
+        one.name
+        for one in parameters
+        if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+    ]
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """An error of the user's code as one sentence with its place; those of lipkit are sentences already."""
+    try:
+        yield
+    except LipkitError:
+        raise
+    except SyntaxError as error:
+        raise ArgumentError(
+            f"{what} is no Python: {error.msg} (line {error.lineno} of {error.filename}); repair it."
+        ) from error
+    except (Exception, SystemExit) as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        raise ArgumentError(
+            f"{what} stopped with {type(error).__name__}: {error} (line {last.lineno} of {last.filename}); "
+            "repair it, or run it with python to see more."
+        ) from error
 
 
 def weights(into: nn.Module, path: Path) -> None:

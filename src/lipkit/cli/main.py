@@ -1,24 +1,16 @@
 """The command `lipkit`: train, certify, attack and bound models, and the reports of all that."""
 
 import sys
-from collections.abc import Callable, Sequence
-from enum import IntEnum
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from lipkit.cli.bound import Request, Task, check, run
+from lipkit.cli.ending import Code, ended
 from lipkit.cli.evaluate import Wanted, evaluate
 from lipkit.cli.names import DEFAULT
 from lipkit.cli.train import Asked, redraw
 from lipkit.cli.train import train as act_train
-from lipkit.errors import (
-    ArgumentError,
-    BrokenCertificateError,
-    CaptureError,
-    InterruptedRun,
-    LipkitError,
-    NeedsRegion,
-)
 
 if TYPE_CHECKING:
     import typer
@@ -27,18 +19,7 @@ _MODEL = (
     "path/to/file.py:make_model (the file is EXECUTED; make_model is a model, a class or a function without arguments) "
     "or path/to/program.pt2 (nothing is executed)"
 )
-
-
-class Code(IntEnum):
-    """How the command ends."""
-
-    OK = 0
-    OTHER = 1
-    USAGE = 2
-    UNSUPPORTED = 3
-    NEEDS_REGION = 4
-    BROKEN = 5
-    INTERRUPTED = 130
+_WEIGHTS = "A state dictionary, .safetensors or .pt; never executed."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,16 +46,20 @@ def app() -> "typer.Typer":
         pretty_exceptions_enable=False,
     )
 
+    class Given:
+        """What both commands are given."""
+
+        Model: TypeAlias = Annotated[str, typer.Argument(help=_MODEL, metavar="MODEL")]
+        Weights: TypeAlias = Annotated[Path | None, typer.Option(help=_WEIGHTS)]
+
     @made.command()
     def bound(
-        model: Annotated[str, typer.Argument(help=_MODEL, metavar="MODEL")],
+        model: Given.Model,
         shape: Annotated[
             list[str] | None,
             typer.Option(help="One input without batch axis, 3,32,32 or 16:int64; one for each input."),
         ] = None,
-        weights: Annotated[
-            Path | None, typer.Option(help="A state dictionary, .safetensors or .pt; never executed.")
-        ] = None,
+        weights: Given.Weights = None,
         method: Annotated[
             str, typer.Option(help="Name of a method, or several with commas: the best counts.")
         ] = DEFAULT,
@@ -103,19 +88,17 @@ def app() -> "typer.Typer":
 
         shapes, inputs = tuple(shape or ()), tuple(wrt or ())
         asked = (model, shapes, weights, method, norm, ball, at, box, budget, lower, inputs, output, seed, json)
-        raise typer.Exit(_ended(lambda: run(Task.of(Request(*asked)))))
+        raise typer.Exit(ended(lambda: run(Task.of(Request(*asked)))))
 
     @made.command()
     def verify(
         certificate: Annotated[Path, typer.Argument(help="What `lipkit bound --json` wrote.")],
-        model: Annotated[str, typer.Argument(help=_MODEL, metavar="MODEL")],
-        weights: Annotated[
-            Path | None, typer.Option(help="A state dictionary, .safetensors or .pt; never executed.")
-        ] = None,
+        model: Given.Model,
+        weights: Given.Weights = None,
         seed: Annotated[int, typer.Option(help="Draws weights where there are none.")] = 0,
     ) -> None:
         """Check a certificate against a model: the same structure and weights, and the bound computed anew."""
-        raise typer.Exit(_ended(lambda: check(certificate, model, weights, seed)))
+        raise typer.Exit(ended(lambda: check(certificate, model, weights, seed)))
 
     _runs(made)
     _evaluations(made)
@@ -146,100 +129,93 @@ def _runs(made: "typer.Typer") -> None:
         Every field of the recipe can be set as --key=value. Ctrl-C leaves a checkpoint; the same command continues.
         """
         asked = Asked(recipe, out, data, seed, device, quick, json, tuple(settings or ()), tensorboard)
-        raise typer.Exit(_ended(lambda: act_train(asked)))
+        raise typer.Exit(ended(lambda: act_train(asked)))
 
     @made.command()
     def report(
         run: Annotated[Path, typer.Argument(help="The folder of a run, or a report.json.", metavar="RUN")],
         out: Annotated[Path | None, typer.Option(help="Folder for report.html; by default that of the run.")] = None,
+        json: Annotated[Path | None, typer.Option(help="File for the shares.")] = None,
     ) -> None:
         """Draw the report of a run again from its report.json."""
-        raise typer.Exit(_ended(lambda: redraw(run, out)))
+        raise typer.Exit(ended(lambda: redraw(run, out, json)))
 
     @made.command()
     def demo(
         out: Annotated[Path, typer.Option(help="Folder for the report and the figures, made if missing.")],
         seed: Annotated[int, typer.Option(help="Draws all weights.")] = 0,
+        json: Annotated[Path | None, typer.Option(help="File for all numbers that are printed.")] = None,
     ) -> None:
         """Norms of layers, bounds of a network, and a certified classifier with its report, on embedded data."""
-        from lipkit.cli.demo import main as act
+        from lipkit.cli.demo import show
 
-        raise typer.Exit(act(["--out", str(out), "--seed", str(seed)]))
+        raise typer.Exit(ended(lambda: show(out, seed, json)))
 
 
 def _evaluations(made: "typer.Typer") -> None:
     """Commands that hold a model against data."""
     import typer
 
+    class Given:
+        """What both commands are given; an attack takes some more."""
+
+        Model: TypeAlias = Annotated[str, typer.Argument(help=_MODEL, metavar="MODEL")]
+        Data: TypeAlias = Annotated[
+            str, typer.Option(help="digits, mnist:FOLDER, fashion-mnist:FOLDER, cifar10:FOLDER, x.npz.")
+        ]
+        Eps: TypeAlias = Annotated[str, typer.Option(help="Radii in increasing order, such as 36/255,72/255.")]
+        Weights: TypeAlias = Annotated[Path | None, typer.Option(help=_WEIGHTS)]
+        Method: TypeAlias = Annotated[str, typer.Option(help="Method for everything before the last layer.")]
+        Norm: TypeAlias = Annotated[str, typer.Option(help="Norm of the radii: 2, 1 or inf.")]
+        Samples: TypeAlias = Annotated[int | None, typer.Option(help="Only the first so many.", min=1)]
+        Out: TypeAlias = Annotated[
+            Path | None, typer.Option(help="Folder for results as they come; continues an earlier one.")
+        ]
+        Device: TypeAlias = Annotated[str, typer.Option(help="cpu or cuda.")]
+        Seed: TypeAlias = Annotated[int, typer.Option(help="Draws weights where there are none, and attacks.")]
+        Json: TypeAlias = Annotated[Path | None, typer.Option(help="File for the shares.")]
+
     @made.command()
     def certify(
-        model: Annotated[str, typer.Argument(help=_MODEL, metavar="MODEL")],
-        data: Annotated[str, typer.Option(help="digits, mnist:FOLDER, fashion-mnist:FOLDER, cifar10:FOLDER, x.npz.")],
-        eps: Annotated[str, typer.Option(help="Radii in increasing order, such as 36/255,72/255.")],
-        weights: Annotated[Path | None, typer.Option(help="A state dictionary, .safetensors or .pt.")] = None,
-        method: Annotated[str, typer.Option(help="Method for everything before the last layer.")] = DEFAULT,
-        norm: Annotated[str, typer.Option(help="Norm of the radii: 2, 1 or inf.")] = "2",
-        samples: Annotated[int | None, typer.Option(help="Only the first so many.")] = None,
-        out: Annotated[
-            Path | None, typer.Option(help="Folder for results as they come; continues an earlier one.")
-        ] = None,
-        device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-        seed: Annotated[int, typer.Option(help="Draws weights where there are none, and attacks.")] = 0,
-        json: Annotated[Path | None, typer.Option(help="File for the shares.")] = None,
+        model: Given.Model,
+        data: Given.Data,
+        eps: Given.Eps,
+        weights: Given.Weights = None,
+        method: Given.Method = DEFAULT,
+        norm: Given.Norm = "2",
+        samples: Given.Samples = None,
+        out: Given.Out = None,
+        device: Given.Device = "cpu",
+        seed: Given.Seed = 0,
+        json: Given.Json = None,
     ) -> None:
         """The share of test samples whose class is proven within each radius."""
         wanted = Wanted(model, data, eps, weights, method, norm, samples, out=out, device=device, seed=seed, json=json)
-        raise typer.Exit(_ended(lambda: evaluate(wanted)))
+        raise typer.Exit(ended(lambda: evaluate(wanted)))
 
     @made.command()
     def attack(
-        model: Annotated[str, typer.Argument(help=_MODEL, metavar="MODEL")],
-        data: Annotated[str, typer.Option(help="digits, mnist:FOLDER, fashion-mnist:FOLDER, cifar10:FOLDER, x.npz.")],
-        eps: Annotated[str, typer.Option(help="Radii in increasing order, such as 36/255,72/255.")],
-        weights: Annotated[Path | None, typer.Option(help="A state dictionary, .safetensors or .pt.")] = None,
-        method: Annotated[str, typer.Option(help="Method for everything before the last layer.")] = DEFAULT,
-        norm: Annotated[str, typer.Option(help="Norm of the radii: 2, 1 or inf.")] = "2",
-        samples: Annotated[int | None, typer.Option(help="Only the first so many.")] = None,
+        model: Given.Model,
+        data: Given.Data,
+        eps: Given.Eps,
+        weights: Given.Weights = None,
+        method: Given.Method = DEFAULT,
+        norm: Given.Norm = "2",
+        samples: Given.Samples = None,
         steps: Annotated[int, typer.Option(help="Steps of projected gradient descent.", min=1)] = 40,
         restarts: Annotated[int, typer.Option(help="Random starts.", min=1)] = 1,
         every_class: Annotated[bool, typer.Option(help="Aim at each wrong class in turn.")] = False,
         box: Annotated[str | None, typer.Option(help="low,high of every coordinate, such as 0,1.")] = None,
-        out: Annotated[
-            Path | None, typer.Option(help="Folder for results as they come; continues an earlier one.")
-        ] = None,
-        device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-        seed: Annotated[int, typer.Option(help="Draws weights where there are none, and attacks.")] = 0,
-        json: Annotated[Path | None, typer.Option(help="File for the shares.")] = None,
+        out: Given.Out = None,
+        device: Given.Device = "cpu",
+        seed: Given.Seed = 0,
+        json: Given.Json = None,
     ) -> None:
         """The same, and the share that survives an attack; ends with 5 if one breaks a certificate."""
         wanted = Wanted(
             model, data, eps, weights, method, norm, samples, steps, restarts, every_class, box, out, device, seed, json
         )
-        raise typer.Exit(_ended(lambda: evaluate(wanted)))
-
-
-def _ended(act: Callable[[], None]) -> Code:
-    """How an action ends; its errors are printed, with the code that belongs to them."""
-    try:
-        act()
-    except ArgumentError as error:
-        return _said(error, Code.USAGE)
-    except CaptureError as error:
-        return _said(error, Code.UNSUPPORTED)
-    except NeedsRegion as error:
-        return _said(error, Code.NEEDS_REGION)
-    except BrokenCertificateError as error:
-        return _said(error, Code.BROKEN)
-    except InterruptedRun as error:
-        return _said(error, Code.INTERRUPTED)
-    except LipkitError as error:
-        return _said(error, Code.OTHER)
-    return Code.OK
-
-
-def _said(error: Exception, code: Code) -> Code:
-    print(error, file=sys.stderr)
-    return code
+        raise typer.Exit(ended(lambda: evaluate(wanted)))
 
 
 if __name__ == "__main__":

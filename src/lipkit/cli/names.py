@@ -17,6 +17,11 @@ from lipkit.regions import Ball, Box, Everywhere, Region
 
 # The method of those who name none.
 DEFAULT = "auto"
+# What inputs of models are made of, and an example can be drawn of.
+_TYPES = {
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+}
 
 
 def methods() -> dict[str, type[Any]]:
@@ -92,7 +97,7 @@ def shape(text: str) -> tuple[Shape, torch.dtype | None]:
     if any(size < 1 for size in found):
         raise ArgumentError(f"--shape is whole numbers with commas such as 3,32,32, without batch axis; got {text!r}.")
     dtype = getattr(torch, kind, None) if kind else None
-    if kind and not isinstance(dtype, torch.dtype):
+    if kind and dtype not in _TYPES:
         raise ArgumentError(f"--shape {text} names the type {kind!r}; it is one of torch's, such as int64 or float32.")
     return found, dtype
 
@@ -103,8 +108,11 @@ def example(texts: list[str], dtype: torch.dtype) -> tuple[Tensor, ...]:
     for text in texts:
         size, kind = shape(text)
         kind = dtype if kind is None else kind
-        floating = kind.is_floating_point
-        found.append(torch.randn(1, *size, dtype=kind) if floating else torch.zeros(1, *size, dtype=kind))
+        draw = torch.randn if kind.is_floating_point else torch.zeros
+        try:
+            found.append(draw((1, *size), dtype=kind))
+        except (RuntimeError, TypeError) as error:
+            raise ArgumentError(f"An input of --shape {text} does not fit into memory; give a smaller one.") from error
     return tuple(found)
 
 
@@ -143,6 +151,8 @@ def ends(text: str) -> tuple[float, float]:
 
 
 def check_json(path: Path | None) -> None:
-    """Refuse a file in a folder that does not exist, before anything runs."""
+    """Refuse a file that cannot be one, before anything runs: a folder, or in a folder that does not exist."""
+    if path is not None and path.is_dir():
+        raise ArgumentError(f"--json {path} is a folder; name a file.")
     if path is not None and not path.absolute().parent.is_dir():
         raise ArgumentError(f"--json {path} lies in no folder that exists.")

@@ -66,7 +66,10 @@ class Result:
 def ordered(order: Order) -> Recipe:
     """The recipe with its settings; whatever is wrong with them is said here, before anything runs."""
     recipe = made(recipe_class(order.recipe), order.words)
-    return recipe.quick() if order.quick else recipe
+    recipe = recipe.quick() if order.quick else recipe
+    # A goal checks itself when it is made; after the training would be late.
+    _ = recipe.goal
+    return recipe
 
 
 def device_of(name: str) -> torch.device:

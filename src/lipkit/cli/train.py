@@ -1,15 +1,13 @@
 """`lipkit train` and `lipkit report`."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from lipkit._files import write_whole
 from lipkit.cli import names
 from lipkit.cli.console import terminal
 from lipkit.cli.run import Order, device_of, ordered, run
-from lipkit.cli.shares import plain
+from lipkit.cli.shares import plain, write_json
 from lipkit.cli.training.place import Team
 from lipkit.errors import ArgumentError
 from lipkit.report.contents import Contents
@@ -45,16 +43,20 @@ def train(asked: Asked) -> None:
         say = terminal().print
         say(str(found), markup=False, highlight=False)
         say(f"report in {asked.out / 'report.html'}", soft_wrap=True, markup=False, highlight=False)
-        if asked.json is not None:
-            write_whole(asked.json, (json.dumps(plain(found), indent=1) + "\n").encode())
+        write_json(asked.json, plain(found))
     team.leave()
 
 
-def redraw(run: Path, out: Path | None) -> None:
-    """The page of a report.json again, beside it or elsewhere."""
+def redraw(run: Path, out: Path | None, json: Path | None = None) -> None:
+    """The page of a report.json again, beside it or elsewhere; its shares go to a file as those of a training do."""
+    names.check_json(json)
     source = run / "report.json" if run.is_dir() else run
     try:
         text = source.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ArgumentError(f"{source} cannot be read ({error.strerror}); name the folder of a run.") from error
-    write(Contents.from_json(text), source.parent if out is None else out)
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise ArgumentError(f"{source} cannot be read ({why}); name the folder of a run.") from error
+    contents = Contents.from_json(text)
+    page, _ = write(contents, source.parent if out is None else out)
+    write_json(json, plain(contents))
+    terminal().print(f"report in {page}", soft_wrap=True, markup=False, highlight=False)

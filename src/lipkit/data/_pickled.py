@@ -68,7 +68,7 @@ def unpickled(place: str, data: bytes) -> dict[str, object]:
             raise RecordError(f"{place} is a pickle of a {type(top).__name__}, expected a dictionary.")
         if end != len(data):
             raise RecordError(f"{place} has {len(data) - end} bytes after the end of its pickle, expected none.")
-        return {key.decode() if isinstance(key, bytes) else key: value for key, value in top.items()}
+        return _texts(place, top)
     except RecordError:
         raise
     # Text of the oldest protocol is decoded before it can be refused, and may warn.
@@ -128,6 +128,19 @@ def _follow(code: str, argument: object, stack: list[object], memo: dict[int, ob
             stack.append(tuple(reversed(items)))
         case _:
             raise ValueError(f"the instruction {code}")
+
+
+def _texts(place: str, found: dict[object, object]) -> dict[str, object]:
+    """The same with text as keys."""
+    texts: dict[str, object] = {}
+    for key, value in found.items():
+        text = key.decode() if isinstance(key, bytes) else key
+        if not isinstance(text, str):
+            raise RecordError(f"{place} has the key {key!r}, expected text; get it again from its source.")
+        if text in texts:
+            raise RecordError(f"{place} has the key {text} twice, as text and as bytes; get it again from its source.")
+        texts[text] = value
+    return texts
 
 
 def _marked(stack: list[object]) -> list[object]:

@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from lipkit.data._seed import generator
 from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
 
 
@@ -52,5 +53,5 @@ class Examples(Dataset[tuple[Tensor, Tensor]]):
         """(the others, `held` drawn at random by `seed`): the same for the same seed, on every machine."""
         if not 0 < held < len(self):
             raise ArgumentError(f"Of {len(self)} examples between 1 and {len(self) - 1} can be held out, got {held}.")
-        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
+        order = torch.randperm(len(self), generator=generator(seed))
         return self.at(order[held:]), self.at(order[:held])

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from lipkit.data._seed import generator
 from lipkit.data.examples import Examples
 from lipkit.errors import ArgumentError, ShapeError
 
@@ -43,7 +44,7 @@ class GaussianMixture:
 
     def draw(self, count: int, seed: int) -> Float64[Tensor, "count dimensions"]:
         """Independent points; the same for the same seed."""
-        return self._draw(count, torch.Generator().manual_seed(seed))
+        return self._draw(count, generator(seed))
 
     def _draw(self, count: int, random: torch.Generator) -> Float64[Tensor, "count dimensions"]:
         means, deviations, weights = self._tensors()
@@ -73,7 +74,7 @@ def from_mixtures(classes: Mapping[str, GaussianMixture], count: int, seed: int)
         raise ArgumentError(f"At least one point for each class is needed, got {count} for {len(classes)}.")
     if len(spaces := {len(law.means[0]) for law in classes.values()}) != 1:
         raise ShapeError(f"All classes live in one space, got dimensions {sorted(spaces)}.")
-    random = torch.Generator().manual_seed(seed)
+    random = generator(seed)
     sizes = [count // len(classes) + (place < count % len(classes)) for place in range(len(classes))]
     points = torch.cat([law._draw(size, random) for law, size in zip(classes.values(), sizes, strict=True)])
     labels = torch.repeat_interleave(torch.arange(len(classes)), torch.tensor(sizes))

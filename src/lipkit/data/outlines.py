@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float64
 from torch import Tensor
 
+from lipkit.data._seed import generator
 from lipkit.data.examples import Examples
 from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
 
@@ -63,7 +64,7 @@ class Outline:
             raise ArgumentError(
                 f"At least 1 point from a square of positive size is drawn, got count={count}, half_width={half_width}."
             )
-        random = torch.Generator().manual_seed(seed)
+        random = generator(seed)
         shares = torch.rand(count, 2, generator=random, dtype=torch.float64)
         # Rounded first, so that the class is that of the point as it is stored.
         points = ((2 * shares - 1) * half_width).float()

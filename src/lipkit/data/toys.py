@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from lipkit.data._seed import generator
 from lipkit.data.examples import Examples
 from lipkit.errors import ArgumentError
 
@@ -59,7 +60,7 @@ def _evenly(count: int, until: float, ends: bool) -> Float64[Tensor, " count"]:
 def _scattered(
     first: Float64[Tensor, "a 2"], second: Float64[Tensor, "b 2"], classes: tuple[str, str], noise: float, seed: int
 ) -> Examples:
-    random = torch.Generator().manual_seed(seed)
+    random = generator(seed)
     points = torch.cat([first, second])
     points = points + noise * torch.randn(points.shape, generator=random, dtype=torch.float64)
     labels = torch.cat([torch.zeros(len(first), dtype=torch.long), torch.ones(len(second), dtype=torch.long)])

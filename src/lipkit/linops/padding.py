@@ -71,6 +71,8 @@ def copies(size: int, sides: tuple[int, int], mode: Padding) -> int:
 
 def pad(x: Tensor, sides: Sides, mode: Padding) -> Tensor:
     """Pad the trailing axes of x, one pair (left, right) for each."""
+    if not any(map(any, sides)):
+        return x
     if mode is Padding.ZEROS:
         return functional.pad(x, [width for pair in reversed(sides) for width in pair])
     for axis, pair in enumerate(sides, start=x.ndim - len(sides)):

@@ -33,6 +33,7 @@ from lipkit.losses.radius_goals import RadiusGoal as RadiusGoal
 from lipkit.losses.radius_goals import Truncated as Truncated
 from lipkit.losses.reweighted import ReweightedKR as ReweightedKR
 from lipkit.losses.reweighted import balanced_bias as balanced_bias
+from lipkit.losses.running_liplt import RunningLipLT as RunningLipLT
 from lipkit.losses.schedules import Constant as Constant
 from lipkit.losses.schedules import Cosine as Cosine
 from lipkit.losses.schedules import Exponential as Exponential

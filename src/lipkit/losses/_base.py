@@ -44,6 +44,8 @@ class Loss(nn.Module, ABC):
 
 def wide(values: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """The same numbers in float32 at least: half precision ends at 65504 or has 8 bits."""
+    if not values.is_floating_point():
+        raise ArgumentError(f"A loss needs real floating point scores, got {values.dtype}; convert them with .float().")
     return values if values.dtype in (torch.float32, torch.float64) else values.float()
 
 

@@ -25,9 +25,9 @@ def rival_radii(
     For training: evaluated to nearest, and constants below 1e-19 (in float64 1e-154) count as that, so that a rival
     that cannot move is far away instead of infinitely far. Certificates come from `lipkit.certify`.
     """
+    lead = leads(logits, target)
     own = ~rivals(target, logits.shape[1])
     rows = label_constants(constants, target, logits.shape[1])
-    lead = leads(logits, target)
     return (lead / rows.clamp(min=math.sqrt(torch.finfo(rows.dtype).tiny))).masked_fill(own, math.inf)
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.losses._base import Loss, Reduction, wide
-from lipkit.losses.margins import check_classes
+from lipkit.losses.margins import check_classes, check_logits
 
 
 class Regularizer(ABC):
@@ -113,6 +113,7 @@ class FenchelYoung(Loss):
     ) -> Float[Tensor, "..."]:
         """The loss of scores against class indices or distributions."""
         scores = wide(input)
+        check_logits(scores)
         if target.is_floating_point():
             if target.shape != scores.shape:
                 raise ShapeError(

@@ -10,7 +10,7 @@ from torch.nn import functional
 from lipkit.losses._base import Loss, Reduction, wide
 from lipkit.losses._fields import Number
 from lipkit.losses.constants import Constants, label_constants
-from lipkit.losses.margins import check_classes, rivals
+from lipkit.losses.margins import check_classes, check_logits, rivals
 
 
 def bottom_logit(
@@ -21,6 +21,7 @@ def bottom_logit(
     Promise: if z_bot < z_j, the prediction j is constant within epsilon (with constants that certify). At a tie the
     first of the largest logits is predicted, and z_bot >= z_j: ties abstain.
     """
+    check_logits(logits)
     predicted = logits.detach().argmax(1)
     worst = logits + epsilon * label_constants(constants, predicted, logits.shape[1])
     return worst.masked_fill(~rivals(predicted, logits.shape[1]), -math.inf).amax(1)

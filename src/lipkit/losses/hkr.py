@@ -1,33 +1,18 @@
 """The hinge-Kantorovich-Rubinstein loss, and what its parameters are called elsewhere."""
 
-from typing import NamedTuple, Self, final
+from typing import Self, final
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lipkit.errors import ArgumentError
-from lipkit.losses._base import Loss, Reduction
-from lipkit.losses._fields import Number
+from lipkit.losses._base import Reduction
+from lipkit.losses._hinged import HingedKR, Torchlip, ours, torchlip
 from lipkit.losses.hinge import Hinge, MulticlassHinge
 from lipkit.losses.kr import KR, MulticlassKR
 
 
-class Torchlip(NamedTuple):
-    """The parameters of one HKR loss in the convention of deel-torchlip: alpha in [0, 1), hinge at min_margin / 2."""
-
-    min_margin: float
-    alpha: float
-
-
-def hinge_weight(alpha: float) -> float:
-    """a / (1 - a): the weight of the hinge for a weight of 1 of KR, from a convex combination with share a."""
-    if not 0.0 <= alpha < 1.0:
-        raise ArgumentError(f"alpha of deel-torchlip lies in [0, 1), got {alpha}; at 1 use the hinge loss alone.")
-    return alpha / (1.0 - alpha)
-
-
 @final
-class HKR(Loss):
+class HKR(HingedKR):
     """scale (KR + alpha hinge): sum over the two classes of the class mean of -y f + alpha max(0, margin - y f).
 
     alpha = 0 is `KR`, alpha -> inf a hinge. The conventions in use, all of the same shape:
@@ -44,10 +29,6 @@ class HKR(Loss):
     Cost: one pass. Reference: Serrurier et al. 2021; class means as in Béthune 2024, theorem 2.
     """
 
-    margin = Number(0.0, open_low=True)
-    alpha = Number(0.0)
-    scale = Number(0.0, open_low=True)
-
     def __init__(
         self,
         margin: float = 1.0,
@@ -58,10 +39,7 @@ class HKR(Loss):
         synchronise: bool = False,
         reduction: Reduction = "mean",
     ) -> None:
-        super().__init__(reduction)
-        self.margin = margin
-        self.alpha = alpha
-        self.scale = scale
+        super().__init__(margin, alpha, scale, reduction)
         self.balanced_hinge = balanced_hinge
         self.synchronise = synchronise
 
@@ -70,20 +48,12 @@ class HKR(Loss):
         cls, min_margin: float, alpha: float, *, synchronise: bool = False, reduction: Reduction = "mean"
     ) -> Self:
         """The loss that deel-torchlip calls HKRLoss(alpha, min_margin), equal on every batch."""
-        weight = hinge_weight(alpha)
-        return cls(
-            min_margin / 2,
-            weight,
-            scale=1.0 - alpha,
-            balanced_hinge=False,
-            synchronise=synchronise,
-            reduction=reduction,
-        )
+        margin, weight, scale = ours(min_margin, alpha)
+        return cls(margin, weight, scale=scale, balanced_hinge=False, synchronise=synchronise, reduction=reduction)
 
     def torchlip_arguments(self) -> Torchlip:
         """deel-torchlip's parameters of this loss up to a factor: exact on batches with equally frequent classes."""
-        weight = 2.0 * self.alpha if self.balanced_hinge else self.alpha
-        return Torchlip(2.0 * self.margin, weight / (1.0 + weight))
+        return torchlip(self.margin, 2.0 * self.alpha if self.balanced_hinge else self.alpha)
 
     def forward(self, input: Float[Tensor, "*shape"], target: Tensor) -> Float[Tensor, "..."]:
         """The loss of scores against binary targets of the same shape (positive or not)."""
@@ -91,11 +61,11 @@ class HKR(Loss):
         hinge = Hinge(self.margin, balanced=self.balanced_hinge, synchronise=self.synchronise, reduction="none")(
             input, target
         )
-        return self.reduced(self.scale * (kr + self.alpha * hinge))
+        return self.combined(kr, hinge)
 
 
 @final
-class MulticlassHKR(Loss):
+class MulticlassHKR(HingedKR):
     """scale (MulticlassKR + alpha MulticlassHinge): one HKR for each class against the rest.
 
     `MulticlassHKR.torchlip(min_margin, a)` is deel-torchlip's HKRMulticlassLoss: a hinge - (1 - a) KR, with the hinge
@@ -103,10 +73,6 @@ class MulticlassHKR(Loss):
 
     Promise, cost: as `MulticlassKR` and `MulticlassHinge`. Reference: Serrurier et al. 2021, weights as in deel-lip.
     """
-
-    margin = Number(0.0, open_low=True)
-    alpha = Number(0.0)
-    scale = Number(0.0, open_low=True)
 
     def __init__(
         self,
@@ -117,10 +83,7 @@ class MulticlassHKR(Loss):
         synchronise: bool = False,
         reduction: Reduction = "mean",
     ) -> None:
-        super().__init__(reduction)
-        self.margin = margin
-        self.alpha = alpha
-        self.scale = scale
+        super().__init__(margin, alpha, scale, reduction)
         self.synchronise = synchronise
 
     @classmethod
@@ -128,15 +91,15 @@ class MulticlassHKR(Loss):
         cls, min_margin: float, alpha: float, *, synchronise: bool = False, reduction: Reduction = "mean"
     ) -> Self:
         """The loss that deel-torchlip calls HKRMulticlassLoss(alpha, min_margin), equal on every batch."""
-        weight = hinge_weight(alpha)
-        return cls(min_margin / 2, weight, scale=1.0 - alpha, synchronise=synchronise, reduction=reduction)
+        margin, weight, scale = ours(min_margin, alpha)
+        return cls(margin, weight, scale=scale, synchronise=synchronise, reduction=reduction)
 
     def torchlip_arguments(self) -> Torchlip:
         """deel-torchlip's parameters of this loss, up to the factor `scale`."""
-        return Torchlip(2.0 * self.margin, self.alpha / (1.0 + self.alpha))
+        return torchlip(self.margin, self.alpha)
 
     def forward(self, input: Float[Tensor, "batch classes"], target: Int[Tensor, " batch"]) -> Float[Tensor, "..."]:
         """The loss of logits against class indices."""
         kr = MulticlassKR(synchronise=self.synchronise, reduction="none")(input, target)
         hinge = MulticlassHinge(self.margin, reduction="none")(input, target)
-        return self.reduced(self.scale * (kr + self.alpha * hinge))
+        return self.combined(kr, hinge)

@@ -10,9 +10,11 @@ from lipkit.errors import ArgumentError, ShapeError
 
 
 def check_classes(logits: Tensor, target: Tensor) -> None:
-    """Refuse what is not (batch, classes >= 2) logits with (batch,) integer labels."""
-    if logits.ndim != 2 or logits.shape[1] < 2:
-        raise ShapeError(f"Logits have shape (batch, classes >= 2), got {tuple(logits.shape)}; flatten or transpose.")
+    """Refuse what is not (batch, classes >= 2) logits with (batch,) integer labels in 0..classes - 1.
+
+    On a GPU the range of the labels is not looked at: that would wait for it in every step.
+    """
+    check_logits(logits)
     if target.shape != logits.shape[:1]:
         raise ShapeError(
             f"Labels have shape ({logits.shape[0]},), one index for each sample, got {tuple(target.shape)}; "
@@ -20,6 +22,24 @@ def check_classes(logits: Tensor, target: Tensor) -> None:
         )
     if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
         raise ArgumentError(f"Labels are integers, got {target.dtype}; convert them with `.long()`.")
+    if target.device.type == "cpu" and not torch.compiler.is_compiling() and len(target):
+        low, high = int(target.min()), int(target.max())
+        if low < 0 or high >= logits.shape[1]:
+            raise ArgumentError(
+                f"Labels lie in 0..{logits.shape[1] - 1}, got {low}..{high}; number the classes from 0, and leave out "
+                "samples without a class."
+            )
+
+
+def check_logits(logits: Tensor) -> None:
+    """Refuse what is not (batch, classes >= 2)."""
+    if logits.ndim == 1:
+        raise ShapeError(
+            f"Logits have shape (batch, classes >= 2), got {tuple(logits.shape)}; give a single sample a batch axis, "
+            "logits[None] and labels[None]."
+        )
+    if logits.ndim != 2 or logits.shape[1] < 2:
+        raise ShapeError(f"Logits have shape (batch, classes >= 2), got {tuple(logits.shape)}; flatten or transpose.")
 
 
 def rivals(target: Int[Tensor, " batch"], classes: int) -> Bool[Tensor, "batch classes"]:
@@ -28,7 +48,7 @@ def rivals(target: Int[Tensor, " batch"], classes: int) -> Bool[Tensor, "batch c
 
 
 def of_label(values: Float[Tensor, "batch classes"], target: Int[Tensor, " batch"]) -> Float[Tensor, " batch"]:
-    """The entry of each sample's own class; an index out of range is an error of torch's `gather`."""
+    """The entry of each sample's own class."""
     return values.gather(1, target.long()[:, None]).squeeze(1)
 
 

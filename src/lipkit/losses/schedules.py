@@ -43,13 +43,14 @@ class Constant(Schedule):
         return self.value
 
 
+@dataclass(frozen=True)
 class _Ramp(Schedule):
     """From `start` to `end` while the progress goes from `since` to `until`; constant before and after."""
 
     start: float
     end: float
-    since: float
-    until: float
+    since: float = 0.0
+    until: float = 1.0
 
     def __post_init__(self) -> None:
         _finite(self.start, self.end)
@@ -72,11 +73,6 @@ class _Ramp(Schedule):
 class Linear(_Ramp):
     """start + share (end - start), share = (progress - since) / (until - since) cut to [0, 1]."""
 
-    start: float
-    end: float
-    since: float = 0.0
-    until: float = 1.0
-
     def _between(self, share: float) -> float:
         return (1.0 - share) * self.start + share * self.end
 
@@ -85,11 +81,6 @@ class Linear(_Ramp):
 @dataclass(frozen=True)
 class Cosine(_Ramp):
     """Half a wave: end + (start - end) (1 + cos(pi share)) / 2, flat at both ends."""
-
-    start: float
-    end: float
-    since: float = 0.0
-    until: float = 1.0
 
     def _between(self, share: float) -> float:
         weight = (1.0 + math.cos(math.pi * share)) / 2.0
@@ -100,11 +91,6 @@ class Cosine(_Ramp):
 @dataclass(frozen=True)
 class Exponential(_Ramp):
     """start (end / start)^share: equal factors in equal times; both ends must be > 0."""
-
-    start: float
-    end: float
-    since: float = 0.0
-    until: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -8,14 +8,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lipkit.errors import ArgumentError
-from lipkit.losses._base import Loss, Reduction, wide
+from lipkit.losses._base import Reduction, wide
 from lipkit.losses._fields import Number
-from lipkit.losses.hkr import hinge_weight
+from lipkit.losses._hinged import RivalHKR, ours
 from lipkit.losses.margins import check_classes, of_label, rivals
 
 
 @final
-class SoftHKR(Loss):
+class SoftHKR(RivalHKR):
     """HKR of the own logit, and of the rivals weighted by a softmax over them.
 
         h(z_y) + sum_{j != y} p_j h(-z_j),   h(s) = scale (-s + alpha (margin - s)+),
@@ -28,47 +28,25 @@ class SoftHKR(Loss):
     Reference: Serrurier, Mamalet, Fel et al. 2023 (explainable properties of 1-Lipschitz networks).
     """
 
-    margin = Number(0.0, open_low=True)
-    alpha = Number(0.0)
-    temperature = Number(0.0)
-    scale = Number(0.0, open_low=True)
-
-    def __init__(
-        self,
-        margin: float = 1.0,
-        alpha: float = 1.0,
-        temperature: float = 1.0,
-        *,
-        scale: float = 1.0,
-        reduction: Reduction = "mean",
-    ) -> None:
-        super().__init__(reduction)
-        self.margin = margin
-        self.alpha = alpha
-        self.temperature = temperature
-        self.scale = scale
-
     @classmethod
     def torchlip(
         cls, min_margin: float, alpha: float, temperature: float = 1.0, *, reduction: Reduction = "mean"
     ) -> Self:
         """From deel-torchlip's margin (twice ours) and alpha in [0, 1); the temperature is the effective one."""
-        return cls(min_margin / 2, hinge_weight(alpha), temperature, scale=1.0 - alpha, reduction=reduction)
+        margin, weight, scale = ours(min_margin, alpha)
+        return cls(margin, weight, temperature, scale=scale, reduction=reduction)
 
     def forward(self, input: Float[Tensor, "batch classes"], target: Int[Tensor, " batch"]) -> Float[Tensor, "..."]:
         """The loss of logits against class indices."""
         check_classes(input, target)
         logits, others = wide(input), rivals(target, input.shape[1])
         shares = (self.temperature * logits).masked_fill(~others, -math.inf).softmax(1)
-        terms = torch.where(others, shares * self._of(-logits), self._of(logits))
+        terms = torch.where(others, shares * self.of(-logits), self.of(logits))
         return self.reduced(self.scale * terms.sum(1))
-
-    def _of(self, signed: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        return self.alpha * (self.margin - signed).relu() - signed
 
 
 @final
-class LseHKR(Loss):
+class LseHKR(RivalHKR):
     """HKR of the own logit, and of one smooth maximum of the rivals.
 
         h(z_y) + h(-s),   s = log(sum_{j != y} exp(t z_j)) / t,   h as in `SoftHKR`,   t = temperature > 0
@@ -77,25 +55,7 @@ class LseHKR(Loss):
     Cost: one pass. Reference: the loss of this name in deel-torchlip, which sets t = log(K - 1) / (penalty margin).
     """
 
-    margin = Number(0.0, open_low=True)
-    alpha = Number(0.0)
     temperature = Number(0.0, open_low=True)
-    scale = Number(0.0, open_low=True)
-
-    def __init__(
-        self,
-        margin: float = 1.0,
-        alpha: float = 1.0,
-        temperature: float = 1.0,
-        *,
-        scale: float = 1.0,
-        reduction: Reduction = "mean",
-    ) -> None:
-        super().__init__(reduction)
-        self.margin = margin
-        self.alpha = alpha
-        self.temperature = temperature
-        self.scale = scale
 
     @classmethod
     def torchlip(
@@ -106,8 +66,8 @@ class LseHKR(Loss):
             raise ArgumentError(
                 f"This form needs 3 classes and a penalty > 0, got {classes} and {penalty}; use LseHKR."
             )
-        t = math.log(classes - 1) / (penalty * min_margin / 2)
-        return cls(min_margin / 2, hinge_weight(alpha), t, scale=1.0 - alpha, reduction=reduction)
+        margin, weight, scale = ours(min_margin, alpha)
+        return cls(margin, weight, math.log(classes - 1) / (penalty * margin), scale=scale, reduction=reduction)
 
     def forward(self, input: Float[Tensor, "batch classes"], target: Int[Tensor, " batch"]) -> Float[Tensor, "..."]:
         """The loss of logits against class indices."""
@@ -115,7 +75,4 @@ class LseHKR(Loss):
         logits = wide(input)
         t = self.temperature
         rest = (t * logits).masked_fill(~rivals(target, input.shape[1]), -math.inf).logsumexp(1) / t
-        return self.reduced(self.scale * (self._of(of_label(logits, target)) + self._of(-rest)))
-
-    def _of(self, signed: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        return self.alpha * (self.margin - signed).relu() - signed
+        return self.reduced(self.scale * (self.of(of_label(logits, target)) + self.of(-rest)))

@@ -47,6 +47,10 @@ class Norm(ABC):
                 found.update(zip(members, self._batch([ops[i] for i in members], None), strict=True))
         return [found[i] for i in range(len(ops))]
 
+    def loosened(self, factor: float, /) -> "Norm":
+        """A cheaper method whose excess over the norm may be `factor` times as large; itself if there is none."""
+        return self
+
     @abstractmethod
     def _batch(self, ops: Sequence[LinearOperator], state: Tensor | None) -> list[Bound]:
         """One bound per operator, all of one signature; `state` has a leading axis over operators."""

@@ -80,7 +80,7 @@ def lanczos(
     done: Callable[[Krylov], bool],
     record: bool,
 ) -> Krylov:
-    """Up to `steps` steps from `start`, stopping when `done` says so; it is asked every 8 steps, later every 16.
+    """Up to `steps` steps from `start`, stopping when `done` says so; it is asked every few steps.
 
     A remainder below `noise` times the largest diagonal entry is rounding: the start lies in an invariant subspace, and
     zero vectors end that sequence. On CUDA, `record` replays the step as a recorded graph, if `gram` allows it.
@@ -88,8 +88,8 @@ def lanczos(
     Cost: `steps` applications of G and two passes over the basis a step.
     """
     steps = min(steps, start.shape[1])
-    process = _Process(gram, start, steps, noise)
     record = record and start.is_cuda
+    process = _Process(gram, start, steps, noise, record)
     stage, replay = 0, process.step
     for k in range(1, steps + 1):
         if not record:
@@ -101,7 +101,8 @@ def lanczos(
             stage = min(k + _STAGE, steps + 1)
             process.step(stage)
             replay = recorded(process.step, stage, start.device)
-        if k % (8 if k <= 32 else 16) == 0 or k == steps:
+        # On CUDA asking waits for the device; elsewhere it costs less than a step.
+        if k % (4 if not start.is_cuda else 8 if k <= 32 else 16) == 0 or k == steps:
             diag, offdiag = process.coefficients[:, :, :k].cpu().numpy()
             assert int(process.count) == k, "a recorded step was not replayed"
             state = Krylov(diag, offdiag, process.basis[:, :k])
@@ -111,14 +112,17 @@ def lanczos(
 
 
 class _Process:
-    """The buffers of a Lanczos process; `step` reads and writes nothing else, so that it can be recorded."""
+    """The buffers of a Lanczos process; `step` reads and writes nothing else, so that it can be recorded.
 
-    def __init__(self, gram: Callable[[Tensor], Tensor], start: Tensor, steps: int, noise: float) -> None:
+    Only a recording reads vectors that are not written yet, and needs them to be zero.
+    """
+
+    def __init__(self, gram: Callable[[Tensor], Tensor], start: Tensor, steps: int, noise: float, zero: bool) -> None:
         batch, n = start.shape
         self.gram, self.noise = gram, noise
         self.now = start / torch.linalg.vector_norm(start, dim=1, keepdim=True)
         self.before = torch.zeros_like(self.now)
-        self.basis = start.new_zeros(batch, steps + 1, n)
+        self.basis = (start.new_zeros if zero else start.new_empty)((batch, steps + 1, n))
         self.basis[:, 0] = self.now
         self.coefficients = torch.zeros(2, batch, steps, dtype=torch.float64, device=start.device)
         self.length = torch.zeros_like(torch.linalg.vector_norm(start[:, :1], dim=1, keepdim=True))

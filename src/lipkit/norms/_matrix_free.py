@@ -10,7 +10,8 @@ from jaxtyping import Float, Inexact
 from torch import Tensor
 
 from lipkit.errors import ArgumentError, NonFiniteError
-from lipkit.linops import LinearOperator, depth, magnitude, stack
+from lipkit.linops import Compose, LinearOperator, Reshape, depth, magnitude, stack
+from lipkit.linops.prepared import prepared
 from lipkit.norms._krylov import gaussian
 from lipkit.norms._rounding import gamma, log_down, normalised, product_error
 
@@ -35,7 +36,10 @@ class Iteration:
     @classmethod
     def of(cls, ops: Sequence[LinearOperator]) -> "Iteration":
         """Joins the operators and finds their scale: powers of two, so exact, and nothing over- or underflows."""
-        frozen = stack([one.to(torch.float64).map(Tensor.detach) for one in ops])
+        wide = [one.to(torch.float64).map(Tensor.detach) for one in ops]
+        # On CUDA small steps wait for launches, and stacked operators can be recorded; here arithmetic counts.
+        alone = len(wide) == 1 and wide[0].device.type == "cpu"
+        frozen = _as_batch(prepared(wide[0])) if alone else stack(wide)
         forward = ops[0].in_size <= ops[0].out_size
         side = frozen if forward else frozen.T
         sizes = [magnitude(op) for op in ops]
@@ -104,6 +108,12 @@ class Iteration:
         lower = (norm * (1 - 2 * slack) - 2 * error * spread) / (1 + 2 * error * self.relative) * (1 - slack)
         left, right = (other, unit) if self.forward else (unit, other)
         return log_down(lower, exponent), left, right
+
+
+def _as_batch(op: LinearOperator) -> LinearOperator:
+    """One operator as a stack of one."""
+    into, out = Reshape((1, *op.in_shape), op.in_shape), Reshape(op.out_shape, (1, *op.out_shape))
+    return Compose(out, Compose(op, into))
 
 
 def _probed(side: LinearOperator) -> Tensor:

@@ -20,6 +20,9 @@ from lipkit.norms._recording import recordable
 from lipkit.norms._rounding import UNIT, log_up
 from lipkit.norms._vectors import tied
 
+# On a CPU vectors of this length fill a core by themselves, and grouped convolutions are slower than single ones.
+_LONG = 2**12
+
 
 @final
 @dataclass(frozen=True)
@@ -59,6 +62,10 @@ class Lanczos(Norm):
     def __str__(self) -> str:
         return f"Lanczos, at most {self.steps} steps, seed {self.seed}"
 
+    def loosened(self, factor: float, /) -> Norm:
+        """The same with `factor` times the `rtol`, at most a quarter."""
+        return replace(self, rtol=max(self.rtol, min(factor * self.rtol, 0.25)))
+
     def _batch(self, ops: Sequence[LinearOperator], state: Tensor | None) -> list[Bound]:
         size = min(ops[0].in_size, ops[0].out_size)
         each = 8 * size * (min(self.steps, size) + 1)
@@ -68,6 +75,8 @@ class Lanczos(Norm):
                 f"{self.memory / 2**30:.1f}; lower `steps` or raise `memory`."
             )
         width = max(1, self.memory // each)
+        if size >= _LONG and ops[0].device.type == "cpu":
+            width = 1
         bounds: list[Bound] = []
         for i in range(0, len(ops), width):
             bounds += self._run(ops[i : i + width], None if state is None else state[i : i + width])

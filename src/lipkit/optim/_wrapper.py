@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ class Wrapper(torch.optim.Optimizer):
                 f"{type(self).__name__} wraps an optimizer, got {type(base).__name__}; build one first."
             )
         self.base = base
+        self.options = tuple(options)
         super().__init__(base.param_groups, {**base.defaults, **options})
         self._share()
 
@@ -58,12 +59,41 @@ class Wrapper(torch.optim.Optimizer):
         return self.base.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up what `state_dict` gave."""
-        self.base.load_state_dict(state_dict)
+        """Take up what `state_dict` gave; a state that does not fit is refused and changes nothing."""
+        self.require(state_dict)
+        self.take_up(state_dict)
+
+    def require(self, state_dict: Mapping[str, Any]) -> None:
+        """Refuse a state that does not fit this optimizer or the one it wraps."""
+        if missing := [key for key in ("state", "param_groups") if key not in state_dict]:
+            raise ArgumentError(
+                f"This is no state of {type(self).__name__}: it has no {' and no '.join(missing)}; load what "
+                "state_dict() gave."
+            )
+        sizes = [len(group["params"]) for group in state_dict["param_groups"]]
+        mine = [len(group["params"]) for group in self.param_groups]
+        if sizes != mine:
+            raise ArgumentError(f"This state is of groups with {sizes} parameters, the optimizer has groups of {mine}.")
+        for group in state_dict["param_groups"]:
+            if missing := [name for name in self.options if name not in group]:
+                raise ArgumentError(
+                    f"This state is of another optimizer: its groups have no {' and no '.join(missing)}, which "
+                    f"{type(self).__name__} needs; load one that {type(self).__name__} gave."
+                )
+            self.check(group)
+        if isinstance(self.base, Wrapper):
+            self.base.require(state_dict)
+
+    def take_up(self, state_dict: dict[str, Any]) -> None:
+        """Load a state that fits."""
+        if isinstance(self.base, Wrapper):
+            self.base.take_up(state_dict)
+        else:
+            self.base.load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
         self._share()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "base": self.base}
+        return {**super().__getstate__(), "base": self.base, "options": self.options}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

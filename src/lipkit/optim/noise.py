@@ -1,5 +1,6 @@
 """Noise on the weights: independent, anti-correlated, or only while the loss is evaluated."""
 
+from collections.abc import Mapping
 from typing import Any, final
 
 import torch
@@ -40,18 +41,35 @@ class Noisy(Wrapper):
         dtype = torch.promote_types(parameter.dtype, torch.float32)
         return torch.randn(parameter.shape, dtype=dtype, device=device, generator=self.generator).to(parameter.device)
 
+    def key(self, name: str) -> str:
+        """What `name` is called in a state: with a number behind it where noise is wrapped around noise."""
+        below, base = 0, self.base
+        while isinstance(base, Wrapper):
+            below, base = below + isinstance(base, Noisy), base.base
+        return f"{name}{below}" if below else name
+
     def state_dict(self) -> dict[str, Any]:
         """The wrapped optimizer's state, and the generator's: a run that is resumed draws what it would have drawn."""
         found = super().state_dict()
-        return found if self.generator is None else {**found, "generator": self.generator.get_state()}
+        return found if self.generator is None else {**found, self.key("generator"): self.generator.get_state()}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up what `state_dict` gave."""
+    def require(self, state_dict: Mapping[str, Any]) -> None:
+        """As of every wrapper, and a state of the generator."""
+        super().require(state_dict)
+        if self.generator is None:
+            return
+        if self.key("generator") not in state_dict:
+            raise ArgumentError("This state was saved without a generator, so its draws cannot be continued.")
+        try:
+            torch.Generator(self.generator.device).set_state(state_dict[self.key("generator")].cpu())
+        except (RuntimeError, TypeError, AttributeError) as error:
+            raise ArgumentError(f"The generator of this state cannot be taken up ({error}); save it again.") from error
+
+    def take_up(self, state_dict: dict[str, Any]) -> None:
+        """The wrapped optimizer first, then the generator."""
+        super().take_up(state_dict)
         if self.generator is not None:
-            if "generator" not in state_dict:
-                raise ArgumentError("This state was saved without a generator, so its draws cannot be continued.")
-            self.generator.set_state(state_dict["generator"].cpu())
-        super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
+            self.generator.set_state(state_dict[self.key("generator")].cpu())
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "generator": self.generator}
@@ -117,13 +135,29 @@ class AntiPGD(Noisy):
     def state_dict(self) -> dict[str, Any]:
         """As of every noisy optimizer, and the last draw, by the position of its parameter."""
         places = {parameter: i for i, parameter in enumerate(self.parameters())}
-        return {**super().state_dict(), "last": {places[parameter]: noise for parameter, noise in self.last.items()}}
+        return {
+            **super().state_dict(),
+            self.key("last"): {places[parameter]: noise for parameter, noise in self.last.items()},
+        }
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up what `state_dict` gave."""
-        super().load_state_dict(state_dict)
+    def require(self, state_dict: Mapping[str, Any]) -> None:
+        """As of every noisy optimizer, and a last draw for parameters that are there."""
+        super().require(state_dict)
+        if self.key("last") not in state_dict:
+            raise ArgumentError("This state was saved without a last draw, so its noise cannot be taken out again.")
+        shapes = [tuple(parameter.shape) for parameter in self.parameters()]
+        for place, noise in state_dict[self.key("last")].items():
+            if not 0 <= place < len(shapes) or tuple(noise.shape) != shapes[place]:
+                of = shapes[place] if 0 <= place < len(shapes) else "no parameter"
+                raise ArgumentError(
+                    f"The last draw of parameter {place} has shape {tuple(noise.shape)}, expected {of}."
+                )
+
+    def take_up(self, state_dict: dict[str, Any]) -> None:
+        """As of every noisy optimizer, and the last draw."""
+        super().take_up(state_dict)
         everything = self.parameters()
-        self.last = {everything[i]: noise.to(everything[i].device) for i, noise in state_dict["last"].items()}
+        self.last = {everything[i]: noise.to(everything[i].device) for i, noise in state_dict[self.key("last")].items()}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "last": self.last}

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from lipkit.certify import Forward, Sample
 from lipkit.certify.attacks import PGD, MinimalRadius, Nearest
 from lipkit.certify.attacks.neighbourhood import NORMS
-from lipkit.certify.counterexample import contradiction
+from lipkit.certify.counterexample import contradiction, provably_changed
 from lipkit.data import Examples
+from lipkit.data._seed import generator
 from lipkit.errors import ArgumentError
 from lipkit.nn.freeze import frozen
 from lipkit.report.contents import Gallery, Picture
@@ -53,7 +54,7 @@ def gallery(model: nn.Module, data: Examples, samples: Sequence[Sample], p: floa
 class _Search:
     def __init__(self, model: nn.Module, data: Examples, p: float, low: float, high: float, seed: int) -> None:
         self._model, self._data, self._p, self._low, self._high = model, data, p, low, high
-        self._generator = torch.Generator().manual_seed(seed)
+        self._generator = generator(seed)
         parameter = next(model.parameters(), None)
         self._to = data.inputs.new_zeros(()) if parameter is None else parameter.detach()
 
@@ -68,7 +69,7 @@ class _Search:
         radii = torch.tensor([s.radius for s in samples], dtype=torch.float64, device=self._to.device)
         with frozen(self._model):
             found = self._nearest(x, labels, radii)
-        self._hold_against(x, labels, radii, found, samples)
+            found = self._held(x, labels, radii, found, samples)
         with torch.no_grad(), evaluating(self._model):
             became = self._model(found.points).argmax(1).tolist()
         return tuple(
@@ -96,16 +97,17 @@ class _Search:
             eps = min(2 * eps, diameter)
         return Nearest(points, distances)
 
-    def _hold_against(
-        self, x: Tensor, labels: Tensor, radii: Tensor, found: Nearest, samples: Sequence[Sample]
-    ) -> None:
+    def _held(self, x: Tensor, labels: Tensor, radii: Tensor, found: Nearest, samples: Sequence[Sample]) -> Nearest:
+        """The neighbours held against the certificates: what only rounding makes another class is none."""
         inside = (found.radius < radii).nonzero().squeeze(1)
-        if len(inside):
-            after = Forward(self._model, x[:1])(found.points[inside])
-            places = [samples[i].index for i in inside.tolist()]
-            contradiction(
-                x[inside], found.points[inside], labels[inside], after, radii[inside], self._p, places, Path()
-            )
+        if not len(inside):
+            return found
+        after = Forward(self._model, x[:1])(found.points[inside])
+        places = [samples[i].index for i in inside.tolist()]
+        contradiction(x[inside], found.points[inside], labels[inside], after, radii[inside], self._p, places, Path())
+        distances = found.radius.clone()
+        distances[inside[~provably_changed(after, labels[inside])]] = math.inf
+        return Nearest(found.points, distances)
 
 
 def _box(inputs: Tensor) -> tuple[float, float]:

@@ -88,6 +88,35 @@ def test_the_projection_is_the_nearest_point(norm: float, boxed: bool):
         assert ((found - point) ** 2).sum() <= ((expected - point) ** 2).sum() + 1e-8
 
 
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("radius", [0.0, 5e-324, 1e-310, 1e-200, 1e-170, 1e-30, 1e200, 1.7e308])
+@pytest.mark.parametrize("boxed", [False, True])
+def test_radii_whose_square_is_no_float_keep_their_ball(norm: float, radius: float, boxed: bool):
+    source = torch.Generator().manual_seed(0)
+    # Only around 0 are there floats nearby: in float64 down to the smallest of all, in float32 to 1.4e-45.
+    x = torch.zeros(2, 6, dtype=torch.float64)
+    x[1, :2] = 0.5
+    box = (0.0, 1.0) if boxed else (-math.inf, math.inf)
+    for dtype in (torch.float64, torch.float32):
+        near = Neighbourhood(x.to(dtype), torch.full((2,), radius, dtype=torch.float64), norm, *box)
+        for far in (radius * 3, 1.0, 1e300, math.inf):
+            found = near.project(x + far * torch.randn(2, 6, generator=source, dtype=torch.float64))
+            assert bool(torch.isfinite(found).all())
+            assert exactly_inside(near, found)
+            assert bool(near.contains(found).all())
+            outside = near.distance(found) > radius * (1 + 1e-12) + 5e-324
+            assert not bool(outside.any())
+    assert not bool(near.contains(torch.full_like(x, max(2 * radius, 5e-324)))[0])
+
+
+def test_a_point_far_away_comes_back_to_the_surface_and_not_to_the_center():
+    # The box cuts the ball, and the share of the offset that fits is 1e-200.
+    near = Neighbourhood(torch.zeros(1, 2, dtype=torch.float64), torch.ones(1, dtype=torch.float64), 2.0, 0.0, 2.0)
+    found = near.project(torch.tensor([[1e200, -1e200]], dtype=torch.float64))
+    # The room that is kept free for the rounding of lengths is 4 (2 + 8) 2^-52.
+    assert found.tolist() == [[pytest.approx(1.0, abs=1e-13), 0.0]]
+
+
 def test_a_radius_of_zero_gives_the_input():
     x = torch.rand(2, 5)
     near = Neighbourhood(x, torch.zeros(2, dtype=torch.float64))

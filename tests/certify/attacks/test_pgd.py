@@ -3,6 +3,7 @@
 import itertools
 import math
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from lipkit.certify.attacks import PGD, Constant, EveryClass, Halving, Margin, MinimalRadius, margins
 from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
 from lipkit.norms import dual_exponent
+from unchecked import unchecked
 
 NORMS = (1.0, 2.0, math.inf)
 
@@ -156,6 +158,34 @@ def test_wrong_samples_are_returned_as_they_are(affine: tuple[Affine, Tensor, Te
     assert nearest.radius.tolist() == [0.0] * len(x)
 
 
+def test_a_label_that_loses_by_a_last_digit_is_not_broken():
+    # Away from 0 the label is one unit in the last place behind; it loses for good from 0.01 on.
+    def model(x: Tensor) -> Tensor:
+        size = x[:, :1].abs()
+        return torch.cat([4096 - 2.0**-12 * (size != 0), 4096 + 64 * (size - 0.01).clamp(min=0)], 1)
+
+    x, label = torch.zeros(1, 1), torch.zeros(1).long()
+    assert float(margins(model(x + 1e-3), label)) < 0
+    nearest = MinimalRadius(PGD(0.5, steps=4))(model, x, label, generator=seeded())
+    # What 8 units in the last place are worth at a slope of 64, and the last of the halvings.
+    assert 0.01 < float(nearest.radius) < 0.01 + 8 * 2.0**-11 / 64 + 0.5 * 2.0**-12
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("eps", [0.0, 1e-320, 1e-200, 1e-30])
+def test_radii_whose_square_underflows(norm: float, eps: float):
+    model = nn.Linear(5, 3, bias=False).double()
+    x = torch.zeros(2, 5, dtype=torch.float64)
+    # At 0 all logits tie; any move decides.
+    found = PGD(eps, norm, steps=5)(model, x, torch.tensor([0, 1]), generator=seeded())
+    assert bool(torch.isfinite(found).all())
+    sizes = [[abs(Fraction(v)) for v in row] for row in found.tolist()]
+    for row in sizes:
+        assert {1.0: sum(row), 2.0: sum(v * v for v in row), math.inf: max(row)}[norm] <= (
+            Fraction(eps) ** 2 if norm == 2.0 else Fraction(eps)
+        )
+
+
 def test_the_model_is_left_as_it_was():
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
     model[0].weight.requires_grad_(False)
@@ -214,6 +244,20 @@ def test_wrong_arguments_are_named(affine: tuple[Affine, Tensor, Tensor]):
         PGD(1.0)(model, x, labels + 4)
     assert str(PGD(1.0, restarts=2)) == "PGD in l2 (eps 1, 40 halving steps, 2 restarts, cross-entropy)"
     assert Margin()(model(x), labels, 0).shape == labels.shape
+
+
+@unchecked()
+def test_wrong_types_are_named(affine: tuple[Affine, Tensor, Tensor]):
+    model, x, labels = affine
+    for wrong in (labels[:2], labels[:, None], labels.double()):
+        with pytest.raises(ShapeError, match="one class index for each of 16 inputs"):
+            PGD(1.0)(model, x, wrong)
+    with pytest.raises(ArgumentError, match=r"floating point, got torch\.int64"):
+        PGD(1.0)(model, x.long(), labels)
+    with pytest.raises(ShapeError, match="floating point logits"):
+        PGD(1.0)(lambda z: z[:, :4].long(), x, labels)
+    with pytest.raises(ArgumentError, match=r"whole numbers, .* got 2\.5 and 1"):
+        replace(PGD(1.0), steps=2.5)
 
 
 @pytest.fixture

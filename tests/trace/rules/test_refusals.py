@@ -94,6 +94,21 @@ def test_products_with_constants_are_left_to_the_linear_rules():
             rules[0].lower(builder, x, torch.ones(3))
 
 
+@pytest.mark.parametrize("divisor", [0, 0.0, -0.0, 5e-324, math.nan])
+def test_a_divisor_without_a_finite_reciprocal_is_refused(divisor: float):
+    builder, x = start(1, 3)
+    for op, by in (
+        (aten.div.Tensor, divisor),
+        (aten.div.Scalar, divisor),
+        (aten.div.Tensor, torch.tensor([1.0, divisor, 2.0], dtype=torch.float64)),
+        (aten.true_divide.Tensor, torch.tensor(divisor, dtype=torch.float64)),
+    ):
+        (rule,) = (rule for rule in RULES[op] if rule.lower.__module__.endswith("arithmetic"))
+        with pytest.raises(Refusal, match="divides by") as caught:
+            rule.lower(builder, x, by)
+        assert "reciprocal is finite" in caught.value.remedy
+
+
 def test_jumping_operations_have_a_reason_and_no_rule():
     assert all(reason.strip() for reason in DISCONTINUOUS.values())
     assert not DISCONTINUOUS.keys() & RULES.keys()

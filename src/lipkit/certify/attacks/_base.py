@@ -19,9 +19,10 @@ class Attack(ABC):
     """A search for inputs of another class within `eps` of given ones; abstract.
 
     The result has the shape and dtype of the inputs and lies in {z : ||z - x||_norm <= eps, low <= z <= high}: the true
-    distance of the stored numbers, not only a rounded one. A sample counts as broken when its margin is negative, so
-    that a tie proves nothing. Not finding a point proves nothing either: accuracy under attack is an upper bound of the
-    robust accuracy.
+    distance of the stored numbers, not only a rounded one. A sample counts as broken when its margin is negative by
+    more than 8 units in the last place of the largest logit, so that neither a tie nor a last digit stops the search;
+    whether a point breaks a certificate is decided by `accuracy`, in float64. Not finding a point proves nothing
+    either: accuracy under attack is an upper bound of the robust accuracy.
 
     The model may be any callable from inputs to logits. A module is run in evaluation mode and left as it was:
     its modes, parameters, their `grad` and `requires_grad`. `low` and `high` are in the units of the inputs.
@@ -73,15 +74,28 @@ class Attack(ABC):
         """The same with a radius for each sample instead of `eps`, such as its certified one."""
         if x.ndim < 2:
             raise ShapeError(f"Inputs need a batch axis and at least one more, got shape {tuple(x.shape)}.")
+        if not x.is_floating_point():
+            raise ArgumentError(f"Inputs must be floating point, got {x.dtype}; convert them as in training.")
+        if labels.shape != x.shape[:1] or labels.is_floating_point() or labels.is_complex():
+            raise ShapeError(
+                f"Labels are one class index for each of {len(x)} inputs, got shape {tuple(labels.shape)} and "
+                f"{labels.dtype}."
+            )
         # One draw whatever the samples are: what is drawn later depends on this number only.
         device = "cpu" if generator is None else generator.device
         seed = int(torch.randint(2**48, (), generator=generator, device=device))
         # Copies made here can be differentiated, also where the caller is in inference mode.
         with torch.inference_mode(False), watched(model) as victim:
-            near = Neighbourhood(x.detach().clone(), radii.detach().clone(), self.norm, self.low, self.high)
+            near = Neighbourhood(
+                x.detach().clone(),
+                radii.detach().to(x.device, torch.float64, copy=True),
+                self.norm,
+                self.low,
+                self.high,
+            )
             if not len(x):
                 return near.center
-            found = near.project(self._search(victim, near, labels.clone(), seed).detach())
+            found = near.project(self._search(victim, near, labels.to(x.device, copy=True), seed).detach())
         if not bool(near.contains(found).all()):
             raise NotProvenError(
                 f"{self} left the ball of radius {self.eps:g}; the inputs may be beyond the range of floats."

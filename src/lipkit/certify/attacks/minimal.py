@@ -9,8 +9,9 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor, nn
 
 from lipkit.certify.attacks._base import Attack
+from lipkit.certify.attacks._units import lengths
 from lipkit.certify.attacks.boundary_step import shortest
-from lipkit.certify.attacks.neighbourhood import Neighbourhood, lengths, per_sample
+from lipkit.certify.attacks.neighbourhood import Neighbourhood, per_sample
 from lipkit.certify.attacks.objectives import Margin
 from lipkit.certify.attacks.victim import Classifier, Victim, watched
 from lipkit.errors import ArgumentError
@@ -22,7 +23,8 @@ from lipkit.kind import Kind
 class Nearest:
     """Broken inputs and their distances; `radius` is inf, and the point the input itself, where none was found.
 
-    The distance to the nearest input of another class is never above `radius` (`kind` is UPPER): the point proves it.
+    The distance to the nearest input of another class is never above `radius` (`kind` is UPPER): the point proves it,
+    for the model as it computes in its own dtype, whose label loses there by more than last digits (see `Attack`).
     """
 
     points: Float[Tensor, "n *shape"]
@@ -134,4 +136,4 @@ def _next(radius: Tensor, failed: Tensor) -> Tensor:
     upper = torch.where(known, radius, 0.0)
     # A failure at or above a success is one of the attack, not of the radius: look just inside the success.
     lower = torch.where(failed < upper, torch.maximum(failed, upper * 0.81), upper * 0.99)
-    return torch.where(known & (upper > lower * (1 + 1e-6)), (lower * upper).sqrt(), 0.0)
+    return torch.where(known & (upper > lower * (1 + 1e-6)), lower.sqrt() * upper.sqrt(), 0.0)

@@ -8,18 +8,14 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
+from lipkit.certify.attacks._units import exponents, inward, lengths, shifted, slack
 from lipkit.errors import ArgumentError, ShapeError
 
 NORMS = (1.0, 2.0, math.inf)
-# Halvings of [0, 1]: after them the two ends are neighbouring float64 numbers.
-_HALVINGS = 54
-
-
-def lengths(offsets: Float64[Tensor, "n ..."], norm: float) -> Float64[Tensor, " n"]:
-    """||offset||_norm of each sample, rounded up: never below the true length."""
-    flat = offsets.flatten(1)
-    # A sum of d terms and a root; the difference the offset came from was rounded once more.
-    return torch.linalg.vector_norm(flat, ord=norm, dim=1) * (1 + _slack(flat.shape[1]))
+# Halvings of the bit patterns of 0 to 2^501: after them the two ends are neighbouring float64 numbers.
+_HALVINGS = 63
+# A point so many doublings of the radius away is as good as one at the end of the world in the same direction.
+_FAR = 500
 
 
 @final
@@ -65,78 +61,34 @@ class Neighbourhood:
         Optimality: these minimise the Lagrangian and are monotone in s and t; where a box cuts the ball, they are found
         by bisection that keeps the end inside, elsewhere in closed form. Rounding goes towards x in every entry, so it
         can only shorten.
-        Cost: a few passes; a sort in l1; 54 passes for samples where a box cuts the ball.
+        Cost: a few passes; a sort in l1; 63 passes for samples where a box cuts the ball.
         """
+        if not points.numel():
+            return self.center
         x = self.center.to(torch.float64)
-        offset = self._nearest(x, points.to(torch.float64) - x)
-        return self._inward(x, offset)
+        largest = torch.finfo(torch.float64).max
+        offset = (points.to(torch.float64) - x).clamp(-largest, largest)
+        unit = exponents(self.radius)
+        size = exponents(offset.abs().flatten(1).amax(1))
+        near = _Unit(
+            shifted(offset, -torch.maximum(unit, size - _FAR)),
+            shifted(self.radius, -unit) * (1 - 4 * slack(offset[0].numel())),
+            shifted(self.low - x, -unit),
+            shifted(self.high - x, -unit),
+            self.norm,
+        )
+        return self._inward(x, inward(near.nearest(), unit))
 
     def contains(self, points: Tensor) -> Bool[Tensor, " n"]:
         """Which samples are in their set, by the length computed in float64 from the stored numbers."""
-        offset = points.to(torch.float64) - self.center.to(torch.float64)
-        near = torch.linalg.vector_norm(offset.flatten(1), ord=self.norm, dim=1) <= self.radius
+        unit = exponents(self.radius)
+        offset = shifted(points.to(torch.float64) - self.center.to(torch.float64), -unit)
+        near = torch.linalg.vector_norm(offset.flatten(1), ord=self.norm, dim=1) <= shifted(self.radius, -unit)
         return near & ((points >= self.low) & (points <= self.high)).flatten(1).all(1)
 
     def distance(self, points: Tensor) -> Float64[Tensor, " n"]:
         """||point - x|| of each sample, rounded up."""
         return lengths(points.to(torch.float64) - self.center.to(torch.float64), self.norm)
-
-    @property
-    def _room(self) -> Float64[Tensor, " n"]:
-        # What `lengths` adds is kept free, so that a length that fits as computed fits in truth.
-        return self.radius * (1 - 4 * _slack(self.center[0].numel() if len(self.center) else 1))
-
-    def _nearest(self, x: Tensor, offset: Tensor) -> Tensor:
-        """The offset of the nearest point, in float64 and inside the smaller radius `_room`."""
-        room = per_sample(self._room, offset)
-        if self.norm == math.inf:
-            return torch.minimum(torch.maximum(offset, -room), room).clamp(self.low - x, self.high - x)
-        clipped = offset.clamp(self.low - x, self.high - x)
-        plain = self._without_box(offset)
-        in_box = (plain == plain.clamp(self.low - x, self.high - x)).flatten(1).all(1)
-        clipped = torch.where(per_sample(in_box, offset), plain, clipped)
-        outside = torch.linalg.vector_norm(clipped.flatten(1), ord=self.norm, dim=1) > self._room
-        if not bool(outside.any()):
-            return clipped
-        rows = outside.nonzero().squeeze(1)
-        found = clipped.clone()
-        found[rows] = self.take(rows)._searched(x[rows], offset[rows])
-        return found
-
-    def _without_box(self, offset: Tensor) -> Tensor:
-        """The nearest point of the ball alone: scaled in l2, by a threshold common to all entries in l1."""
-        flat = offset.flatten(1)
-        length = torch.linalg.vector_norm(flat, ord=self.norm, dim=1)
-        fits = length <= self._room
-        if bool(fits.all()):
-            return offset
-        if self.norm == 1.0:
-            size = flat.abs()
-            ranked = size.sort(1, descending=True).values
-            # With k entries kept, t = (their sum - radius)/k; as many are kept as stay above their t.
-            thresholds = (ranked.cumsum(1) - self._room[:, None]) / torch.arange(1, 1 + flat.shape[1]).to(flat)
-            kept = (ranked > thresholds).sum(1, keepdim=True).clamp(min=1)
-            flat = flat.sign() * (size - thresholds.gather(1, kept - 1)).clamp(min=0)
-            length = torch.linalg.vector_norm(flat, ord=1.0, dim=1)
-        tiny = torch.finfo(torch.float64).tiny
-        scale = (self._room / length.clamp(min=tiny)).clamp(max=1) * (1 - 4 * _slack(flat.shape[1]))
-        return torch.where(per_sample(fits, offset), offset, flat.view_as(offset) * per_sample(scale, offset))
-
-    def _searched(self, x: Tensor, offset: Tensor) -> Tensor:
-        size = offset.abs()
-        top = per_sample(size.flatten(1).amax(1), offset)
-
-        def at(share: Tensor) -> Tensor:
-            scale = per_sample(share, offset)
-            moved = offset * scale if self.norm == 2.0 else offset.sign() * (size - top * (1 - scale)).clamp(min=0)
-            return moved.clamp(self.low - x, self.high - x)
-
-        inside, outside = torch.zeros_like(self.radius), torch.ones_like(self.radius)
-        for _ in range(_HALVINGS):
-            middle = (inside + outside) / 2
-            fits = torch.linalg.vector_norm(at(middle).flatten(1), ord=self.norm, dim=1) <= self._room
-            inside, outside = torch.where(fits, middle, inside), torch.where(fits, outside, middle)
-        return at(inside)
 
     def _inward(self, x: Tensor, offset: Tensor) -> Tensor:
         """x + offset in the inputs' dtype, no entry farther from x than its offset says."""
@@ -148,11 +100,78 @@ class Neighbourhood:
         return torch.where(beyond, torch.nextafter(stored, self.center), stored)
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class _Unit:
+    """Offsets from the centers in units in which every radius is between 1/2 and 1, or 0.
+
+    `room` is the radius less what lengths are rounded by, so that a length that fits as computed fits in truth; `low`
+    and `high` are the faces of the box seen from the center.
+    """
+
+    offset: Float64[Tensor, "samples ..."]
+    room: Float64[Tensor, " samples"]
+    low: Float64[Tensor, "samples ..."]
+    high: Float64[Tensor, "samples ..."]
+    norm: float
+
+    def nearest(self) -> Float64[Tensor, "samples ..."]:
+        """The offset of the nearest point."""
+        if self.norm == math.inf:
+            room = per_sample(self.room, self.offset)
+            return torch.minimum(torch.maximum(self.offset, -room), room).clamp(self.low, self.high)
+        plain = self._without_box()
+        in_box = (plain == plain.clamp(self.low, self.high)).flatten(1).all(1)
+        found = torch.where(per_sample(in_box, plain), plain, self.offset.clamp(self.low, self.high))
+        outside = ~self._fits(found)
+        if bool(outside.any()):
+            found[outside] = self._take(outside)._searched()
+        return found
+
+    def _take(self, rows: Tensor) -> "_Unit":
+        return _Unit(self.offset[rows], self.room[rows], self.low[rows], self.high[rows], self.norm)
+
+    def _fits(self, offset: Tensor) -> Bool[Tensor, " samples"]:
+        return torch.linalg.vector_norm(offset.flatten(1), ord=self.norm, dim=1) <= self.room
+
+    def _without_box(self) -> Tensor:
+        """The nearest point of the ball alone: scaled in l2, by a threshold common to all entries in l1."""
+        fits = self._fits(self.offset)
+        if bool(fits.all()):
+            return self.offset
+        flat = self.offset.flatten(1)
+        if self.norm == 1.0:
+            size = flat.abs()
+            ranked = size.sort(1, descending=True).values
+            # With k entries kept, t = (their sum - radius)/k; as many are kept as stay above their t.
+            thresholds = (ranked.cumsum(1) - self.room[:, None]) / torch.arange(1, 1 + flat.shape[1]).to(flat)
+            kept = (ranked > thresholds).sum(1, keepdim=True).clamp(min=1)
+            flat = flat.sign() * (size - thresholds.gather(1, kept - 1)).clamp(min=0)
+        length = torch.linalg.vector_norm(flat, ord=self.norm, dim=1)
+        scale = (self.room / length.masked_fill(length == 0, 1.0)).clamp(max=1) * (1 - 4 * slack(flat.shape[1]))
+        inside = flat.view_as(self.offset) * per_sample(scale, self.offset)
+        return torch.where(per_sample(fits, inside), self.offset, inside)
+
+    def _searched(self) -> Tensor:
+        """The nearest point by bisection: in l2 of the share s in [0, 1], in l1 of the threshold t in [0, max |d|]."""
+        size = self.offset.abs()
+
+        def at(place: Tensor) -> Tensor:
+            # Bit patterns of floats >= 0 are in their order, so small shares are found as precisely as large ones.
+            value = per_sample(place.view(torch.float64), size)
+            moved = self.offset * value if self.norm == 2.0 else self.offset.sign() * (size - value).clamp(min=0)
+            return moved.clamp(self.low, self.high)
+
+        nothing, everything = torch.zeros_like(self.room), torch.ones_like(self.room)
+        ends = (nothing, everything) if self.norm == 2.0 else (size.flatten(1).amax(1), nothing)
+        inside, outside = (end.view(torch.int64) for end in ends)
+        for _ in range(_HALVINGS):
+            middle = torch.div(inside + outside, 2, rounding_mode="floor")
+            fits = self._fits(at(middle))
+            inside, outside = torch.where(fits, middle, inside), torch.where(fits, outside, middle)
+        return at(inside)
+
+
 def per_sample(values: Tensor, like: Tensor) -> Tensor:
     """One value a sample, shaped to multiply samples."""
     return values.view(-1, *[1] * (like.ndim - 1))
-
-
-def _slack(size: int) -> float:
-    """Relative error of a length of `size` entries in float64, generously: sum, root, and the difference before it."""
-    return (size + 8) * 2.0**-52

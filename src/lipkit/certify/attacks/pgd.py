@@ -45,8 +45,10 @@ class PGD(Attack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.steps < 1 or self.restarts < 1:
-            raise ArgumentError(f"PGD needs one step and one restart or more, got {self.steps} and {self.restarts}.")
+        if not all(isinstance(number, int) and number >= 1 for number in (self.steps, self.restarts)):
+            raise ArgumentError(
+                f"PGD needs whole numbers, one step and one restart or more, got {self.steps} and {self.restarts}."
+            )
         if self.step_size is not None and not (math.isfinite(self.step_size) and self.step_size > 0):
             raise ArgumentError(f"PGD needs a finite step_size > 0, got {self.step_size}; None chooses one.")
         if self.restarts > 1 and not self.random_start:

@@ -16,8 +16,12 @@ from lipkit.trace.canonical import evaluating
 Classifier = Callable[[Tensor], Tensor]
 
 
+# Units in the last place of the largest logit that two logits of a forward pass may easily be off by.
+_ROUNDINGS = 8
+
+
 class Seen(NamedTuple):
-    """What one look at the model tells of each sample: the margin of its label, an objective, and its gradient."""
+    """What one look at the model tells of each sample: `Victim.margin` of its label, an objective, and its gradient."""
 
     margin: Float[Tensor, " n"]
     value: Float[Tensor, " n"]
@@ -35,9 +39,13 @@ class Victim:
     model: Classifier
 
     def margin(self, points: Tensor, labels: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
-        """z_y - max over j != y of z_j, without a gradient."""
+        """z_y - max over j != y of z_j, and 8 units in the last place of the largest logit, without a gradient.
+
+        So it is negative where the label has lost by more than the last digits of a forward pass, which prove nothing:
+        a search that stopped there would stop too early.
+        """
         with torch.no_grad():
-            return margins(self._logits(points, labels), labels)
+            return _pessimistic(self._logits(points, labels), labels)
 
     def classes(self, points: Tensor, labels: Int[Tensor, " n"]) -> int:
         """The number of classes."""
@@ -63,7 +71,7 @@ class Victim:
                 f"The gradient of the {objective} is NaN or infinite for {int(bad.sum())} of {len(bad)} inputs; "
                 "look for a root, a norm or a quotient at 0 in the model."
             )
-        return Seen(margins(logits.detach(), labels), value.detach(), gradient.detach())
+        return Seen(_pessimistic(logits.detach(), labels), value.detach(), gradient.detach())
 
     def _logits(self, points: Tensor, labels: Tensor) -> Tensor:
         logits = self.model(points)
@@ -72,6 +80,8 @@ class Victim:
                 f"An attack needs logits of shape ({len(points)}, classes) with two classes or more, got "
                 f"{tuple(logits.shape)}; wrap a model with a single score in `TwoClasses`."
             )
+        if not logits.is_floating_point():
+            raise ShapeError(f"An attack needs floating point logits, got {logits.dtype}; it follows their gradient.")
         if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < logits.shape[1]):
             seen = f"{int(labels.min())}..{int(labels.max())}"
             raise ShapeError(f"Labels must lie in 0..{logits.shape[1] - 1}, got {seen}.")
@@ -82,6 +92,10 @@ class Victim:
                 "said about them; check its weights and the range of the inputs."
             )
         return logits
+
+
+def _pessimistic(logits: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+    return margins(logits, labels) + _ROUNDINGS * torch.finfo(logits.dtype).eps * logits.abs().amax(1)
 
 
 @contextmanager

@@ -61,6 +61,8 @@ def _harmonic(units: Float64[Tensor, " n"], positions: Int[Tensor, " n"]) -> Int
 
 def _check(logits: Tensor, labels: Tensor, constants: EditConstants, positions: Tensor | None, error: float) -> None:
     classes = constants.heads.shape[0]
+    if logits.ndim != 2:
+        raise ShapeError(f"Logits have shape (texts, classes), got {tuple(logits.shape)}.")
     if labels.shape != logits.shape[:1]:
         raise ShapeError(f"One label for each row of logits is needed, got {len(labels)} for {len(logits)}.")
     if logits.shape[1] != classes or classes < 2:

@@ -19,9 +19,12 @@ class Journal:
         """The entries; what a kill left of a last line is not one."""
         if not self._path.exists():
             return []
-        text = self._path.read_text(encoding="utf-8")
         try:
-            return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+            text = self._path.read_text(encoding="utf-8")
+            entries = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+            if not all(isinstance(entry, dict) and isinstance(entry.get("step"), int) for entry in entries):
+                raise ValueError("a line is no entry with its step")
+            return entries
         except ValueError as error:
             raise RecordError(f"{self._path} is damaged ({error}); remove it to go on without its history.") from error
 

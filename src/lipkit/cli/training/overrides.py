@@ -44,8 +44,8 @@ def parsed(name: str, text: str, hint: Any) -> Any:
             return None
         if len(options) == 1:
             return parsed(name, text, options[0])
-    if typing.get_origin(hint) is tuple and typing.get_args(hint)[1:] == (...,):
-        return tuple(parsed(name, part, typing.get_args(hint)[0]) for part in text.split(",") if part)
+    if typing.get_origin(hint) is tuple:
+        return _tuple(name, text, typing.get_args(hint))
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         known = {str(member.value).lower(): member for member in hint}
         if text.lower() not in known:
@@ -58,6 +58,16 @@ def parsed(name: str, text: str, hint: Any) -> Any:
         return convert(text)
     except (ValueError, KeyError):
         raise ArgumentError(f"{name} is {what}, got {text!r}.") from None
+
+
+def _tuple(name: str, text: str, hints: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Values with commas between them: any number of one type, or exactly one of each type."""
+    parts = text.removesuffix(",").split(",") if text else []
+    if hints[1:] == (...,):
+        hints = hints[:1] * len(parts)
+    if len(parts) != len(hints):
+        raise ArgumentError(f"{name} has {len(hints)} values with commas between them, got {len(parts)} in {text!r}.")
+    return tuple(parsed(name, part, hint) for part, hint in zip(parts, hints, strict=True))
 
 
 def _number(text: str) -> float:

@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from lipkit.bound import Bound
 from lipkit.bounds import DAG
 from lipkit.certify import head_pairwise
+from lipkit.certify.accuracy import check_radii
 from lipkit.certify.attacks import Attack
 from lipkit.data import Examples
+from lipkit.data._seed import check_seed
 from lipkit.errors import ArgumentError
 from lipkit.losses import Cosine, Schedule
 
@@ -56,6 +58,15 @@ class Goal:
     attack: Attack | None = None
     samples: int | None = None
 
+    def __post_init__(self) -> None:
+        check_radii(self.eps)
+        if self.samples is not None and self.samples < 1:
+            raise ArgumentError(f"At least one sample is evaluated, got samples={self.samples}; None for all.")
+        if self.attack is not None and self.attack.norm != self.norm:
+            raise ArgumentError(
+                f"The radii are in l{self.norm:g} and the attack in l{self.attack.norm:g}; use one norm for both."
+            )
+
 
 @dataclass(frozen=True)
 class Recipe(ABC):
@@ -77,9 +88,10 @@ class Recipe(ABC):
     needs_data: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        for name, low in (("epochs", 1), ("batch", 1), ("seed", 0)):
-            if getattr(self, name) < low:
-                raise ArgumentError(f"{name} must be at least {low}, got {getattr(self, name)}.")
+        for name in ("epochs", "batch"):
+            if getattr(self, name) < 1:
+                raise ArgumentError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        check_seed(self.seed)
         if not 0 <= self.ema < 1:
             raise ArgumentError(f"ema is a decay in [0, 1), 0 for none, got {self.ema}.")
         if not (math.isfinite(self.clip) and self.clip >= 0):

@@ -17,6 +17,8 @@ _UNIT = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
 _TINY = {torch.float32: 2.0**-100, torch.float64: 2.0**-960}
 # float32 sums of this many entries make the bound looser by 0.5 % for orthogonal matrices; larger ones use float64.
 _WIDE = 2**18
+# Up to this many taps an accelerator is faster with all pairs of them at once.
+_FEW = 9
 
 
 def periods(geometry: Geometry) -> tuple[Shape, Shape]:
@@ -119,14 +121,24 @@ def half_gram(kernel: Float[Tensor, "groups rows cols *taps"]) -> Float[Tensor, 
     """
     groups, rows, cols, first, *taps = kernel.shape
     flat = kernel.permute(0, *range(3, kernel.ndim), 2, 1).reshape(groups, first, -1, rows)
+    if kernel.device.type != "cpu" and first * math.prod(taps) <= _FEW:
+        return at_once(flat, (first, *taps), cols)
     total: Tensor | None = None
     for a in range(first):
         pairs = flat[:, a] @ flat[:, a:].flatten(1, 2).mT
-        pairs = pairs.view(groups, *taps, cols, first - a, *taps, cols)
-        found = _by_shift(pairs, taps)
+        found = _by_shift(pairs.view(groups, *taps, cols, first - a, *taps, cols), taps)
         total = found if total is None else total + functional.pad(found, (0, 0) * 3 + (0, a))
     assert total is not None
     return total
+
+
+def at_once(
+    flat: Float[Tensor, "groups first rest_cols rows"], taps: Sequence[int], cols: int
+) -> Float[Tensor, "groups first rest cols cols"]:
+    """`half_gram` by one product of all pairs: for 3 taps 1.5 times the work in a third of the launches."""
+    every = flat.flatten(1, 2)
+    pairs = (every @ every.mT).view(len(flat), *taps, cols, 1, *taps, cols)
+    return _by_shift(pairs, taps).unflatten(2, (2 * taps[0] - 1, -1))[:, 0, taps[0] - 1 :]
 
 
 def _by_shift(

@@ -1,14 +1,15 @@
 """What methods for isometries have in common: the tall side up, and a last step that rounding cannot defeat."""
 
 from abc import abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar, final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from lipkit.nn.methods._base import MatrixMethod
-from lipkit.nn.methods._rounding import stored
+from lipkit.nn.methods._products import Gram, Product
+from lipkit.nn.methods._rounding import room_for
 
 
 class IsometryMethod(MatrixMethod):
@@ -45,26 +46,75 @@ def closed(
     1 - e to 1 - 3/2 e^2: what float32 did before is squared away. The Gram matrix that it needs anyway proves s^2 <= 3
     by its largest row sum, or by the Schatten norm ||(W'W)^4||_F^(1/4) where not all s are near 1; a matrix for which
     it does not (a factorisation that failed) is divided by it first.
+
+    In exact arithmetic an isometry is left as it is, so the derivative is that of the matrix before, unless it may fall
+    short of one; then it is that of the step.
     """
-    wide = tall.to(torch.float64)
-    gram = wide.mT @ wide
-    fixed = gram.detach()
-    square = fixed.abs().sum(-1).amax(-1)
-    if may_fall_short:
-        eighth = torch.linalg.matrix_power(fixed, 4)
-        square = torch.minimum(square, torch.linalg.vector_norm(eighth, dim=(-2, -1)) ** 0.25)
-    # Below the 3 of the argument by more than any rounding of the bound.
-    excess = torch.where(square > 2.9, square, 1.0)[:, None, None]
-    return _rounded(torch.baddbmm(wide, wide, gram / excess, beta=1.5, alpha=-0.5) / excess.sqrt(), dtype)
+    return _repaired(tall, dtype, flat=False) if may_fall_short else _Repair.apply(tall, dtype)
+
+
+@final
+class _Repair(torch.autograd.Function):
+    """`_repaired` with the derivative of the matrix before."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(tall: Tensor, dtype: torch.dtype) -> Tensor:
+        return _repaired(tall, dtype, flat=True)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, torch.dtype], output: Tensor) -> None:
+        ctx.kind, ctx.found = inputs[0].dtype, output.dtype
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        return tangents[0].to(ctx.found, copy=True)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0].to(ctx.kind), None
+
+
+def _repaired(tall: Tensor, dtype: torch.dtype, flat: bool) -> Tensor:
+    gram = Gram.apply(tall, torch.float64)
+    root = excess_of(gram, flat).rsqrt()
+    return _product(tall, gram, root, dtype)
 
 
 def finished(tall: Float[Tensor, "batch rows cols"], dtype: torch.dtype) -> Float[Tensor, "batch rows cols"]:
     """`closed` for a matrix whose norm is known to be below 3^(1/2): the last step of an iteration."""
-    wide = tall.to(torch.float64)
-    return _rounded(torch.baddbmm(wide, wide, wide.mT @ wide, beta=1.5, alpha=-0.5), dtype)
+    return _product(tall, Gram.apply(tall, torch.float64), 1.0, dtype)
 
 
-def _rounded(step: Float[Tensor, "batch rows cols"], dtype: torch.dtype) -> Float[Tensor, "batch rows cols"]:
-    rows, cols = step.shape[-2:]
+def factor(
+    gram: Float[Tensor, "batch cols cols"], scale: float | Tensor = 1.0, room: float | Tensor = 1.0
+) -> Float[Tensor, "batch cols cols"]:
+    """(3/2 c I - 1/2 c^3 W'W) r: what a Björck step from c W multiplies W by, with r in [0, 1] for rounding."""
+    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    return (1.5 * room * scale) * identity - (0.5 * room * scale**3) * gram
+
+
+def excess_of(
+    gram: Float64[Tensor, "batch cols cols"], flat: bool, error: float | Tensor = 0.0
+) -> Float64[Tensor, "batch 1 1"]:
+    """What to divide W'W by for singular values in [0, 3^(1/2)]: 1, where that is proven of it as it is.
+
+    Proven by the largest row sum or, where not `flat`, also by ||(W'W)^4||_F^(1/4); `error` is how far from W'W in norm
+    the given numbers may be. A constant for autograd.
+    """
+    fixed = gram.detach()
+    square = fixed.abs().sum(-1).amax(-1)
+    if not flat:
+        eighth = torch.linalg.matrix_power(fixed, 4)
+        square = torch.minimum(square, torch.linalg.vector_norm(eighth, dim=(-2, -1)) ** 0.25)
+    square = square + error
+    # Below the 3 of the argument by more than any rounding of the bound.
+    return torch.where(square > 2.9, square, 1.0)[:, None, None]
+
+
+def _product(tall: Tensor, gram: Tensor, scale: float | Tensor, dtype: torch.dtype) -> Tensor:
+    rows, cols = tall.shape[-2:]
     # The rounding of the two products: at most 3 cols (gamma_rows + gamma_cols) in norm, for s^2 <= 3.
-    return stored(step * (1 - 4 * cols * (rows + cols + 8) * 2.0**-53), dtype)
+    room = room_for(rows, cols, 1, dtype) * (1 - 4 * cols * (rows + cols + 8) * 2.0**-53)
+    return Product.apply(tall, factor(gram, scale, room), dtype)

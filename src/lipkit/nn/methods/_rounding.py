@@ -21,9 +21,14 @@ def shrink(rows: int, cols: int, taps: int, dtype: torch.dtype) -> float:
     return 1 - _UNIT[dtype] * (math.sqrt(taps * max(rows, cols)) + 4)
 
 
+def room_for(rows: int, cols: int, taps: int, dtype: torch.dtype) -> float:
+    """The factor by which a float64 weight of norm at most 1 + 2^-40 has norm at most 1 when rounded to `dtype`."""
+    return shrink(rows, cols, taps, dtype) * (1 - 2.0**-39)
+
+
 def stored(
     weight: Float[Tensor, "groups rows cols *taps"], dtype: torch.dtype
 ) -> Float[Tensor, "groups rows cols *taps"]:
     """A float64 weight of norm at most 1 + 2^-40, in `dtype`, with norm at most 1."""
     rows, cols, *taps = weight.shape[1:]
-    return (weight * (shrink(rows, cols, math.prod(taps), dtype) * (1 - 2.0**-39))).to(dtype)
+    return (weight * room_for(rows, cols, math.prod(taps), dtype)).to(dtype)

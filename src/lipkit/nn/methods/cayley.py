@@ -33,8 +33,8 @@ class Cayley(IsometryMethod):
     Guarantee: an isometry for every free matrix, norm at most 1 as stored. Reached: square matrices with determinant 1
     and no eigenvalue -1, tall ones whose upper block has no eigenvalue -1. `inverse` gives U = (K - K')/4 with
     K = (I - Q)(I + Q)^-1, V = -Q_2 (I + Q)^-1 of the upper block Q and the lower Q_2; a square matrix that is out of
-    reach is replaced by the nearest rotation, angles of pi by almost pi. Cost: one solve with cols^3, by LU; products.
-    Gradient: of the solve.
+    reach is replaced by the nearest rotation, angles of pi by almost pi. Cost: one inverse of cols^3, by LU; products.
+    Gradient: of the inverse, two products.
     Reference: Cayley 1846; Helfrich, Willmott and Ye 2018; Trockman and Kolter 2021 (rectangular).
     """
 
@@ -47,12 +47,13 @@ class Cayley(IsometryMethod):
         upper, lower = tall[:, :n], tall[:, n:]
         # The eigenvalues of a skew matrix come in pairs, so its norm is at most ||A||_F / 2^(1/2).
         # Halves, because the difference of the largest numbers is infinite.
-        inner = 2 * capped(upper / 2 - upper.mT / 2, most * math.sqrt(0.5))
+        half = upper / 2
+        inner = capped(half - half.mT, most * math.sqrt(0.5), times=2.0)
         identity = torch.eye(n, dtype=tall.dtype, device=tall.device).expand(len(tall), -1, -1)
         if not lower.shape[-2]:
-            return 2 * torch.linalg.solve(identity + inner, identity) - identity
+            return 2 * torch.linalg.inv(identity + inner) - identity
         lower = capped(lower, math.sqrt(most))
-        solved = torch.linalg.solve(identity + inner + lower.mT @ lower, identity)
+        solved = torch.linalg.inv(identity + inner + lower.mT @ lower)
         return torch.cat([2 * solved - identity, -2 * lower @ solved], -2)
 
     def inverse_isometry(self, tall: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:

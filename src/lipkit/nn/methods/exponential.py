@@ -41,7 +41,8 @@ class Exponential(IsometryMethod):
         most = 2 * math.pi * math.sqrt(n)
         upper, lower = tall[:, :n], tall[:, n:]
         # Halves, because the difference of the largest numbers is infinite.
-        rotation = torch.matrix_exp(2 * capped(upper / 2 - upper.mT / 2, most / 2))
+        half = upper / 2
+        rotation = torch.matrix_exp(capped(half - half.mT, most / 2, times=2.0))
         if not lower.shape[-2]:
             return rotation
         lower = capped(lower, most)

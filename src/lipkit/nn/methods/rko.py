@@ -10,7 +10,7 @@ import torch
 from lipkit.linops import Padding
 from lipkit.nn.geometry import Geometry
 from lipkit.nn.methods._base import Blocks, MatrixMethod, Method, Promise, proxy, smallest
-from lipkit.nn.methods._rounding import stored
+from lipkit.nn.methods._rounding import shrink
 from lipkit.nn.methods.bjorck import Bjorck
 from lipkit.nn.windows import covering
 
@@ -56,7 +56,11 @@ class RKO(Method):
     def __call__(self, raw: Blocks, geometry: Geometry) -> Blocks:
         found = self.inner.matrix(raw.flatten(2) if geometry.taps else raw).reshape(raw.shape)
         windows = overlap(geometry)
-        return found if windows == 1 else stored(found.to(torch.float64) / math.sqrt(windows), raw.dtype)
+        if windows == 1:
+            return found
+        # Rounded once for each entry, and the factor once: what `shrink` counts.
+        room = shrink(geometry.rows, geometry.cols, math.prod(geometry.taps), raw.dtype)
+        return found * (room / math.sqrt(windows))
 
     def inverse(self, weight: Blocks, geometry: Geometry) -> Blocks:
         flat = weight.flatten(2) if geometry.taps else weight

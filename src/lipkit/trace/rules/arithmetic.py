@@ -1,5 +1,7 @@
 """Sums of values, and products with constants."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -130,15 +132,27 @@ def div(b: Builder, x: Value, y: Value) -> Ref:
     if isinstance(y, Ref):
         raise Refusal("the divisor depends on the input", "give a bounded region, or replace the layer")
     if not isinstance(y, Tensor):
-        return scaled(b, _ref(x), 1 / y)
+        return div_number(b, _ref(x), y)
     # In float64; `scaled` makes room for the rounding of the reciprocal.
-    return scaled(b, _ref(x), y.to(torch.float64).reciprocal(), rounded=True)
+    inverse = y.to(torch.float64).reciprocal()
+    if not bool(torch.isfinite(inverse).all()):
+        raise _by_nothing("a constant that is 0 or NaN in some entries")
+    return scaled(b, _ref(x), inverse, rounded=True)
 
 
 @lowers(aten.div.Scalar, samples=lambda: [Sample((_x(1, 2), -3.0))])
 def div_number(b: Builder, x: Ref, y: float) -> Ref:
     """The quotient by a number."""
-    return scaled(b, x, 1 / y)
+    inverse = 1 / y if y else math.inf
+    if not math.isfinite(inverse):
+        raise _by_nothing(f"{y:g}")
+    return scaled(b, x, inverse)
+
+
+def _by_nothing(divisor: str) -> Refusal:
+    return Refusal(
+        f"divides by {divisor}", "use a divisor whose reciprocal is finite; without one there is no constant"
+    )
 
 
 def scaled(b: Builder, x: Ref, factor: Tensor | float, rounded: bool = False) -> Ref:
