@@ -3,8 +3,6 @@
 import copy
 import io
 from collections.abc import Callable
-from functools import reduce
-from operator import getitem
 from typing import Any
 
 import pytest
@@ -246,8 +244,9 @@ def test_a_state_that_does_not_fit_changes_nothing():
             optimizer.load_state_dict(state)
         after = optimizer.state_dict()
         assert after["param_groups"] == before["param_groups"]
-        for path in (("state", 0, "momentum_buffer"), ("last", 0), ("generator",)):
-            assert torch.equal(reduce(getitem, path, before), reduce(getitem, path, after))
+        assert torch.equal(after["state"][0]["momentum_buffer"], before["state"][0]["momentum_buffer"])
+        assert torch.equal(after["last"][0], before["last"][0])
+        assert torch.equal(after["generator"], before["generator"])
     optimizer = made()
     optimizer.load_state_dict(good)
 
@@ -259,7 +258,8 @@ def test_noise_around_noise_keeps_both_generators():
         return WeightNoise(inner, 0.1, generator=seeded(2))
 
     first, second = made(), made()
-    assert first.generator is not None
+    assert isinstance(first.base, NoiseInjection)
+    assert isinstance(second.base, NoiseInjection)
     torch.randn(5, generator=first.generator)
     torch.randn(3, generator=first.base.generator)
     second.load_state_dict(first.state_dict())

@@ -1,6 +1,7 @@
 """What is printed keeps its side: compared as rational numbers, nothing is forgiven."""
 
 from fractions import Fraction
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -42,5 +43,5 @@ def test_a_constant_is_rounded_to_its_side(log: float) -> None:
     assert constant(float("-inf"), Kind.UPPER) == "0"
 
 
-def _read(text: str) -> mpmath.mpf:
+def _read(text: str) -> Any:
     return mpmath.mpf(10) ** mpmath.mpf(text[3:]) if text.startswith("10^") else mpmath.mpf(text)
