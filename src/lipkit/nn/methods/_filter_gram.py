@@ -101,11 +101,11 @@ def majorant(
         factors.append(factor.to(torch.float64))
         factor = factor[:, None]
         kernel = _mirrored(half / factor[..., None, None, None], _added(kernel, None).to(kernel.dtype) / factor, kernel)
-    half = half_gram(kernel)
-    size = absolute_sums(half)
+    size = absolute_gram(kernel)
     sums = size.sum(-1) if q is None else (size @ q[..., None]).squeeze(-1) / q
-    # The sum over shifts is in the dtype of the kernel, the rest in float64.
-    shifts = half.shape[1] * half.shape[2]
+    # The sum over shifts may be in the dtype of the kernel, the rest is in float64.
+    # A list, because compilers cannot read generators.
+    shifts = math.prod([2 * t - 1 for t in kernel.shape[3:]])
     sums = sums * (1 + 2 * (shifts + 4) * _UNIT[kernel.dtype]) + _added(kernel, q)
     for factor in reversed(factors):
         sums = factor[:, None] * sums.sqrt()
@@ -121,8 +121,6 @@ def half_gram(kernel: Float[Tensor, "groups rows cols *taps"]) -> Float[Tensor, 
     """
     groups, rows, cols, first, *taps = kernel.shape
     flat = kernel.permute(0, *range(3, kernel.ndim), 2, 1).reshape(groups, first, -1, rows)
-    if kernel.device.type != "cpu" and first * math.prod(taps) <= _FEW:
-        return at_once(flat, (first, *taps), cols)
     total: Tensor | None = None
     for a in range(first):
         pairs = flat[:, a] @ flat[:, a:].flatten(1, 2).mT
@@ -130,15 +128,6 @@ def half_gram(kernel: Float[Tensor, "groups rows cols *taps"]) -> Float[Tensor, 
         total = found if total is None else total + functional.pad(found, (0, 0) * 3 + (0, a))
     assert total is not None
     return total
-
-
-def at_once(
-    flat: Float[Tensor, "groups first rest_cols rows"], taps: Sequence[int], cols: int
-) -> Float[Tensor, "groups first rest cols cols"]:
-    """`half_gram` by one product of all pairs: for 3 taps 1.5 times the work in a third of the launches."""
-    every = flat.flatten(1, 2)
-    pairs = (every @ every.mT).view(len(flat), *taps, cols, 1, *taps, cols)
-    return _by_shift(pairs, taps).unflatten(2, (2 * taps[0] - 1, -1))[:, 0, taps[0] - 1 :]
 
 
 def _by_shift(
@@ -158,8 +147,22 @@ def _by_shift(
     return found.flatten(2, 1 + rank) if rank else found.unsqueeze(2)
 
 
+def absolute_gram(kernel: Float[Tensor, "groups rows cols *taps"]) -> Float64[Tensor, "groups cols cols"]:
+    """sum over all shifts of |M_ij|: half of the filter Gram counted twice or, for few taps on an accelerator, all."""
+    few = math.prod(kernel.shape[3:]) <= _FEW
+    return at_once(kernel) if few and kernel.device.type != "cpu" else absolute_sums(half_gram(kernel))
+
+
+def at_once(kernel: Float[Tensor, "groups rows cols *taps"]) -> Float64[Tensor, "groups cols cols"]:
+    """`absolute_gram` by one product of all pairs of taps: 1.5 times the work for 3 x 3, in a third of the launches."""
+    groups, rows, cols, *taps = kernel.shape
+    every = kernel.permute(0, *range(3, kernel.ndim), 2, 1).reshape(groups, -1, rows)
+    pairs = (every @ every.mT).view(groups, *taps, cols, 1, *taps, cols)
+    return _by_shift(pairs, taps).abs().sum((1, 2), dtype=torch.float64)
+
+
 def absolute_sums(half: Float[Tensor, "groups first rest n n"]) -> Float64[Tensor, "groups n n"]:
-    """sum over all shifts of |M_ij|, a symmetric matrix up to rounding."""
+    """sum over all shifts of |M_ij| from the half of them, a symmetric matrix up to rounding."""
     size = half.abs().sum(2)
     centre = size[:, 0].to(torch.float64)
     if half.shape[1] == 1:

@@ -8,7 +8,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from lipkit.nn.methods._base import MatrixMethod
-from lipkit.nn.methods._products import Gram, Product
+from lipkit.nn.methods._products import gram_of, product
 from lipkit.nn.methods._rounding import room_for
 
 
@@ -50,10 +50,11 @@ def closed(
     In exact arithmetic an isometry is left as it is, so the derivative is that of the matrix before, unless it may fall
     short of one; then it is that of the step.
     """
-    return _repaired(tall, dtype, flat=False) if may_fall_short else _Repair.apply(tall, dtype)
+    if may_fall_short:
+        return _repaired(tall, dtype, flat=False)
+    return (_Repair if torch.compiler.is_compiling() else _ForwardRepair).apply(tall, dtype)
 
 
-@final
 class _Repair(torch.autograd.Function):
     """`_repaired` with the derivative of the matrix before."""
 
@@ -68,23 +69,28 @@ class _Repair(torch.autograd.Function):
         ctx.kind, ctx.found = inputs[0].dtype, output.dtype
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Tensor:
-        return tangents[0].to(ctx.found, copy=True)
-
-    @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         return gradients[0].to(ctx.kind), None
 
 
+@final
+class _ForwardRepair(_Repair):
+    """With forward mode, which compilers refuse."""
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        return tangents[0].to(ctx.found, copy=True)
+
+
 def _repaired(tall: Tensor, dtype: torch.dtype, flat: bool) -> Tensor:
-    gram = Gram.apply(tall, torch.float64)
+    gram = gram_of(tall, torch.float64)
     root = excess_of(gram, flat).rsqrt()
     return _product(tall, gram, root, dtype)
 
 
 def finished(tall: Float[Tensor, "batch rows cols"], dtype: torch.dtype) -> Float[Tensor, "batch rows cols"]:
     """`closed` for a matrix whose norm is known to be below 3^(1/2): the last step of an iteration."""
-    return _product(tall, Gram.apply(tall, torch.float64), 1.0, dtype)
+    return _product(tall, gram_of(tall, torch.float64), 1.0, dtype)
 
 
 def factor(
@@ -117,4 +123,4 @@ def _product(tall: Tensor, gram: Tensor, scale: float | Tensor, dtype: torch.dty
     rows, cols = tall.shape[-2:]
     # The rounding of the two products: at most 3 cols (gamma_rows + gamma_cols) in norm, for s^2 <= 3.
     room = room_for(rows, cols, 1, dtype) * (1 - 4 * cols * (rows + cols + 8) * 2.0**-53)
-    return Product.apply(tall, factor(gram, scale, room), dtype)
+    return product(tall, factor(gram, scale, room), dtype)

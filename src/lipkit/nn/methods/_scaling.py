@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lipkit.nn.methods._products import Gram
+from lipkit.nn.methods._products import gram_of
 
 # Free numbers all smaller than this count as small, not as a direction: dividing by their size would give gradients
 # beyond the range of float32.
@@ -14,7 +14,7 @@ LEAST = 2.0**-60
 def contracted(tall: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
     """W / b with b >= ||W||, b^2 = min(||W'W||_F, ||W'W||_inf); smaller still where all entries are below `LEAST`."""
     scaled = levelled(tall)
-    return scaled / size_of(Gram.apply(scaled, scaled.dtype))
+    return scaled / size_of(gram_of(scaled, scaled.dtype))
 
 
 def levelled(tall: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:

@@ -7,7 +7,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from lipkit.nn.methods._isometry import excess_of, factor
-from lipkit.nn.methods._products import Gram, Product
+from lipkit.nn.methods._products import gram_of, product
 from lipkit.nn.methods._rounding import room_for
 from lipkit.nn.methods._scaling import levelled, size_of
 
@@ -24,22 +24,22 @@ def by_gram(tall: Float[Tensor, "batch rows cols"], scales: tuple[float, ...]) -
     """
     rows, cols = tall.shape[-2:]
     scaled = levelled(tall)
-    gram = Gram.apply(scaled, torch.float64)
+    gram = gram_of(scaled, torch.float64)
     size = size_of(gram)
     root = (_root((gram / size.square()).to(tall.dtype), scales) / size).to(tall.dtype)
-    half = Product.apply(root.mT, gram, torch.float64)
-    inner = Product.apply(root.mT, half.mT, torch.float64)
+    half = product(root.mT, gram, torch.float64)
+    inner = product(root.mT, half.mT, torch.float64)
     error = _error(scaled, root)
     excess = excess_of(inner, False, error)
     room = room_for(rows, cols, 1, tall.dtype) / (1 + error)[:, None, None]
-    whole = Product.apply(root, factor(inner, excess.rsqrt(), room), torch.float64)
-    return Product.apply(scaled, whole, tall.dtype)
+    whole = product(root, factor(inner, excess.rsqrt(), room), torch.float64)
+    return product(scaled, whole, tall.dtype)
 
 
 def _root(gram: Float[Tensor, "batch cols cols"], scales: tuple[float, ...]) -> Float[Tensor, "batch cols cols"]:
     root = step = factor(gram, scales[0])
     for scale in scales[1:]:
-        gram = gram @ Gram.apply(step, step.dtype)
+        gram = gram @ gram_of(step, step.dtype)
         step = factor(gram, scale)
         root = root @ step
     return root

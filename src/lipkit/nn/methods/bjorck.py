@@ -10,7 +10,7 @@ from torch import Tensor
 from lipkit.errors import ArgumentError
 from lipkit.nn.methods._base import MatrixMethod
 from lipkit.nn.methods._isometry import factor, finished
-from lipkit.nn.methods._products import Gram, Step
+from lipkit.nn.methods._products import gram_of, step
 from lipkit.nn.methods._scaling import contracted, levelled, size_of
 from lipkit.nn.methods._small_side import by_gram
 from lipkit.nn.precision import exact_products
@@ -65,11 +65,11 @@ class Bjorck(MatrixMethod):
         if self._on_gram(tall):
             return by_gram(tall, scales)
         scaled = levelled(tall)
-        gram = Gram.apply(scaled, scaled.dtype)
+        gram = gram_of(scaled, scaled.dtype)
         size = size_of(gram)
         found = scaled @ (factor(gram / size.square(), first) / size)
         for scale in others:
-            found = Step.apply(found, scale)[0]
+            found = step(found, scale)
         return finished(found, tall.dtype)
 
     def _on_gram(self, tall: Tensor) -> bool:

@@ -1,6 +1,7 @@
 """Spectral rescaling: each input channel divided by what its correlations add up to."""
 
 import enum
+import math
 from dataclasses import dataclass
 from typing import final
 
@@ -11,8 +12,8 @@ from torch import Tensor
 from lipkit.errors import ArgumentError
 from lipkit.nn.geometry import Geometry
 from lipkit.nn.methods._base import Blocks, Method, Promise
-from lipkit.nn.methods._filter_gram import absolute_sums, half_gram, majorant, polyphase, unphased
-from lipkit.nn.methods._rounding import stored
+from lipkit.nn.methods._filter_gram import absolute_gram, majorant, polyphase, unphased
+from lipkit.nn.methods._rounding import room_for
 
 # Rounds of the fixed point behind `inverse`, each a product of small matrices, or with more steps a whole rescaling.
 _ROUNDS = 1000
@@ -75,14 +76,16 @@ def _said(steps: int, side: Side) -> str:
 
 def rescaled(raw: Blocks, geometry: Geometry, steps: int, side: Side) -> Blocks:
     """The weights of `Rescale` and `AOL`: every channel i times T_i^(-1/2); channels of zeros stay zero."""
-    largest = raw.detach().flatten(1).abs().amax(1).reshape(-1, *(1,) * (raw.ndim - 1))
     # The result does not depend on the scale of a block, so this factor needs no gradient.
-    kernel = polyphase(raw / torch.where(largest > 0, largest, 1.0), geometry)
+    largest = torch.linalg.vector_norm(raw.detach().flatten(1), math.inf, dim=1).clamp(min=torch.finfo(raw.dtype).tiny)
+    kernel = polyphase(raw / largest.reshape(-1, *(1,) * (raw.ndim - 1)), geometry)
     flipped = _flipped(kernel, side)
     tall = kernel.transpose(1, 2) if flipped else kernel
-    factor = inverse_root(majorant(tall, steps), raw.dtype)
-    wide = tall.to(torch.float64) * factor.reshape(len(factor), 1, -1, *(1,) * (kernel.ndim - 3))
-    return stored(unphased(wide.transpose(1, 2) if flipped else wide, geometry), raw.dtype)
+    room = room_for(geometry.rows, geometry.cols, math.prod(geometry.taps), raw.dtype)
+    factor = inverse_root(majorant(tall, steps), raw.dtype) * room
+    # Float64, like the factor: what follows rounds once.
+    wide = tall * factor.reshape(len(factor), 1, -1, *(1,) * (kernel.ndim - 3))
+    return unphased(wide.transpose(1, 2) if flipped else wide, geometry).to(raw.dtype)
 
 
 def inverse_root(sums: Float64[Tensor, "groups n"], dtype: torch.dtype) -> Float64[Tensor, "groups n"]:
@@ -104,7 +107,7 @@ def unscaled(weight: Float64[Tensor, "groups rows cols *taps"], geometry: Geomet
     trailing = (1,) * (kernel.ndim - 3)
     scale = torch.ones(groups, cols, dtype=torch.float64, device=weight.device)
     dead = tall.abs().amax((1, *range(3, tall.ndim))) == 0
-    sums = absolute_sums(half_gram(tall)) if steps == 1 else None
+    sums = absolute_gram(tall) if steps == 1 else None
     for _ in range(_ROUNDS if steps == 1 else _COSTLY_ROUNDS):
         if sums is not None:
             square = scale * (sums @ scale[..., None]).squeeze(-1)
