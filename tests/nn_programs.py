@@ -1,6 +1,6 @@
 """Run in a process of its own, without shape checks: every layer exported, compiled, in mixed precision, distributed.
 
-    python tests/nn_programs.py {programs,distributed,planted}
+    python tests/nn_programs.py {programs,inductor,distributed,planted}
 
 Prints one line for each failure and exits with their number.
 """
@@ -26,11 +26,11 @@ from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
 
 
-def compiled(model: nn.Module, x: Tensor) -> None:
+def compiled(model: nn.Module, x: Tensor, backend: str = "aot_eager") -> None:
     """A training step without graph breaks gives the gradients of the plain one."""
     x.requires_grad_()
     expected = torch.autograd.grad(model(x).square().sum(), [x, *model.parameters()])
-    program = torch.compile(model, fullgraph=True, backend="aot_eager")
+    program = torch.compile(model, fullgraph=True, backend=backend)
     found = torch.autograd.grad(program(x).square().sum(), [x, *model.parameters()])
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
@@ -97,6 +97,14 @@ def programs() -> int:
     return failures
 
 
+def inductor() -> int:
+    """Machine code of the two default layers, which needs a C++ compiler and takes longer than everything above."""
+    torch.manual_seed(0)
+    model = nn.Sequential(lnn.Conv2d(2, 4, 3, padding=1), lnn.MaxMin(), nn.Flatten(), lnn.Linear(36, 3))
+    compiled(model, torch.randn(2, 2, 3, 3), "inductor")
+    return 0
+
+
 class Alone(nn.Linear):
     """A planted defect: each process keeps a statistic of its own."""
 
@@ -160,4 +168,5 @@ def distributed(planted: bool = False) -> int:
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent))
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    sys.exit({"programs": programs, "distributed": distributed, "planted": partial(distributed, True)}[sys.argv[1]]())
+    wanted = {"programs": programs, "inductor": inductor, "distributed": distributed}
+    sys.exit({**wanted, "planted": partial(distributed, True)}[sys.argv[1]]())

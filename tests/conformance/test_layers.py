@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,13 @@ def test_derivatives(name: str) -> None:
     check_gradients(layer.eval(), torch.randn(2, *in_shape))
 
 
-@pytest.mark.parametrize("what", ["programs", "distributed"])
+COMPILER = pytest.mark.skipif(
+    shutil.which("g++") is None or bool(os.environ.get("CI")),
+    reason="machine code needs a C++ compiler, and a minute that continuous integration does not have",
+)
+
+
+@pytest.mark.parametrize("what", ["programs", "distributed", pytest.param("inductor", marks=COMPILER)])
 def test_runs_as_a_program(what: str) -> None:
     # Without shape checks, which compilation does not see through.
     script = Path(__file__).parents[1] / "nn_programs.py"
