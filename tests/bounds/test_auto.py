@@ -1,5 +1,6 @@
 """The ladder within a budget, on a clock that only moves when a norm is measured: no machine is timed."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,7 +8,8 @@ from typing import final
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from lipkit.bound import Bound
 from lipkit.bounds import DAG, Auto, Condensed, LipLT, LipSDP, Local
@@ -16,6 +18,7 @@ from lipkit.linops import Dense, LinearOperator, Stated
 from lipkit.norms import SVD, Norm
 from lipkit.regions import Ball
 from lipkit.trace import Network, chain
+from lipkit.trace.capture import capture
 from lipkit.trace.nodes import RELU
 from problems import jacobians, largest
 
@@ -120,6 +123,14 @@ def test_condensed_is_left_out_where_its_rows_would_take_too_long(monkeypatch: p
     assert [type(part.method) for part in Auto(budget=60)(small, region).parts] == [Local, Local]
 
 
+@pytest.mark.parametrize("budget", [4.0, 5.0, 6.0, 10.0])
+def test_planning_may_use_up_the_budget(monkeypatch: pytest.MonkeyPatch, budget: float):
+    # A clock that moves whenever it is read, so that no time is left for what a look before it found time for.
+    monkeypatch.setattr("lipkit.bounds.auto.monotonic", map(float, itertools.count()).__next__)
+    small = network(4, 2)
+    assert float(Auto(budget=budget, norm=SVD())(small).value) >= largest(jacobians(small), 2.0)
+
+
 def test_liplt_without_time_is_the_fold_and_true(clock: Clock):
     small = network(4, 2)
     truth = largest(jacobians(small), 2.0)
@@ -131,6 +142,23 @@ def test_liplt_without_time_is_the_fold_and_true(clock: Clock):
     # Enough for the blocks and three more of the six norms of composed maps.
     some = LipLT(Slow(clock, 1.0, 1.0), negligible=0.0, seconds=6.5)(small)
     assert plain < float(some.value) < float(found.value)
+
+
+class Beside(nn.Module):
+    """x -> (10^-3 relu(x), f(x)) with f of slopes 1 and -1/2: the constant is that of f, up to 10^-6."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([functional.relu(1e-3 * x), functional.leaky_relu(x, -0.5)], 1)
+
+
+@pytest.mark.parametrize("measured", [2, 3])
+def test_a_term_left_unmeasured_may_write_anywhere(monkeypatch: pytest.MonkeyPatch, measured: int):
+    # Maps that are applied, not written out, know which outputs they write to.
+    monkeypatch.setattr("lipkit.bounds._expansion._DENSE", 0)
+    clock = itertools.chain([0.0] * (1 + measured), itertools.repeat(2.0))
+    monkeypatch.setattr("lipkit.bounds.liplt.monotonic", lambda: next(clock))
+    found = LipLT(SVD(), seconds=1.0)(capture(Beside(), torch.zeros(1, 1)))
+    assert float(found.value) >= 1
 
 
 def test_an_interior_point_method_without_time_proves_its_start(monkeypatch: pytest.MonkeyPatch):

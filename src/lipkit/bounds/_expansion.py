@@ -102,27 +102,34 @@ class Expansion:
         if s < self.network.sink and self.paths.pulled[s].scale == 0 and self.window is None:
             return plain  # An identity, which no window starts from: its constant is asked for by no row.
         reached = [(source, log) for source in self.sources(s) if (log := self._from_shorter(s, source)) is not None]
-        return torch.minimum(plain, fold_row(self._terms(s, reached, apart), self.meter.p, None, apart).log_constant)
+        terms, measured = self._terms(s, reached, apart)
+        return torch.minimum(plain, fold_row(terms, self.meter.p, None, apart and measured).log_constant)
 
-    def _terms(self, s: int, reached: list[tuple[Source, Log]], every: bool) -> list[Term]:
-        """One term for each source, measured from the largest down while what is left is not negligible."""
+    def _terms(self, s: int, reached: list[tuple[Source, Log]], every: bool) -> tuple[list[Term], bool]:
+        """One term for each source, measured from the largest down while what is left is not negligible.
+
+        And whether all were: of a term that was not, nobody knows which outputs it writes to, so it is in one group
+        with all others.
+        """
         left = sorted(reached, key=lambda one: float(one[1].detach() + self.size(one[0]).detach()), reverse=True)
         weights_left = torch.tensor([float((log + self.size(source)).detach()) for source, log in left])
         found: list[Term] = []
-        total = -math.inf
+        total, measured = -math.inf, True
         for i, (source, log) in enumerate(left):
             rest = float(weights_left[i:].logsumexp(0))
             if self._late() or (not every and found and rest <= self._negligible + total):
                 found += [self._unmeasured(s, one, bound) for one, bound in left[i:]]
+                measured = False
                 break
             try:
                 term = self._measured(s, source, math.exp(min(total - float(weights_left[i]), 300.0)) / _MINOR)
             except NonFiniteError:
                 # A map that leaves the range of float64 on its way; logarithms of shorter ones do not.
                 term = self._unmeasured(s, source, log)
+                measured = False
             found.append(term)
             total = float(torch.tensor([total, float(term.log_product.detach())]).logsumexp(0))
-        return found
+        return found, measured
 
     def _from_shorter(self, s: int, source: Source) -> Log | None:
         """log of sum_i ||A_si|| ||C_i|| ||P_ij||, with what is known of the shorter maps; None without a path."""

@@ -120,9 +120,10 @@ class _Ladder:
             if not (isinstance(node, Pointwise) and node.is_identity)
         )
         # About a second for two hundred neurons, growing with their cube.
-        fits = (neurons / 200) ** 3 <= self.left
+        left = self.left
+        fits = left > 0 and (neurons / 200) ** 3 <= left
         if self.everywhere and self.chosen.metric == L2 and neurons <= _PROGRAM and fits:
-            yield LipSDP(solver=InteriorPoint(seconds=_SHARE * self.left))
+            yield LipSDP(solver=InteriorPoint(seconds=_SHARE * left))
         if not self.everywhere and neurons <= _REGION:
             yield from self._condensed()
 
@@ -138,6 +139,8 @@ class _Ladder:
             if work <= done or (done and unit * work > _PATIENCE * self.left) or larger:
                 continue
             begun, seconds = monotonic(), _SHARE * self.left / self.runs
+            if seconds <= 0:
+                return
             inner = LipLT(self.chosen.norm, window, self.chosen.metric, seconds=seconds)
             yield inner if self.everywhere else Local(inner)
             unit, done = (monotonic() - begun) / work, work
