@@ -75,7 +75,7 @@ class RunningLipLT(nn.Module):
         return found
 
     def _improve(self, images: list[Tensor]) -> None:
-        """v <- P* P v / ||P* P v|| for every direction; where the map vanishes it stays."""
+        """v <- P* P v / ||P* P v|| for every direction; where that vanishes or leaves the range of numbers it stays."""
         back: Tensor | None = None
         for k in range(len(self._splits), 0, -1):
             here = images[k - 1].detach().unsqueeze(0)
@@ -85,10 +85,12 @@ class RunningLipLT(nn.Module):
                 here = torch.cat([here, fell])
             arrived = _each(self._block(k).adjoint, here)
             own, back = arrived[:, -1], arrived[:, :-1]
-            moved = _unit(own if k == 1 else self._split(k - 1).scale.adjoint(own))
+            own = own if k == 1 else self._split(k - 1).scale.adjoint(own)
             name = f"direction{k - 1}"
+            length = torch.linalg.vector_norm(own.flatten(1), dim=1).reshape(-1, *(1,) * (own.ndim - 1))
             # A new tensor: the old one is needed for the gradient.
-            setattr(self, name, torch.where(torch.isfinite(moved), moved, self.get_buffer(name)))
+            moved = torch.where((length > 0) & torch.isfinite(length), own / length, self.get_buffer(name))
+            setattr(self, name, moved)
 
     def _differences(self, sizes: list[Tensor]) -> Tensor:
         device, dtype = self._network.device, self._block(self._network.sink).dtype

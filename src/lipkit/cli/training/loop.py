@@ -155,13 +155,14 @@ class _Run:
             now = time.monotonic()
             self._seconds = before + now - begin
             last = self.step == self.total
-            if last or self.step == 1 or now - logged > _LOG or self.step % self._steps == 0:
+            # Clocks differ between processes, so one says what is due: all take part in what follows.
+            log, due, cheap = self.team.told((now - logged > _LOG, now - saved > _SAVE, now - saved > _SHARE * spent))
+            if last or self.step == 1 or log or self.step % self._steps == 0:
                 logged = now
                 self._log(loss)
                 if report is not None:
                     report(self.step, self.total, float(loss))
             stop = self.team.agreed(float(stopped())) > 0 if self.team.size > 1 else stopped()
-            due, cheap = self.team.told((now - saved > _SAVE, now - saved > _SHARE * spent))
             if last or stop or due or (self.step % self._steps == 0 and cheap):
                 self.save()
                 saved = time.monotonic()
@@ -205,7 +206,13 @@ class _Run:
                 f"{type(recipe).__name__}.loss must give one number that depends on the parameters, got "
                 f"{f'shape {tuple(loss.shape)}' if isinstance(loss, Tensor) else type(loss).__name__}."
             )
-        if not bool(torch.isfinite(loss)):
+        finite = bool(torch.isfinite(loss))
+        # All stop together: one that leaves alone lets the others wait for its gradients.
+        if self.team.agreed(float(not finite)) > 0:
+            if finite:
+                raise NonFiniteError(
+                    f"The loss of step {self.step + 1} is not finite in another process, which says why."
+                )
             raise NonFiniteError(
                 f"The loss of step {self.step + 1} is {float(loss.detach())}; the first thing that is not finite is "
                 f"{culprit(self.model, inputs)}. Lower the learning rate, or clip gradients with --clip=1."
