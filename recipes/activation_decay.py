@@ -21,7 +21,7 @@ import lipkit
 from lipkit.bound import Bound
 from lipkit.bounds import PairwiseDAG
 from lipkit.certify.attacks import PGD
-from lipkit.cli.training import Goal, Recipe, Sets
+from lipkit.cli.training import Goal, Recipe, Sets, only
 from lipkit.data import cifar10, cropped, flipped
 from lipkit.regularizers import ActivationDecay, NormSum, layers_of, recording
 
@@ -66,7 +66,7 @@ class Decay(Recipe):
 
     def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: float) -> Tensor:
         """Cross-entropy, the decay of what goes into the last layer, and the sum of spectral norms."""
-        (net,) = [module for module in model.modules() if type(module) is nn.Sequential]
+        net = only(model, nn.Sequential)
         with recording(net[-1]) as seen:
             logits = model(inputs)
         loss = nn.functional.cross_entropy(logits, labels) + ActivationDecay(self.sigma)(seen.input)

@@ -23,7 +23,7 @@ from lipkit.bound import Bound
 from lipkit.bounds import DAG
 from lipkit.certify import head_pairwise
 from lipkit.certify.attacks import PGD
-from lipkit.cli.training import Goal, Precision, Recipe, Sets
+from lipkit.cli.training import Goal, Precision, Recipe, Sets, only
 from lipkit.data import cifar10, cropped, flipped
 from lipkit.losses import EMMA, Linear, Schedule
 from lipkit.nn.shift import near_identity
@@ -162,7 +162,7 @@ class Cifar10Shift(Recipe):
 
     def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: float) -> Tensor:
         """Every rival is moved as far as it already is, but no farther than the radius of this moment."""
-        (net,) = [module for module in model.modules() if isinstance(module, ShiftNet)]
+        net = only(model, ShiftNet)
         radius = Linear(0.1 * UNIT, self.target * UNIT, until=0.5)(progress)
         return EMMA(radius)(model(inputs), labels, net.constants())
 
@@ -189,7 +189,7 @@ class Cifar10Shift(Recipe):
 
     def constant(self, model: nn.Module) -> float:
         """4 sigma(stem), as training sees it."""
-        (net,) = [module for module in model.modules() if isinstance(module, ShiftNet)]
+        net = only(model, ShiftNet)
         with torch.no_grad():
             return 4 * float(torch.linalg.vector_norm(net.stretched()))
 

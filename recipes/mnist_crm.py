@@ -21,7 +21,7 @@ import lipkit
 from lipkit.bound import Bound
 from lipkit.bounds import PairwiseLipLT
 from lipkit.certify.attacks import PGD
-from lipkit.cli.training import Goal, Recipe, Sets
+from lipkit.cli.training import Goal, Recipe, Sets, only
 from lipkit.data import mnist
 from lipkit.losses import CRM, Linear, RunningLipLT, Truncated
 
@@ -77,7 +77,7 @@ class MnistCRM(Recipe):
 
     def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: float) -> Tensor:
         """At first the network learns to classify: the radii of a constant answer are without end."""
-        (net,) = [module for module in model.modules() if isinstance(module, Net4C3F)]
+        net = only(model, Net4C3F)
         weight = Linear(0.0, self.weight, since=self.warm, until=2 * self.warm)(progress)
         loss = CRM(Truncated(self.target), weight=weight, temperature=self.temperature)
         return loss(model(inputs), labels, net.constants())
@@ -88,12 +88,8 @@ class MnistCRM(Recipe):
 
     def constant(self, model: nn.Module) -> float:
         """The largest constant of a pair, as training sees it."""
-        (net,) = [module for module in model.modules() if isinstance(module, Net4C3F)]
-        # In evaluation the directions rest: what is logged may not change the run.
         with torch.no_grad():
-            value = float(net.constants.eval()().max())
-        net.constants.train()
-        return value
+            return float(only(model, Net4C3F).constants.now().max())
 
     def bound(self, model: nn.Module, example: Tensor) -> Bound:
         """LipLT for each pair, with norms that certify."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from lipkit.certify.attacks import PGD
-from lipkit.cli.training import Goal, Precision, Recipe, Sets, checkpoint
+from lipkit.cli.training import Goal, Precision, Recipe, Sets, checkpoint, only
 from lipkit.cli.training.average import Average
 from lipkit.cli.training.board import Board
 from lipkit.cli.training.journal import Journal
@@ -350,3 +350,43 @@ def test_a_recipe_that_needs_data_says_so() -> None:
     assert isinstance(Blobs(), Recipe)
     assert isinstance(Blobs().goal, Goal)
     assert isinstance(Blobs().sets(), Sets)
+
+
+def test_processes_stop_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As if another process of the team had found a loss that is not finite.
+    monkeypatch.setattr(Team, "agreed", lambda _team, _number: 1.0)
+    with pytest.raises(NonFiniteError, match=r"The loss of step 1 is not finite in another process, which says why"):
+        train(Blobs(), tmp_path, HERE)
+
+
+@pytest.mark.parametrize(("cost", "saves"), [(0.0, 3), (0.7, 3), (1.0, 2)])
+def test_checkpoints_take_a_twentieth_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cost: float, saves: int
+) -> None:
+    # A step takes a second and a checkpoint `cost`: epochs end after 15, 30 and 45 steps, and the second checkpoint
+    # waits until twenty times the cost of the first have passed.
+    clock = SimpleNamespace(now=0.0, calls=0)
+
+    class Timed(Blobs):
+        def augmented(self, inputs: torch.Tensor) -> torch.Tensor:
+            clock.now += 1
+            return inputs
+
+    def save(_path: Path, _state: Any) -> None:
+        clock.now += cost
+        clock.calls += 1
+
+    monkeypatch.setattr("lipkit.cli.training.loop.time.monotonic", lambda: clock.now)
+    monkeypatch.setattr("lipkit.cli.training.loop.checkpoint.save", save)
+    train(Timed(), tmp_path, HERE)
+    assert clock.calls == saves
+
+
+def test_the_one_module_of_a_type_is_found_through_wrappers() -> None:
+    inner = nn.Linear(2, 2)
+    model = nn.Sequential(nn.Sequential(nn.ReLU(), inner))
+    assert only(model, nn.Linear) is inner
+    with pytest.raises(ArgumentError, match="one Sequential, got 2"):
+        only(model, nn.Sequential)
+    with pytest.raises(ArgumentError, match="one Conv2d, got 0"):
+        only(model, nn.Conv2d)

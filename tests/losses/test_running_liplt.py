@@ -83,6 +83,26 @@ def test_follows_the_weights_and_rests_in_evaluation() -> None:
     assert torch.equal(other(), running())
 
 
+def test_looking_changes_nothing_and_moves_with_its_model() -> None:
+    model = convolutional()
+    both = nn.ModuleList([model, RunningLipLT(model, torch.zeros(1, 1, 8, 8))])
+    running = both[1]
+    assert isinstance(running, RunningLipLT)
+    before = {name: value.clone() for name, value in running.state_dict().items()}
+    with torch.no_grad():
+        seen = running.now()
+        assert torch.equal(running.now(), seen)
+        assert all(torch.equal(value, before[name]) for name, value in running.state_dict().items())
+        assert torch.equal(running(), seen)
+        assert not torch.equal(running.now(), seen)
+        narrow = running.now()
+        both.double()
+        found = running.now()
+    assert found.dtype == torch.float64
+    # The same weights and directions: sums of at most 200 float32 products.
+    torch.testing.assert_close(found, narrow.double(), rtol=200 * 2.0**-24, atol=0.0)
+
+
 class Residual(nn.Module):
     def __init__(self) -> None:
         super().__init__()

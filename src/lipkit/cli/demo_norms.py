@@ -1,6 +1,5 @@
 """The part of the demonstration that is about norms: of some layers, and of one convolution by many methods."""
 
-import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from lipkit.norms import (
     Toeplitz,
 )
 from lipkit.report.figures import Curve, convergence
+from lipkit.report.numbers import digits
 
 if TYPE_CHECKING:
     from lipkit.cli.console import Table
@@ -145,8 +145,8 @@ def layer_table(found: Sequence[LayerNorm]) -> "Table":
         made.add_row(
             one.layer.name,
             "x".join(map(str, one.layer.in_shape)),
-            _digits(lower, Kind.EXACT if bound.kind is Kind.EXACT else Kind.LOWER),
-            _digits(bound, bound.kind),
+            digits(lower.value.item(), Kind.EXACT if bound.kind is Kind.EXACT else Kind.LOWER, 6),
+            digits(bound.value.item(), bound.kind, 6),
             coloured(bound),
             _gap(bound.value.item() / lower.value.item() - 1),
             f"{one.milliseconds:.0f}",
@@ -165,7 +165,12 @@ def method_table(found: Sequence[MethodNorm]) -> "Table":
         away = "the truth" if bound.kind is Kind.EXACT else f"{bound.value.item() / truth - 1:+.2%}"
         certifies = "yes" if bound.kind.certifies else "no"
         made.add_row(
-            one.method, coloured(bound), certifies, _digits(bound, bound.kind), away, f"{one.milliseconds:.1f}"
+            one.method,
+            coloured(bound),
+            certifies,
+            digits(bound.value.item(), bound.kind, 6),
+            away,
+            f"{one.milliseconds:.1f}",
         )
     return made
 
@@ -215,12 +220,6 @@ def _timed(method: Norm, op: LinearOperator) -> tuple[Bound, float]:
 def _lower(bound: Bound) -> Bound:
     assert bound.lower is not None
     return bound.lower
-
-
-def _digits(bound: Bound, kind: Kind) -> str:
-    """Five decimals; bounds are rounded outward, so that what is printed is a bound too, all else to nearest."""
-    side = {Kind.UPPER: math.ceil, Kind.LOWER: math.floor}.get(kind, round)
-    return f"{side(bound.value.item() * 1e5) / 1e5:.5f}"
 
 
 def _gap(relative: float) -> str:

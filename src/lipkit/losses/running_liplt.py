@@ -49,11 +49,18 @@ class RunningLipLT(nn.Module):
                 self()
 
     def forward(self) -> Float[Tensor, "classes classes"]:
-        """The constants of all differences of two outputs; zero on the diagonal."""
+        """The constants of all differences of two outputs; in training mode the directions are improved after that."""
+        return self._constants(improve=self.training)
+
+    def now(self) -> Float[Tensor, "classes classes"]:
+        """The same without a change of the directions, in every mode: what a log reads may not alter a run."""
+        return self._constants(improve=False)
+
+    def _constants(self, improve: bool) -> Tensor:
         self._follow()
         with torch.autocast(self._network.device.type, enabled=False):
             images = self._images()
-            if self.training:
+            if improve:
                 with torch.no_grad():
                     self._improve(images)
             return self._differences(_sizes(images))

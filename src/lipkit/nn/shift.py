@@ -1,6 +1,5 @@
 """Orthogonal mixing of channels, a sort of pairs, and moves by one pixel: isometries throughout."""
 
-import math
 from typing import final
 
 import torch
@@ -85,34 +84,29 @@ class ShiftBlock(nn.Module):
                 f"ShiftBlock with {self.channels} channels and rank {self.rank} takes (batch, channels, "
                 f"{self.rank} spatial axes), with or without batch, got {tuple(x.shape)}."
             )
-        # Positions, then channels: products of whole rows, and blocks that follow each other copy nothing in between.
-        spatial = x.shape[axis + 1 :]
-        mixed = functional.linear(x.flatten(axis + 1).mT, self.weight, self.bias)
+        # Channels last: products of whole rows, and blocks that follow each other copy nothing in between.
+        mixed = functional.linear(x.movedim(axis, -1), self.weight, self.bias)
         low, high = ordered(*mixed.chunk(2, -1))
-        return _shifted(high, low, spatial).mT.unflatten(axis + 1, spatial)
+        return _shifted(high, low, self.rank).movedim(-1, axis)
 
     def extra_repr(self) -> str:
         """Channels and rank."""
         return f"{self.channels}, rank={self.rank}"
 
 
-def _shifted(
-    high: Float[Tensor, "... positions half"], low: Float[Tensor, "... positions half"], spatial: Shape
-) -> Float[Tensor, "... positions channels"]:
+def _shifted(high: Float[Tensor, "..."], low: Float[Tensor, "..."], rank: int) -> Float[Tensor, "..."]:
     """Both halves of the channels, an eighth of all moved by one pixel around the circle in each direction.
 
-    The groups that move are spread over both halves, so that larger and smaller of each pair move too.
+    Channels are on the last axis, the spatial axes before it. The groups that move are spread over both halves, so that
+    larger and smaller of each pair move too.
     """
     share = 2 * high.shape[-1] // _SHARE
     parts = [*high.split(share, -1), *low.split(share, -1)]
-    for i, (place, way) in enumerate((place, way) for place in range(len(spatial)) for way in (1, -1)):
+    moves = [(place, way) for place in range(high.ndim - 1 - rank, high.ndim - 1) for way in (1, -1)]
+    for i, (place, way) in enumerate(moves):
         # 0, 4, 1, 5, ... of the eight parts: both halves in turn.
         at = (i % 2) * (_SHARE // 2) + i // 2
-        # A move on an axis is a move of the positions by its step, inside each of the blocks of the axes before it.
-        step = way * math.prod(spatial[place + 1 :])
-        part = parts[at]
-        blocks = part.reshape(-1, math.prod(spatial[place:]), share)
-        parts[at] = torch.roll(blocks, step, 1).reshape(part.shape)
+        parts[at] = torch.roll(parts[at], way, place)
     return torch.cat(parts, -1)
 
 

@@ -8,26 +8,8 @@ from torch import Tensor, nn
 
 from lipkit.bound import Bound
 from lipkit.errors import ArgumentError, ShapeError, UnsupportedError
-from lipkit.linops import (
-    Adjoint,
-    BatchNorm,
-    Compose,
-    Dense,
-    Diagonal,
-    Index,
-    LinearOperator,
-    Permute,
-    Reshape,
-    Scaled,
-    Shape,
-    Stated,
-    Sum,
-    Sweep,
-    Symbol,
-    of,
-    one_entry_per_row,
-    symbol,
-)
+from lipkit.linops import Dense, LinearOperator, Shape, Symbol, of, one_entry_per_row, symbol
+from lipkit.linops.layers import layers
 from lipkit.linops.materialize import ENTRIES, one_position
 from lipkit.norms._base import Norm, refuse_state
 from lipkit.norms.cholesky import Cholesky
@@ -108,7 +90,7 @@ class Auto(Norm):
 
     def _sooner_applied(self, op: LinearOperator, side: int) -> bool:
         """Whether writing out takes longer than a randomised bound: one application for each entry of a side."""
-        return self.failure > 0 and side > _APPLICATIONS and _layers(op) > 1
+        return self.failure > 0 and side > _APPLICATIONS and layers(op) > 1
 
     def _matrix(self) -> Norm:
         return Cholesky(rtol=min(self.rtol, 1e-6))
@@ -147,23 +129,6 @@ def spectral_norm(
             "give in_shape without the batch axis, e.g. in_shape=(3, 32, 32)."
         )
     return (Auto() if method is None else method)(op)
-
-
-def _layers(op: LinearOperator) -> int:
-    """How many operators other than scales and changes of place one application passes through."""
-    match op:
-        case Compose(outer, inner):
-            return _layers(outer) + _layers(inner)
-        case Sum(left, right):
-            return _layers(left) + _layers(right)
-        case Adjoint(inner) | Scaled(_, inner) | Stated(inner):
-            return _layers(inner)
-        case Sweep(edges):
-            return sum(_layers(edge) for _, _, edge in edges)
-        case BatchNorm() | Diagonal() | Index() | Permute() | Reshape():
-            return 0
-        case _:
-            return 1
 
 
 def _symbol_of(op: LinearOperator) -> Symbol | None:

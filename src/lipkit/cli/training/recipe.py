@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import ClassVar, final
+from typing import ClassVar, TypeVar, final
 
 import torch
 from torch import Tensor, nn
@@ -66,6 +66,17 @@ class Goal:
             raise ArgumentError(
                 f"The radii are in l{self.norm:g} and the attack in l{self.attack.norm:g}; use one norm for both."
             )
+
+
+Part = TypeVar("Part", bound=nn.Module)
+
+
+def only(model: nn.Module, kind: type[Part]) -> Part:
+    """The one module of a type in a model: the network of a recipe, however it was wrapped to compile or distribute."""
+    found = [module for module in model.modules() if type(module) is kind]
+    if len(found) != 1:
+        raise ArgumentError(f"The model must have one {kind.__name__}, got {len(found)}; give it a class of its own.")
+    return found[0]
 
 
 @dataclass(frozen=True)
