@@ -44,16 +44,24 @@ class ShiftNet(nn.Module):
 
     direction: Tensor
 
-    def __init__(self, channels: int, depth: int, neck: int, width: int, dense: int) -> None:
+    def __init__(
+        self, channels: Sequence[int], depth: Sequence[int], neck: int, width: int, dense: int, pool: int
+    ) -> None:
         super().__init__()
         self.scale = lnn.Normalize(MEAN, [0.25] * 3)
-        self.stem = nn.Conv2d(3, channels, 6, 2, 2)
+        self.stem = nn.Conv2d(3, channels[0], 6, 2, 2)
         nn.init.orthogonal_(self.stem.weight)
-        self.trunk = nn.Sequential(*(lnn.ShiftBlock(channels, method=None) for _ in range(depth)))
-        patches, flat = nn.Conv2d(16 * channels, neck, 1), nn.Linear(16 * neck, width)
-        nn.init.orthogonal_(patches.weight)
+        trunk: list[nn.Module] = []
+        for stage, (wide, long) in enumerate(zip(channels, depth, strict=True)):
+            if stage:
+                trunk += [nn.PixelUnshuffle(2), *_projected(4 * channels[stage - 1], wide)]
+            trunk += [lnn.ShiftBlock(wide, method=None) for _ in range(long)]
+        self.trunk = nn.Sequential(*trunk)
+        last = 16 >> len(channels) - 1
+        flat = nn.Linear(pool**2 * neck, width)
         nn.init.orthogonal_(flat.weight)
-        self.neck = nn.Sequential(nn.PixelUnshuffle(4), patches, _max_min(), nn.Flatten(), flat, _max_min())
+        patches = [nn.PixelUnshuffle(last // pool), *_projected((last // pool) ** 2 * channels[-1], neck)]
+        self.neck = nn.Sequential(*patches, nn.Flatten(), flat, _max_min())
         self.dense = nn.Sequential(*(part for _ in range(dense) for part in (_square(width), _max_min())))
         self.head = nn.Linear(width, 10)
         drawn = torch.randn(1, 3, 32, 32)
@@ -86,6 +94,12 @@ def _max_min() -> nn.Module:
     return lnn.MaxMin(lnn.Pairing.HALVES)
 
 
+def _projected(many: int, few: int) -> list[nn.Module]:
+    layer = nn.Conv2d(many, few, 1)
+    nn.init.orthogonal_(layer.weight)
+    return [layer, _max_min()]
+
+
 def _square(width: int) -> nn.Module:
     layer = nn.Linear(width, width)
     layer.weight = nn.Parameter(near_identity(width))
@@ -115,11 +129,12 @@ class Cifar10Shift(Recipe):
     precision: Precision = Precision.BFLOAT16
     compile: bool = True
     ema: float = 0.999
-    channels: int = 1024
-    depth: int = 16
+    channels: tuple[int, ...] = (1024,)
+    depth: tuple[int, ...] = (16,)
     neck: int = 512
     width: int = 2048
     dense: int = 2
+    pool: int = 4
     target: float = 2.5
     jitter: float = 0.2
     cutout: int = 8
@@ -142,7 +157,7 @@ class Cifar10Shift(Recipe):
 
     def model(self) -> nn.Module:
         """The network, near the identity."""
-        return ShiftNet(self.channels, self.depth, self.neck, self.width, self.dense)
+        return ShiftNet(self.channels, self.depth, self.neck, self.width, self.dense, self.pool)
 
     def augmented(self, inputs: Tensor) -> Tensor:
         """Flipped, cropped out of a frame of four zeros, with other colours, and with a square cut out."""
@@ -205,6 +220,13 @@ class Cifar10Shift(Recipe):
     def quick(self) -> "Cifar10Shift":
         """One epoch of a small network in float32, not compiled."""
         small = replace(
-            self, compile=False, precision=Precision.FLOAT32, channels=16, depth=2, neck=16, width=32, dense=1
+            self,
+            compile=False,
+            precision=Precision.FLOAT32,
+            channels=(16, 32),
+            depth=(1, 1),
+            neck=16,
+            width=32,
+            dense=1,
         )
         return replace(small, epochs=1, batch=16, held=32, eps=(UNIT, 2 * UNIT), attack_steps=2)

@@ -42,6 +42,25 @@ def test_moves_an_eighth_in_each_direction() -> None:
     torch.testing.assert_close(moved.norm(), x.norm())
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="the single pass is for CUDA")
+@pytest.mark.parametrize(
+    ("rank", "shape"), [(1, (3, 24, 5)), (2, (4, 1024, 16, 16)), (2, (2, 40, 1, 2)), (3, (8, 3, 4, 2))]
+)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_one_pass_is_the_same_as_many(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    rank = len(shape) - 2
+    block = ShiftBlock(shape[1], method=None, rank=rank, device=torch.device("cuda"), dtype=dtype)
+    with torch.no_grad():
+        # Products without rounding, so that every difference is one of places; whole numbers, so that there are ties.
+        block.weight.copy_(torch.eye(block.channels))
+    x = torch.randn(shape, device="cuda").mul(2).round().to(dtype).requires_grad_()
+    g = torch.randn(shape, device="cuda").to(dtype)
+    found = torch.compile(block, fullgraph=True)(x)
+    torch.testing.assert_close(found, block(x), rtol=0, atol=0)
+    expected = torch.autograd.grad(block(x), x, g)
+    torch.testing.assert_close(torch.autograd.grad(found, x, g), expected, rtol=0, atol=0)
+
+
 def test_a_plain_weight_is_proven_as_it_is() -> None:
     block = ShiftBlock(8, method=None)
     assert block.gain <= 1 + 1e-6

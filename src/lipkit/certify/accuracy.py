@@ -14,6 +14,7 @@ from lipkit.bound import Bound
 from lipkit.bounds.fingerprint import sha256_of, state_prints
 from lipkit.certify._shards import Data, Place, batches, described
 from lipkit.certify.attacks import Attack
+from lipkit.certify.attacks.coarse import coarse_products
 from lipkit.certify.counterexample import contradiction, provably_changed
 from lipkit.certify.evaluation import Evaluation
 from lipkit.certify.forward import Forward, Logits
@@ -183,7 +184,8 @@ class _Batch:
             return broken
         x, y = self.x[places], self.y[places]
         generator = torch.Generator().manual_seed(derived(self.seed, self.indices[0]))
-        moved = attack(self.model.module, x.to(self.model.dtype), y, generator=generator)
+        with coarse_products(x.device):
+            moved = attack(self.model.module, x.to(self.model.dtype), y, generator=generator)
         after = self.model.logits(moved)
         indices = [self.indices[i] for i in places.tolist()]
         contradiction(x, moved, y, after, radii.value[places], self.norm, indices, self.folder)
