@@ -11,11 +11,11 @@ from torch import Tensor
 
 from lipkit.bound import Bound, Kind, Metric, Of
 from lipkit.bounds._points import inside
-from lipkit.bounds.relaxation import Relaxation
+from lipkit.bounds.relaxation import functional
 from lipkit.linops.row_norms import vector_norms
-from lipkit.norms._rounding import gamma
+from lipkit.norms import dual_exponent
 from lipkit.regions import Box, Region
-from lipkit.trace import Network, Reach
+from lipkit.trace import Network
 
 # Of a value that keeps less than this share through the proof, one should not say that it is proven.
 KEPT = 0.5
@@ -46,33 +46,50 @@ def quotients(
 def prover(network: Network, metric: Metric) -> Callable[[Tensor, Tensor], Pair]:
     """What gives the quotient of one pair of points with its rounding errors subtracted.
 
-    f(x) and f(y) are enclosed by carrying intervals, and linear relaxations of the output, from the single points: the
-    widths are the rounding errors of float64, multiplied by the network's own derivatives. The difference is at least
-    the gap between the intervals, and the distance at most the rounded one plus its error. No derivative is used, so
-    kinks do not matter. Cost of a pair: ten applications of every operator, and adjoints for the outputs.
+    |f(x) - f(y)|_q >= <v, f(x) - f(y)> / |v|_q' for every v, with equality at the one taken (1/q + 1/q' = 1). Both
+    products are enclosed by carrying intervals, and a linear relaxation of <v, f>, from the single points: the widths
+    are the rounding errors of float64, multiplied by the network's own derivatives. The distance is at most the rounded
+    one plus its error. No derivative is used, so kinks do not matter. Cost of a pair: ten applications of every
+    operator, and four adjoints.
     """
-    cheap = Relaxation(balls=False, limit=256, hidden=False).prepare(network)
     # In deep networks intervals amplify rounding errors more than the network does; norms do so less, and cost more.
-    careful = Relaxation(balls=True, limit=256, hidden=False).prepare(network)
+    cheap, careful = (functional(network, balls) for balls in (False, True))
     frozen = network.detach()
 
     def proven(x: Tensor, y: Tensor) -> Pair:
+        with torch.no_grad():
+            rise = frozen(x[None])[0] - frozen(y[None])[0]
         value = float(quotients(frozen, x[None], y[None], metric))
-        found = _from_below(cheap, x, y, metric)
+        direction = _aligned(rise, metric.p_out)
+        found = _from_below(cheap, x, y, direction, metric)
         if found < KEPT * value:
-            found = max(found, _from_below(careful, x, y, metric))
+            found = max(found, _from_below(careful, x, y, direction, metric))
         return Pair(x, y, value, found)
 
     return proven
 
 
-def _from_below(find: Callable[[Region], list[Reach]], x: Tensor, y: Tensor, metric: Metric) -> float:
-    at_x, at_y = find(Box(x, x))[-1], find(Box(y, y))[-1]
-    gap = torch.maximum(at_x.low - at_y.high, at_y.low - at_x.high).clamp(min=0).flatten() * (1 - 2.0**-50)
-    rise = torch.linalg.vector_norm(gap, ord=metric.p_out) * (1 - gamma(8 * len(gap) + 64))
+def _aligned(rise: Tensor, p: float) -> Tensor:
+    """v with <v, rise> = |v|_q |rise|_p, 1/p + 1/q = 1, up to rounding."""
+    size = rise.abs().max()
+    if not bool(size > 0) or not bool(torch.isfinite(size)):
+        return torch.zeros_like(rise)
+    if math.isinf(p):
+        return torch.where(rise.abs() == size, rise.sign(), 0.0)
+    return rise.sign() * (rise.abs() / size) ** (p - 1)
+
+
+def _from_below(
+    find: Callable[[Region, Tensor], tuple[float, float]], x: Tensor, y: Tensor, direction: Tensor, metric: Metric
+) -> float:
+    low, _ = find(Box(x, x), direction)
+    _, high = find(Box(y, y), direction)
+    gap = max(low - high, 0.0) * (1 - 2.0**-50)
+    across = vector_norms(direction.flatten()[None], dual_exponent(metric.p_out))[0] * (1 + 2.0**-50)
     # Each entry of x - y is rounded once.
     run = vector_norms((x - y).flatten()[None], metric.p_in)[0] * (1 + 2.0**-50)
-    found = float(rise / run) * (1 - 2.0**-50) if bool(run > 0) else 0.0
+    whole = float(across * run) * (1 + 2.0**-50)
+    found = gap / whole * (1 - 2.0**-50) if whole > 0 else 0.0
     return found if math.isfinite(found) else 0.0
 
 

@@ -38,15 +38,13 @@ class Relaxation(Ranges):
     Guarantee: contains every value. The coefficients are floating-point numbers, and what substituting them inexactly
     can change is bounded through the ranges of the values they multiply, and added.
     Cost: for each value that can still gain (its activation is not linear on the interval) two sweeps of adjoints; of
-    each node at most `limit` values, the widest first. With `hidden=False` only the output is treated so, and all
-    values before it are left to intervals: much cheaper, and enough for tiny regions.
+    each node at most `limit` values, the widest first.
     Reference: Weng et al. 2018 (Fast-Lin), Zhang et al. 2018 (CROWN); the grid of lines for arbitrary activations and
     the rounding terms are ours.
     """
 
     balls: bool = True
     limit: int = 2**14
-    hidden: bool = True
 
     def __post_init__(self) -> None:
         if self.limit < 1:
@@ -75,7 +73,7 @@ class Relaxation(Ranges):
 
     def _wanted(self, network: Network, k: int, z: Reach) -> Int64[Tensor, " rows"]:
         width = (z.high - z.low).flatten()
-        open_ = width > 0 if self.hidden or k == network.sink else torch.zeros_like(width, dtype=torch.bool)
+        open_ = width > 0
         if k < network.sink:
             node = network.nodes[k - 1]
             if isinstance(node, Pointwise):
@@ -86,6 +84,34 @@ class Relaxation(Ranges):
 
     def __str__(self) -> str:
         return "linear relaxation"
+
+
+def functional(network: Network, balls: bool) -> Callable[[Region, Tensor], tuple[float, float]]:
+    """What bounds <v, f(x)> over a region for one v shaped as the output: intervals, and a linear relaxation of it.
+
+    Guarantee: contains every value. Cost: two sweeps of adjoints, however many outputs there are; values before the
+    output are left to intervals, with `balls` also to norms, which is enough for tiny regions.
+    """
+    found = measured(network)
+
+    def on(region: Region, direction: Tensor) -> tuple[float, float]:
+        backward = _Backward(found, region, {}, {}, {})
+        both = torch.stack([direction, -direction])
+        ends: list[float] = []
+
+        def refine(k: int, z: Reach, ys: list[Reach]) -> Reach:
+            backward.learn(k, z)
+            if k == network.sink:
+                plain = _over_reach(both, z)
+                plain = plain + gamma(8) * plain.abs()
+                ends.extend(torch.minimum(backward.highest(k, both, ys), plain).tolist())
+            return z
+
+        propagated(found, region, balls, False, refine)
+        high, low = ends
+        return -low, high
+
+    return on
 
 
 @final
@@ -117,10 +143,10 @@ class _Backward:
         unit = torch.zeros(2 * len(rows), math.prod(shape), dtype=torch.float64, device=self.found.device)
         at = torch.arange(len(rows), device=unit.device)
         unit[at, rows], unit[at + len(rows), rows] = 1.0, -1.0
-        upper = self._highest(k, unit.reshape(-1, *shape), ys)
+        upper = self.highest(k, unit.reshape(-1, *shape), ys)
         return -upper[len(rows) :], upper[: len(rows)]
 
-    def _highest(self, k: int, start: Tensor, ys: list[Reach]) -> Tensor:
+    def highest(self, k: int, start: Tensor, ys: list[Reach]) -> Tensor:
         """An upper bound of <start, z_k> for each entry of the batch."""
         total, error = start.new_zeros(len(start)), start.new_zeros(len(start))
         on_y: dict[int, Tensor] = {}

@@ -43,6 +43,18 @@ class Factor:
             found[part, part] = torch.cholesky_inverse(pivot) - right[:, : link.shape[1]] @ link.mT
         return found
 
+    def solve(self, right: Float64[Tensor, "n k"]) -> Float64[Tensor, "n k"]:
+        """P^-1 B, by substitution down and up."""
+        found = right.clone()
+        for before, part, link in zip(self.parts, self.parts[1:], self.links, strict=False):
+            found[part] -= link.mT @ found[before]
+        for i in reversed(range(len(self.parts))):
+            part = self.parts[i]
+            found[part] = torch.cholesky_solve(found[part], self.pivots[i])
+            if i + 1 < len(self.parts):
+                found[part] -= self.links[i] @ found[self.parts[i + 1]]
+        return found
+
 
 def parts_of(program: Program) -> tuple[slice, ...]:
     """The variables in consecutive parts such that P couples neighbours only; one part if there is no such order."""
@@ -77,31 +89,44 @@ def factorised(matrix: Float64[Tensor, "n n"], parts: tuple[slice, ...]) -> Fact
 
 
 def derivatives(program: Program, inverse: Float64[Tensor, "n n"]) -> tuple[Tensor, Tensor]:
-    """Gradient and Hessian of -log det P in (rho, tau), up to the sign of the gradient.
+    """Gradient and Hessian of -log det P in (rho, tau), up to the sign of the gradient, from S = P^-1."""
+    return traces(program, inverse), couplings(program, inverse, inverse)
 
-    With S = P^-1 and P = rho E + sum_g tau_g Q_g + const: tr(S Q_g) and tr(S Q_g S Q_h). As Q_g is a signed sum of
-    squares of rows m of the constraints, both are signed sums of m S m* and of (m S n*)^2.
+
+def traces(program: Program, matrix: Float64[Tensor, "n n"]) -> Float64[Tensor, " groups"]:
+    """tr(A Q_g) for P = rho E + sum_g tau_g Q_g + const, E first.
+
+    Q_g is a signed sum of squares of rows m of the constraints, so that this is one of m A m*.
     """
+    found = torch.zeros(program.groups + 1, dtype=torch.float64)
+    found[0] = matrix.diagonal()[: program.inputs].sum()
+    for layer in program.layers:
+        image = layer.matrix @ matrix[layer.span, layer.span]
+        found[layer.entries] = _gathered((image * layer.matrix).sum(1, keepdim=True), layer, None)[:, 0]
+    return found
+
+
+def couplings(
+    program: Program, left: Float64[Tensor, "n n"], right: Float64[Tensor, "n n"]
+) -> Float64[Tensor, "groups groups"]:
+    """tr(Q_g A Q_h B) for symmetric A and B: signed sums of (m A n*) (m B n*). Products are shared where A is B."""
     x = slice(0, program.inputs)
     count = program.groups + 1
-    gradient = torch.zeros(count, dtype=torch.float64)
-    hessian = torch.zeros(count, count, dtype=torch.float64)
-    gradient[0] = inverse[x, x].trace()
-    hessian[0, 0] = (inverse[x, x] ** 2).sum()
-    done: list[tuple[Layer, slice]] = []
-    for layer in program.layers:
+    found = torch.zeros(count, count, dtype=torch.float64)
+    found[0, 0] = (left[x, x] * right[x, x]).sum()
+    for i, layer in enumerate(program.layers):
         here = layer.entries
-        image = layer.matrix @ inverse[layer.span]
-        gradient[here] = _gathered((image[:, layer.span] * layer.matrix).sum(1, keepdim=True), layer, None)[:, 0]
-        hessian[here, 0] = _gathered((image[:, x] ** 2).sum(1, keepdim=True), layer, None)[:, 0]
-        done.append((layer, here))
-        for other, there in done:
-            cross = (image[:, other.span] @ other.matrix.mT).square_()
+        image = layer.matrix @ left[layer.span]
+        other_image = image if left is right else layer.matrix @ right[layer.span]
+        found[here, 0] = _gathered((image[:, x] * other_image[:, x]).sum(1, keepdim=True), layer, None)[:, 0]
+        for other in program.layers[: i + 1]:
+            cross = image[:, other.span] @ other.matrix.mT
+            cross.mul_(cross if left is right else other_image[:, other.span] @ other.matrix.mT)
             block = _gathered(cross, layer, other)
-            hessian[here, there] = block
-            hessian[there, here] = block.mT
-    hessian[0] = hessian[:, 0]
-    return gradient, hessian
+            found[here, other.entries] = block
+            found[other.entries, here] = block.mT
+    found[0] = found[:, 0]
+    return found
 
 
 def _gathered(entries: Tensor, rows: Layer, cols: Layer | None) -> Tensor:

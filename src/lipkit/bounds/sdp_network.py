@@ -94,7 +94,7 @@ def read(network: Network) -> DenseNetwork:
     kept = between(blocks, wide.sink)
     blocks = {(k, j): block for (k, j), block in blocks.items() if k in kept and j in kept}
     nodes = {k: node for k, node in nodes.items() if k in kept}
-    return _narrowed(_scaled(DenseNetwork(math.prod(wide.source), nodes, blocks, wide.sink, {})))
+    return narrowed(_scaled(DenseNetwork(math.prod(wide.source), nodes, blocks, wide.sink, {})))
 
 
 def device_of(network: Network) -> torch.device:
@@ -213,7 +213,7 @@ def _shifted(block: Block, exponent: int) -> Block:
     return Block(block.matrix * one * two, block.error * one * two + _UNDERFLOW * (1 + size), size)
 
 
-def _narrowed(network: DenseNetwork) -> DenseNetwork:
+def narrowed(network: DenseNetwork) -> DenseNetwork:
     """The input replaced by one as wide as what reads it, where that is narrower.
 
     {A x : ||x|| <= 1} depends on A A* only and grows with it, so any R with R R* >= A A* may stand for A.

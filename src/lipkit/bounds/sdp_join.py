@@ -1,0 +1,84 @@
+"""A start near the optimum: the program solved in parts first, whose multipliers together are a point of the whole."""
+
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from lipkit.bounds.sdp_network import Block, DenseNetwork, Slopes, narrowed
+from lipkit.bounds.sdp_program import Multipliers, Program, program_of
+from lipkit.bounds.sdp_solver import InteriorPoint
+from lipkit.bounds.sdp_start import fold_point
+
+# Programs up to this many variables are solved from the fold at once.
+_WHOLE = 1100
+# How well parts are solved, in the constant: better is worth nothing, as their product is loose by more.
+_LOOSE = 0.2
+
+
+def start_point(
+    network: DenseNetwork, program: Program, multipliers: Multipliers, solver: InteriorPoint
+) -> Float64[Tensor, " groups"]:
+    """A strictly feasible point (rho, tau): from halves of the network where it is large and can be cut, or the fold.
+
+    If rho_1 |x|^2 - |y|^2 >= sum_1 tau (z^2 - w^2) up to a node of value y, and rho_2 |y|^2 - |output|^2 >= sum_2 from
+    there on, then rho_2 times the first and the second together are the inequality of the whole, with rho_1 rho_2.
+    Halves are cut in turn. Of the `seconds` of the solver each half takes at most a quarter.
+    """
+    if program.size > _WHOLE:
+        found = _joined(network, program, multipliers, solver)
+        if found is not None:
+            return found
+    return fold_point(network, program, multipliers)
+
+
+def _joined(
+    network: DenseNetwork, program: Program, multipliers: Multipliers, solver: InteriorPoint
+) -> Float64[Tensor, " groups"] | None:
+    """The point of the whole from its halves; None if no node can be cut at, or halves see other neurons."""
+    nodes = list(network.nodes)
+    # A value that everything behind depends on alone.
+    cuts = [k for k in nodes[:-1] if not any(j < k < i for i, j in network.blocks)]
+    if not cuts:
+        return None
+    middle = nodes[(len(nodes) - 1) // 2]
+    cut = min(cuts, key=lambda k: abs(k - middle))
+    seconds = None if solver.seconds is None else solver.seconds / 4
+    rough = replace(solver, rtol=max(_LOOSE, solver.rtol), seconds=seconds)
+    points: list[Tensor] = []
+    seen: list[tuple[int, ...]] = []
+    for half in (_before(network, cut), _after(network, cut)):
+        part = program_of(half, multipliers)
+        start = start_point(half, part, multipliers, rough)
+        points.append(rough.solve(part, start) if part.groups else start)
+        seen += [(one.node, *one.neurons.tolist()) for one in part.constraints]
+    if seen != [(one.node, *one.neurons.tolist()) for one in program.constraints]:
+        return None
+    first, second = points
+    return torch.cat([first * second[0], second[1:]])
+
+
+def _before(network: DenseNetwork, cut: int) -> DenseNetwork:
+    """From the input to the value of a node."""
+    sink = cut + 1
+    node = network.nodes[cut]
+    width = len(node.radius) if isinstance(node, Slopes) else len(node.scale.matrix)
+    same = Block(torch.eye(width, dtype=torch.float64), 0.0, 1.0)
+    blocks = {(k, j): block for (k, j), block in network.blocks.items() if k <= cut}
+    return _part(network, network.inputs, {**blocks, (sink, cut): same}, sink)
+
+
+def _after(network: DenseNetwork, cut: int) -> DenseNetwork:
+    """From the value of a node to the output."""
+    blocks = {(k, 0 if j == cut else j): block for (k, j), block in network.blocks.items() if j >= cut}
+    node = network.nodes[cut]
+    width = len(node.radius) if isinstance(node, Slopes) else len(node.scale.matrix)
+    return narrowed(_part(network, width, blocks, network.sink))
+
+
+def _part(network: DenseNetwork, inputs: int, blocks: dict[tuple[int, int], Block], sink: int) -> DenseNetwork:
+    inside = {k for k, _ in blocks}
+    nodes = {k: node for k, node in network.nodes.items() if k in inside and k != sink}
+    # Units are those of the whole: what a part is asked for is its multipliers.
+    return DenseNetwork(inputs, nodes, blocks, sink, dict.fromkeys((0, *nodes, sink), 0))
