@@ -124,8 +124,8 @@ class WarmCosine(Schedule):
 class Cifar10Shift(Recipe):
     """ShiftNet on CIFAR-10: EMMA at a radius that grows over the first half, averaged weights, a real certificate."""
 
-    epochs: int = 103
-    batch: int = 512
+    epochs: int = 140
+    batch: int = 1024
     precision: Precision = Precision.BFLOAT16
     compile: bool = True
     ema: float = 0.999
@@ -140,7 +140,7 @@ class Cifar10Shift(Recipe):
     cutout: int = 8
     held: int = 5000
     count: int | None = None
-    rate_of_learning: float = 1e-3
+    rate_of_learning: float = 1.4e-3
     warm: float = 0.03
     eps: tuple[float, ...] = (UNIT, 2 * UNIT, 3 * UNIT, 1.0)
     attack_steps: int = 40
