@@ -17,7 +17,7 @@ from lipkit.bounds.relaxation import Relaxation, functional
 from lipkit.errors import ArgumentError
 from lipkit.linops import Dense
 from lipkit.regions import Ball, Box
-from lipkit.trace import Network
+from lipkit.trace import Network, chain
 from lipkit.trace.nodes import RELU, Activation, Identity, PiecewiseLinear, Pointwise, Softmax
 from lipkit.trace.nodes.gated import GELU
 from lipkit.trace.nodes.powers import EXP, SQRT
@@ -136,6 +136,30 @@ def test_one_combination_of_outputs_is_enclosed_with_its_rounding(seed: int, bal
     # Never wider than the outputs one by one, but for rounding.
     reach = ranges(network, ball, Intervals(balls))[-1]
     assert high - low <= float((v.abs() * (reach.high - reach.low)).sum()) * (1 + 1e-9) + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("weights", "truth"),
+    [((1e300, 1e-200, 1e-200), 1e-100), ((1e250, 1e-150, 1e-173), 1e-73), ((3e161, 1e-160, 1e-160), 3e-159)],
+)
+def test_coefficients_that_vanish_are_counted(weights: tuple[float, ...], truth: float):
+    # Carried back, the coefficient is 1e-400, which is no number, or 1e-320, which has three digits.
+    network = chain([Dense(torch.tensor([[w]], dtype=torch.float64)) for w in weights], RELU)
+    one, more = (torch.tensor([x], dtype=torch.float64) for x in (1.0, 1.0001))
+    reach = ranges(network, Box(one, one), Relaxation())[-1]
+    assert float(reach.low) <= truth * (1 + 1e-12)
+    assert float(reach.high) >= truth * (1 - 1e-12)
+    assert prover(network, Metric(2.0, 2.0))(more, one).proven <= truth
+
+
+def test_distances_among_the_smallest_numbers_are_not_too_small():
+    first, second = (torch.tensor(w, dtype=torch.float64) for w in ([[1e200, 1e200]], [[1e100]]))
+    network = chain([Dense(first), Dense(second)], RELU)
+    u = 5e-324
+    for k in (1, 2, 4, 10, 100):
+        x = torch.full((2,), k * u, dtype=torch.float64)
+        found = prover(network, Metric(2.0, 2.0))(x, torch.zeros(2, dtype=torch.float64)).proven
+        assert found <= math.sqrt(2) * 1e300
 
 
 @pytest.mark.parametrize("p_out", [1.0, math.inf])

@@ -2,6 +2,7 @@
 
 import math
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -141,3 +142,24 @@ def test_no_time_is_a_start_and_still_a_bound(monkeypatch: pytest.MonkeyPatch):
     assert torch.equal(improved(program, start, 1e-6, time.monotonic() - 1).point, start)
     hurried = float(LipSDP(solver=InteriorPoint(seconds=1e-9))(mlp(8)).value)
     assert hurried >= float(LipSDP()(mlp(8)).value)
+
+
+def test_starts_and_steps_share_their_time(monkeypatch: pytest.MonkeyPatch):
+    # A clock that ticks when it is read, once for a step: what is read is what is spent.
+    clock = SimpleNamespace(now=0.0)
+
+    def monotonic() -> float:
+        clock.now += 1
+        return clock.now
+
+    monkeypatch.setattr("lipkit.bounds.sdp_join._WHOLE", 12)
+    monkeypatch.setattr("lipkit.bounds.sdp_solver._LARGE", 0)
+    for module in ("sdp_join", "sdp_solver", "sdp_primal_dual"):
+        monkeypatch.setattr(f"lipkit.bounds.{module}.monotonic", monotonic)
+    network = mlp(12)
+    LipSDP(solver=PRECISE)(network)
+    needed, clock.now = clock.now, 0.0
+    LipSDP(solver=InteriorPoint(seconds=0.3 * needed))(network)
+    # Every solve of a part looks at the clock a few times beyond its end: there are seven of them.
+    assert clock.now <= 0.3 * needed + 30
+    assert 0.3 * needed + 30 < 0.6 * needed

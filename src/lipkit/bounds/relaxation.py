@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lipkit.bounds._lines import Lines, lines
 from lipkit.bounds._measured import MeasuredNetwork, measured
+from lipkit.bounds._underflow import VANISHED, image_and_mass
 from lipkit.bounds.ranges import Ranges, middle, propagated, tightened
 from lipkit.errors import ArgumentError
 from lipkit.linops.row_norms import vector_norms
@@ -123,7 +124,7 @@ class _Backward:
     region: Region
     between: dict[int, Lines]
     sizes: dict[int, Tensor]
-    terms: dict[int, Tensor]
+    terms: dict[int, tuple[Tensor, Tensor]]
 
     def learn(self, k: int, z: Reach) -> None:
         """Remember the lines of node k on its range, where it has any."""
@@ -164,21 +165,23 @@ class _Backward:
             for i, block in row.blocks.items():
                 term = block.op.adjoint(on_z)
                 on_y[i] = on_y[i] + term if i in on_y else term
-            # Roundings of the adjoints, of adding up terms, and of the inner product with the bias.
+            # Roundings of adjoints, of adding up terms, and of the inner product with the bias; products that vanish.
             slack = row.slack(on_z[0].numel() + 4 * k)
-            error = error + _dot(on_z.abs(), 2 * slack * self._largest_terms(j, ys) + row.error)
+            terms, mass = self._largest_terms(j, ys)
+            error = error + _dot(on_z.abs(), 2 * slack * terms + row.error) + VANISHED * (1 + mass)
         if 0 in on_y:
             total = total + _over(self.region, on_y[0], ys[0])
-        counted = total + error * 2
+        counted = total + error * 2 + VANISHED
         counted = counted + gamma(8) * counted.abs()
         return torch.where(torch.isnan(counted), torch.inf, counted)
 
-    def _largest_terms(self, j: int, ys: list[Reach]) -> Tensor:
-        """|b_j| + sum_i |A_ji| |y_i|: what the rounding errors of row j are relative to."""
+    def _largest_terms(self, j: int, ys: list[Reach]) -> tuple[Tensor, Tensor]:
+        """|b_j| + sum_i |A_ji| |y_i|, what the rounding errors of row j are relative to; and the mass on the way."""
         if j not in self.terms:
             row = self.found.fused[j]
-            images = (block.stages.apply(_size(ys[i])) for i, block in row.blocks.items())
-            self.terms[j] = sum(images, row.shift.abs())
+            pairs = [image_and_mass(block.stages, _size(ys[i])) for i, block in row.blocks.items()]
+            terms = sum((image for image, _ in pairs), row.shift.abs())
+            self.terms[j] = terms, sum((mass for _, mass in pairs), terms.sum())
         return self.terms[j]
 
     def _through(self, j: int, weight: Tensor, y: Reach, more: int) -> tuple[Tensor | None, Tensor, Tensor]:
@@ -189,13 +192,14 @@ class _Backward:
             nothing = weight.new_zeros(len(weight))
             return weight, nothing, nothing
         if j not in self.between:
-            return None, _over_reach(weight, y), slack * _dot(weight.abs(), _size(y))
+            return None, _over_reach(weight, y), slack * _dot(weight.abs(), _size(y)) + VANISHED * (1 + _size(y).sum())
         between = self.between[j]
         up, down = weight.clamp(min=0), weight.clamp(max=0)
         shift = _dot(up, between.upper_shift) + _dot(down, between.lower_shift)
         steepest = torch.maximum(between.upper_slope.abs(), between.lower_slope.abs())
         size = steepest * self.sizes[j] + torch.maximum(between.upper_shift.abs(), between.lower_shift.abs())
-        return up * between.upper_slope + down * between.lower_slope, shift, slack * _dot(weight.abs(), size)
+        lost = slack * _dot(weight.abs(), size) + VANISHED * (1 + self.sizes[j].sum() + size.sum())
+        return up * between.upper_slope + down * between.lower_slope, shift, lost
 
 
 def _over(region: Region, weight: Tensor, x: Reach) -> Tensor:

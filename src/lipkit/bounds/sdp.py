@@ -12,7 +12,7 @@ from lipkit.bound import Bound, Kind
 from lipkit.bounds._base import Method
 from lipkit.bounds.cuts import chunks
 from lipkit.bounds.sdp_gradient import attached, dual, wanted
-from lipkit.bounds.sdp_join import start_point
+from lipkit.bounds.sdp_join import solved
 from lipkit.bounds.sdp_network import device_of, read
 from lipkit.bounds.sdp_program import Multipliers, program_of
 from lipkit.bounds.sdp_size import refuse_large
@@ -78,13 +78,12 @@ class LipSDP(Method):
         if not dense.connected:
             return torch.full((), -math.inf, dtype=torch.float64, device=device)
         program = program_of(dense, self.multipliers)
-        start = (
-            start_point(dense, program, self.multipliers, self.solver)
-            if isinstance(self.solver, InteriorPoint)
-            else fold_point(dense, program, self.multipliers)
-        )
-        guess = self.solver.solve(program, start) if program.groups else start
-        proof = prove(program, guess, start)
+        fold = fold_point(dense, program, self.multipliers)
+        if isinstance(self.solver, InteriorPoint):
+            guess = solved(dense, program, self.multipliers, self.solver)
+        else:
+            guess = self.solver.solve(program, fold) if program.groups else fold
+        proof = prove(program, guess, fold)
         if not wanted(network):
             return proof.log_value.to(device)
         directions = dual(program, guess)

@@ -1,15 +1,18 @@
 """A start near the optimum: the program solved in parts first, whose multipliers together are a point of the whole."""
 
 from dataclasses import replace
+from time import monotonic
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from lipkit.bounds.sdp_barrier import factorised, parts_of
 from lipkit.bounds.sdp_network import Block, DenseNetwork, Slopes, narrowed
 from lipkit.bounds.sdp_program import Multipliers, Program, program_of
 from lipkit.bounds.sdp_solver import InteriorPoint
 from lipkit.bounds.sdp_start import fold_point
+from lipkit.errors import NotProvenError
 
 # Programs up to this many variables are solved from the fold at once.
 _WHOLE = 1100
@@ -17,20 +20,41 @@ _WHOLE = 1100
 _LOOSE = 0.2
 
 
+def solved(
+    network: DenseNetwork, program: Program, multipliers: Multipliers, solver: InteriorPoint
+) -> Float64[Tensor, " groups"]:
+    """What the solver makes of the program, from the best start there is; `seconds` hold for both together.
+
+    Where the network is large and can be cut, its halves are solved first, roughly and each in the same way:
+    if rho_1 |x|^2 - |y|^2 >= sum_1 tau (z^2 - w^2) up to a node of value y, and rho_2 |y|^2 - |output|^2 >= sum_2 from
+    there on, then rho_2 times the first and the second together are the inequality of the whole, with rho_1 rho_2.
+    Elsewhere the start is the fold of the norms.
+    """
+    if not program.groups:
+        return fold_point(network, program, multipliers)
+    deadline = None if solver.seconds is None else monotonic() + solver.seconds
+    start = start_point(network, program, multipliers, solver)
+    if deadline is not None:
+        # The solver looks at the clock after a step; none is left where the start took all the time.
+        solver = replace(solver, seconds=max(deadline - monotonic(), 1e-9))
+    return solver.solve(program, start)
+
+
 def start_point(
     network: DenseNetwork, program: Program, multipliers: Multipliers, solver: InteriorPoint
 ) -> Float64[Tensor, " groups"]:
-    """A strictly feasible point (rho, tau): from halves of the network where it is large and can be cut, or the fold.
-
-    If rho_1 |x|^2 - |y|^2 >= sum_1 tau (z^2 - w^2) up to a node of value y, and rho_2 |y|^2 - |output|^2 >= sum_2 from
-    there on, then rho_2 times the first and the second together are the inequality of the whole, with rho_1 rho_2.
-    Halves are cut in turn. Of the `seconds` of the solver each half takes at most a quarter.
-    """
-    if program.size > _WHOLE:
+    """A strictly feasible point (rho, tau), from halves or from the fold; in half of the solver's `seconds`."""
+    fold = fold_point(network, program, multipliers)
+    if program.size <= _WHOLE:
+        return fold
+    try:
         found = _joined(network, program, multipliers, solver)
-        if found is not None:
-            return found
-    return fold_point(network, program, multipliers)
+    except NotProvenError:
+        return fold
+    if found is None or not bool(found[0] < fold[0]):
+        return fold
+    inside = factorised(program.matrix(found), parts_of(program)) is not None
+    return found if inside else fold
 
 
 def _joined(
@@ -44,18 +68,13 @@ def _joined(
         return None
     middle = nodes[(len(nodes) - 1) // 2]
     cut = min(cuts, key=lambda k: abs(k - middle))
-    seconds = None if solver.seconds is None else solver.seconds / 4
-    rough = replace(solver, rtol=max(_LOOSE, solver.rtol), seconds=seconds)
-    points: list[Tensor] = []
-    seen: list[tuple[int, ...]] = []
-    for half in (_before(network, cut), _after(network, cut)):
-        part = program_of(half, multipliers)
-        start = start_point(half, part, multipliers, rough)
-        points.append(rough.solve(part, start) if part.groups else start)
-        seen += [(one.node, *one.neurons.tolist()) for one in part.constraints]
+    halves = [(half, program_of(half, multipliers)) for half in (_before(network, cut), _after(network, cut))]
+    seen = [(one.node, *one.neurons.tolist()) for _, part in halves for one in part.constraints]
     if seen != [(one.node, *one.neurons.tolist()) for one in program.constraints]:
         return None
-    first, second = points
+    seconds = None if solver.seconds is None else solver.seconds / 4
+    rough = replace(solver, rtol=max(_LOOSE, solver.rtol), seconds=seconds)
+    first, second = (solved(half, part, multipliers, rough) for half, part in halves)
     return torch.cat([first * second[0], second[1:]])
 
 

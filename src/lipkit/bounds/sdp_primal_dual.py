@@ -46,15 +46,17 @@ def improved(program: Program, start: Float64[Tensor, " groups"], rtol: float, d
     Cost: a step is one Cholesky factorisation each of N multipliers and of n variables, and about 20 n^2 w operations
     for layers of width w.
     """
-    state = _State.at(program, start, float(start[0]) / program.size)
+    mu = float(start[0]) / program.size
+    state = _State.at(program, start, mu)
+    if state is None:
+        return Pair(start, mu)
     for _ in range(_STEPS):
-        if state is None or monotonic() > deadline or state.done(rtol):
+        if monotonic() > deadline or state.done(rtol):
             break
         following = state.stepped()
         if following is None:
             break
         state = following
-    assert state is not None, "the first state is made from a point that the caller found feasible"
     return Pair(state.point, state.mu)
 
 
@@ -101,6 +103,8 @@ class _State:
         cost = torch.zeros_like(self.point)
         cost[0] = 1.0
         mu = self.mu
+        if not mu > 0:
+            return None
         first = solved(-cost)
         first_dual = -self.dual - self._turned(self.dual, first)
         long, wide = self._length(first), self._dual_length(first_dual)

@@ -23,6 +23,8 @@ _SMALL = 2**20
 _LARGE = 1100
 # A point whose Newton decrement is below this is central enough to go on.
 _CENTRAL = 0.8
+# By how much mu is enlarged after steps of both sides.
+_BACK = 100.0
 # A share of the start's rho that counts as zero.
 _NOTHING = 1e-60
 # Steps that move a logarithm further than this are cut first: the model is not valid so far away.
@@ -84,7 +86,8 @@ class InteriorPoint(Solver):
         mu, boldness, floor = float(start[0]) / program.size, 0, _NOTHING * float(start[0])
         if program.size > _LARGE:
             pair = improved(program, start, self.rtol, deadline)
-            point, mu = pair.point, pair.mu
+            # Its point is near the border, where there are few digits; the path is easier to find further up.
+            point, mu = pair.point, min(mu, _BACK * pair.mu) if pair.mu > 0 else mu
             factor = search.factor(point)
         for _ in range(self.steps):
             if monotonic() > deadline or factor is None:

@@ -89,7 +89,8 @@ def vector_norms(rows: Float64[Tensor, "rows length"], q: float) -> Float64[Tens
     # In units of the largest entry no power underflows to where it counts.
     unit = rows.abs().amax(1, keepdim=True).clamp(min=1e-300)
     norms = torch.linalg.vector_norm(rows / unit, ord=q, dim=1) * unit.squeeze(1)
-    return _up(norms, 8 * rows.shape[1] + 64)
+    # Among the smallest numbers a rounding is no small share: it is a step to the next one.
+    return torch.where(norms > 0, _up(norms, 8 * rows.shape[1] + 64) + 2.0**-1073, norms)
 
 
 def _powers(op: LinearOperator, q: int) -> LinearOperator | None:

@@ -4,5 +4,8 @@ import torch
 
 
 def exporting() -> bool:
-    """True within `torch.export`; False within `torch.compile`, of which torch up to 2.11 says that it exports."""
+    """True within `torch.export`, unless it is strict; False within `torch.compile`.
+
+    torch 2.11 says of every model that dynamo reads that it is exported: by compilers, and by strict exports too.
+    """
     return torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()

@@ -46,7 +46,8 @@ def register() -> None:
 
     def run(mixed: Tensor, gradient: Tensor, rank: int, back: bool) -> Tensor:
         out = torch.empty_like(mixed)
-        *sizes, channels = mixed.shape[mixed.ndim - 1 - rank :]
+        # Numbers, also where a compiler would keep sizes open: the kernel is made for them.
+        *sizes, channels = (int(n) for n in mixed.shape[mixed.ndim - 1 - rank :])
         # Axes that are not there have one pixel and come first.
         axes = [1] * (3 - rank) + sizes
         half = channels // 2
