@@ -85,7 +85,7 @@ def test_parts_together_are_a_feasible_start(name: str, multipliers: Multipliers
     generator = torch.Generator().manual_seed(2)
     shapes = ((9, 3), (2, 9), (9, 2), (2, 9))
     network = {
-        "chain": mlp(9),
+        "chain": mlp(6),
         "residual": residual(),
         # A value of nine entries that two rows read: the second half is narrowed.
         "wide": chain([Dense(torch.randn(s, generator=generator, dtype=torch.float64)) for s in shapes], RELU),
@@ -111,7 +111,7 @@ def test_without_a_cut_the_fold_is_the_start(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize("multipliers", list(Multipliers))
 @pytest.mark.parametrize("seed", range(2))
 def test_both_sides_find_what_the_barrier_finds(seed: int, multipliers: Multipliers, monkeypatch: pytest.MonkeyPatch):
-    networks = (mlp(10, seed=seed), residual(seed), random_network(seed))
+    networks = (mlp(6, seed=seed), residual(seed), random_network(seed))
     method = LipSDP(multipliers, PRECISE)
     expected = [float(method(network).value) for network in networks]
     monkeypatch.setattr("lipkit.bounds.sdp_join._WHOLE", 12)
