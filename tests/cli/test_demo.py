@@ -136,8 +136,8 @@ def test_the_norms_that_are_known_are_the_known_ones(run: Run):
     # Six digits are printed, and the proof of a matrix is asked for within 1e-6.
     assert norms["Linear 512 -> 256"] == pytest.approx(torch.linalg.matrix_norm(linear.weight, 2).item(), abs=2e-5)
     assert norms["Linear 256, orthogonal"] == pytest.approx(1, abs=2e-5)
-    # Six digits, rounded up.
-    assert norms["AvgPool2d 2x2"] == pytest.approx(0.5, abs=1e-6)
+    # One unit of the last digit: bounds are rounded up.
+    assert norms["AvgPool2d 2x2"] == pytest.approx(0.5, abs=1.5e-6)
     slopes = scaling.weight / (scaling.running_var + scaling.eps).sqrt()
     assert norms["BatchNorm2d, evaluation"] == pytest.approx(slopes.max().item(), abs=1e-5)
     circular = modules["the same, circular padding"]
