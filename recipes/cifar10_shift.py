@@ -25,6 +25,7 @@ from lipkit.certify import head_pairwise
 from lipkit.certify.attacks import PGD
 from lipkit.cli.training import Goal, Precision, Recipe, Sets, only
 from lipkit.data import cifar10, cropped, flipped
+from lipkit.errors import ArgumentError
 from lipkit.losses import EMMA, Linear, Schedule
 from lipkit.nn.shift import near_identity
 from lipkit.optim import StiefelMuon
@@ -147,6 +148,19 @@ class Cifar10Shift(Recipe):
     samples: int | None = None
 
     needs_data = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.channels) != len(self.depth) or not 1 <= len(self.channels) <= 3:
+            raise ArgumentError(
+                f"channels and depth have one number for each stage, one to three of them, got {self.channels} and "
+                f"{self.depth}."
+            )
+        if self.pool < 1 or (16 >> len(self.channels) - 1) % self.pool:
+            raise ArgumentError(
+                f"pool must divide the {16 >> len(self.channels) - 1} pixels that the last stage leaves of a side, got "
+                f"{self.pool}."
+            )
 
     def sets(self) -> Sets:
         """The training set without the images held out and those; or both published sets."""

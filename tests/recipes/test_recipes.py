@@ -93,3 +93,10 @@ def test_every_field_can_be_set_from_the_command_line(path: Path, tmp_path: Path
         text = ",".join(map(str, value)) if isinstance(value, tuple) else str(getattr(value, "value", value))
         again = made(kind, (f"--data={tmp_path}", *((f"--{field.name}={text}",) if field.name != "data" else ())))
         assert getattr(again, field.name) == value
+
+
+@pytest.mark.parametrize("wrong", ["--depth=8,8", "--pool=3", "--channels=8,8,8,8 --depth=1,1,1,1"])
+def test_stages_that_do_not_fit_are_refused_before_anything_runs(wrong: str, tmp_path: Path) -> None:
+    (path,) = (one for one in RECIPES if one.stem == "cifar10_shift")
+    with pytest.raises(ArgumentError, match="stage"):
+        made(recipe_class(path), (f"--data={tmp_path}", *wrong.split()))

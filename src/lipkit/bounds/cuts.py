@@ -1,5 +1,6 @@
 """A network cut into parts at values that everything after them depends on."""
 
+from collections.abc import Collection, Iterable
 from itertools import pairwise
 
 import torch
@@ -14,8 +15,12 @@ from lipkit.trace.nodes import Node, Pointwise
 def cut_vertices(network: Network) -> list[int]:
     """The nodes v that no block jumps over: no A_kj with j < v < k between input and output. Cost: one pass."""
     kept = between(network.blocks, network.sink)
-    edges = [(k, j) for k, j in network.blocks if k in kept and j in kept]
-    return [v for v in sorted(kept - {0, network.sink}) if all(k <= v or j >= v for k, j in edges)]
+    return not_jumped(kept - {0, network.sink}, [(k, j) for k, j in network.blocks if k in kept and j in kept])
+
+
+def not_jumped(values: Iterable[int], edges: Collection[tuple[int, int]]) -> list[int]:
+    """Those values v, in order, for which no edge (k, j) has j < v < k."""
+    return [v for v in sorted(values) if all(k <= v or j >= v for k, j in edges)]
 
 
 def split_at(network: Network, cuts: list[int]) -> list[Network]:

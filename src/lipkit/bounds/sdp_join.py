@@ -7,8 +7,9 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from lipkit.bounds.cuts import not_jumped
 from lipkit.bounds.sdp_barrier import factorised, parts_of
-from lipkit.bounds.sdp_network import Block, DenseNetwork, Slopes, narrowed
+from lipkit.bounds.sdp_network import Block, DenseNetwork, Slopes, Whole, narrowed
 from lipkit.bounds.sdp_program import Multipliers, Program, program_of
 from lipkit.bounds.sdp_solver import InteriorPoint
 from lipkit.bounds.sdp_start import fold_point
@@ -62,8 +63,7 @@ def _joined(
 ) -> Float64[Tensor, " groups"] | None:
     """The point of the whole from its halves; None if no node can be cut at, or halves see other neurons."""
     nodes = list(network.nodes)
-    # A value that everything behind depends on alone.
-    cuts = [k for k in nodes[:-1] if not any(j < k < i for i, j in network.blocks)]
+    cuts = not_jumped(nodes[:-1], network.blocks)
     if not cuts:
         return None
     middle = nodes[(len(nodes) - 1) // 2]
@@ -81,9 +81,7 @@ def _joined(
 def _before(network: DenseNetwork, cut: int) -> DenseNetwork:
     """From the input to the value of a node."""
     sink = cut + 1
-    node = network.nodes[cut]
-    width = len(node.radius) if isinstance(node, Slopes) else len(node.scale.matrix)
-    same = Block(torch.eye(width, dtype=torch.float64), 0.0, 1.0)
+    same = Block(torch.eye(_width(network.nodes[cut]), dtype=torch.float64), 0.0, 1.0)
     blocks = {(k, j): block for (k, j), block in network.blocks.items() if k <= cut}
     return _part(network, network.inputs, {**blocks, (sink, cut): same}, sink)
 
@@ -91,9 +89,11 @@ def _before(network: DenseNetwork, cut: int) -> DenseNetwork:
 def _after(network: DenseNetwork, cut: int) -> DenseNetwork:
     """From the value of a node to the output."""
     blocks = {(k, 0 if j == cut else j): block for (k, j), block in network.blocks.items() if j >= cut}
-    node = network.nodes[cut]
-    width = len(node.radius) if isinstance(node, Slopes) else len(node.scale.matrix)
-    return narrowed(_part(network, width, blocks, network.sink))
+    return narrowed(_part(network, _width(network.nodes[cut]), blocks, network.sink))
+
+
+def _width(node: Slopes | Whole) -> int:
+    return len(node.radius) if isinstance(node, Slopes) else len(node.scale.matrix)
 
 
 def _part(network: DenseNetwork, inputs: int, blocks: dict[tuple[int, int], Block], sink: int) -> DenseNetwork:
