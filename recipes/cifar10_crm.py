@@ -25,7 +25,7 @@ from lipkit.bounds import PairwiseLipLT
 from lipkit.certify.attacks import PGD
 from lipkit.cli.training import Goal, Recipe, Sets, only
 from lipkit.data import cifar10, cropped, flipped
-from lipkit.losses import CRM, Linear, RunningLipLT, Truncated
+from lipkit.losses import CRM, Exponential, Linear, RunningLipLT, Schedule, UpTo
 
 # The unit of radii: the customary one.
 UNIT = 36 / 255
@@ -61,7 +61,8 @@ class Cifar10CRM(Recipe):
     target: float = 0.2
     weight: float = 15.0
     temperature: float = 5.0
-    warm: float = 0.05
+    warm: float = 0.025
+    hold: float = 0.5
     rate_of_learning: float = 1e-3
     held: int = 5000
     eps: tuple[float, ...] = (UNIT, 2 * UNIT, 3 * UNIT)
@@ -88,12 +89,17 @@ class Cifar10CRM(Recipe):
         """At first the network learns to classify: the radii of a constant answer are without end."""
         net = only(model, Net6C2F)
         weight = Linear(0.0, self.weight, since=self.warm, until=2 * self.warm)(progress)
-        loss = CRM(Truncated(self.target), weight=weight, temperature=self.temperature)
+        loss = CRM(UpTo(self.target), weight=weight, temperature=self.temperature)
         return loss(model(inputs), labels, net.constants())
 
     def optimizers(self, model: nn.Module) -> Sequence[torch.optim.Optimizer]:
         """Adam."""
         return [torch.optim.Adam(model.parameters(), lr=self.rate_of_learning)]
+
+    @property
+    def rate(self) -> Schedule:
+        """Held, then a thousandth by equal factors: constants fall for as long as steps become smaller."""
+        return Exponential(1.0, 1e-3, since=self.hold)
 
     def constant(self, model: nn.Module) -> float:
         """The largest constant of a pair, as training sees it."""

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.multiprocessing.spawn import spawn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lipkit.certify import CleanAccuracy, accuracy, head_pairwise
 from lipkit.certify.attacks import PGD
+from programs import together
 
 COUNT = 90
 
@@ -63,4 +63,4 @@ def work(rank: int, folder: str, count: int, slowly: bool, meeting: str) -> None
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as meeting:
-        spawn(work, args=(sys.argv[1], int(sys.argv[2]), "slowly" in sys.argv, meeting), nprocs=int(sys.argv[2]))
+        together(work, (sys.argv[1], int(sys.argv[2]), "slowly" in sys.argv, meeting), int(sys.argv[2]))

@@ -1,9 +1,23 @@
-"""How hypothesis runs. lipkit is not imported here: shape checks are installed after this file is read."""
+"""How hypothesis runs, how annotations are checked, and what runs first. lipkit itself is not imported here."""
 
 import os
 
+import jaxtyping
+import pytest
 from hypothesis import settings
+
+import annotations
 
 # The same examples in every CI run; fresh ones on a developer's machine.
 settings.register_profile("lipkit", deadline=None, derandomize="CI" in os.environ, print_blob=True)
 settings.load_profile("lipkit")
+
+# The import hook decorates every function of lipkit with what stands here when lipkit is imported.
+jaxtyping.jaxtyped = annotations.jaxtyped
+
+# What takes longest begins first, so that no worker is left alone with it in the end.
+_LONG = ("test_runs_as_a_program", "cli/test_demo.py", "_killed_", "test_examples_run", "test_the_quick_form_runs")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not any(part in item.nodeid for part in _LONG))

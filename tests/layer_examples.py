@@ -57,6 +57,7 @@ def _with(method: Method) -> tuple[nn.Module, Shape]:
 
 
 IMAGE = (4, 6, 6)
+_FAST = lnn.Frobenius()
 # A small instance of every layer that is not a method, and the shape of one input.
 PARTS: dict[str, Callable[[], tuple[nn.Module, Shape]]] = {
     "Linear": lambda: (lnn.Linear(5, 3), (5,)),
@@ -109,12 +110,13 @@ PARTS: dict[str, Callable[[], tuple[nn.Module, Shape]]] = {
     "BatchNorm": lambda: (lnn.BatchNorm(4), IMAGE),
     "Normalize": lambda: (lnn.Normalize([0.4, 0.5, 0.6, 0.5], [0.2, 0.3, 0.25, 0.3]), IMAGE),
     "Scale": lambda: (lnn.Scale(0.3), IMAGE),
-    "Branch": lambda: (lnn.Branch(lnn.Linear(5, 3), lnn.Linear(5, 2)), (5,)),
-    "Parallel": lambda: (lnn.Parallel(lnn.Linear(3, 3), lnn.Linear(2, 2), sizes=(3, 2)), (5,)),
-    "ConvexResidual": lambda: (lnn.ConvexResidual(lnn.Linear(5, 5)), (5,)),
+    # Layers of several methods; the second is one that compiles fast.
+    "Branch": lambda: (lnn.Branch(lnn.Linear(5, 3), lnn.Linear(5, 2, method=_FAST)), (5,)),
+    "Parallel": lambda: (lnn.Parallel(lnn.Linear(3, 3), lnn.Linear(2, 2, method=_FAST), sizes=(3, 2)), (5,)),
+    "ConvexResidual": lambda: (lnn.ConvexResidual(lnn.Linear(5, 5, method=_FAST)), (5,)),
     "ScaledResidual": lambda: (lnn.ScaledResidual(lnn.Linear(5, 5)), (5,)),
     "Sequential": lambda: (
-        lnn.Sequential(lnn.Linear(5, 4), lnn.MaxMin(), lnn.LipSwish(), lnn.Linear(4, 3), K=2.5),
+        lnn.Sequential(lnn.Linear(5, 4), lnn.MaxMin(), lnn.LipSwish(), lnn.Linear(4, 3, method=_FAST), K=2.5),
         (5,),
     ),
 }

@@ -4,8 +4,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 
 def run_program(
@@ -24,3 +25,14 @@ def run_program(
             out, err = process.communicate()
             raise AssertionError(f"{command} did not end within {seconds} s\n{out[-2000:]}\n{err[-4000:]}") from None
     return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def together(work: Callable[..., None], arguments: tuple[Any, ...], count: int) -> None:
+    """Call work(rank, *arguments) in `count` processes, until all have ended or one has failed.
+
+    They are copies of this one, which has loaded everything: fresh ones would take longer to import torch than to do
+    what they are started for.
+    """
+    from torch.multiprocessing.spawn import start_processes
+
+    start_processes(work, args=arguments, nprocs=count, start_method="fork")

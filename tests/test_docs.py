@@ -272,6 +272,13 @@ def squared() -> list[str]:
     return [f"tends to {np.linalg.norm(u):.0f}"]
 
 
+def normalised() -> list[str]:
+    inside = 36 / 255
+    # A step of d in pixels is one of 2 d after (x - 0.5) / 0.5.
+    outside = inside * 0.5
+    return [f"{inside:.3f} = 36/255", f"{round(outside * 255)}/255"]
+
+
 NUMBERS: dict[str, Callable[[], list[str]]] = {
     "The rate of power iteration": power_iteration,
     "An upper bound for any norm": any_norm,
@@ -284,6 +291,7 @@ NUMBERS: dict[str, Callable[[], list[str]]] = {
     "Orthogonal for one image size": one_size,
     "The simultaneous update of power iteration": simultaneous,
     "The last vector has the squared norm": squared,
+    "The unit of the radius on CIFAR-10": normalised,
     **OF_NETWORKS,
     **OF_LAYERS,
     **OF_LOSSES,

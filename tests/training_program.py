@@ -12,13 +12,13 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.multiprocessing.spawn import spawn
 
 from lipkit import nn as lnn
 from lipkit.cli.training import Goal, Recipe, Sets
 from lipkit.cli.training.loop import train
 from lipkit.cli.training.place import Team
 from lipkit.data import Examples
+from programs import together
 
 
 @dataclass(frozen=True)
@@ -101,4 +101,4 @@ if __name__ == "__main__":
         free = probe.getsockname()[1]
     if count == 1:
         work(0, sys.argv[1], 1, "slowly" in sys.argv, free)
-    spawn(work, args=(sys.argv[1], count, "slowly" in sys.argv, free), nprocs=count)
+    together(work, (sys.argv[1], count, "slowly" in sys.argv, free), count)

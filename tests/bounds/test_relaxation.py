@@ -141,6 +141,28 @@ def test_one_combination_of_outputs_is_enclosed_with_its_rounding(seed: int, bal
     assert high - low <= float((v.abs() * (reach.high - reach.low)).sum()) * (1 + 1e-9) + 1e-12
 
 
+@pytest.mark.parametrize("balls", [False, True])
+@pytest.mark.parametrize("depth", [1, 2, 4])
+@pytest.mark.parametrize("seed", range(3))
+def test_rounded_coefficients_are_counted(seed: int, depth: int, balls: bool):
+    weights, biases = random_weights(seed, depth, 6, 3, 5)
+    generator = torch.Generator().manual_seed(seed)
+    x, v = (torch.randn(n, generator=generator, dtype=torch.float64) for n in (3, 5))
+    # Every output is orthogonal to v up to rounding: carried back, the coefficients are differences of large terms,
+    # wrong by their own size, and what is relative to the coefficients themselves is too little.
+    onto = np.outer(v.numpy(), v.numpy()) / float(v @ v)
+    weights[-1], biases[-1] = weights[-1] - onto @ weights[-1], biases[-1] - onto @ biases[-1]
+    network = network_of(weights, biases)
+    low, high = functional(network, balls)(Box(x, x), v)
+    exact = sum(a * b for a, b in zip(rational(v), evaluated(network, rational(x)), strict=True))
+    assert low <= exact <= high
+    # Some hundred roundings of the terms of each layer, whose absolute values do not cancel.
+    size = x.abs()
+    for w, b in zip(weights, biases, strict=True):
+        size = torch.from_numpy(np.abs(w)) @ size + torch.from_numpy(np.abs(b))
+    assert high - low <= 1e-13 * float(v.abs() @ size)
+
+
 @pytest.mark.parametrize(
     ("weights", "truth"),
     [((1e300, 1e-200, 1e-200), 1e-100), ((1e250, 1e-150, 1e-173), 1e-73), ((3e161, 1e-160, 1e-160), 3e-159)],

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import lipkit
 from lipkit import Ball, Bound, Box, Kind, Metric, Of
+from lipkit import nn as lnn
 from lipkit.certify import binary_radius, head_pairwise, radius
 from lipkit.certify.radius import require_certifying
 from lipkit.errors import ArgumentError, KindError, MetricError, NonFiniteError, RegionError, ShapeError
@@ -54,6 +55,26 @@ def test_affine_classifiers_are_exact(seed: int, classes: int, inputs: int, p: f
         # The logits of the test are sums of five products near 1: 1e-14 absolute; normals are not shorter than 1e-2.
         assert value <= truth + 1e-11
         assert value == pytest.approx(truth, rel=1e-9, abs=1e-11)
+
+
+def test_normalised_inputs_halve_the_radius() -> None:
+    """A radius of pixels mapped to [-1, 1] is twice the radius of the pixels; a sweep along the normal shows which."""
+    generator = torch.Generator().manual_seed(0)
+    normal = torch.randn(12, generator=generator, dtype=torch.float64)
+    image = torch.rand(1, 3, 2, 2, generator=generator, dtype=torch.float64)
+    head = nn.Linear(12, 2, bias=False).double()
+    head.weight.data = torch.stack([normal, -normal])
+    inner = nn.Sequential(nn.Flatten(), head)
+    scaled = lnn.Normalize((0.5,) * 3, (0.5,) * 3).double()
+    model = nn.Sequential(scaled, inner)
+    label = model(image).argmax(1)
+    with torch.no_grad():
+        outside = radius(model(image), label, lipkit.pairwise(model, image)).value
+        inside = radius(inner(scaled(image)), label, lipkit.pairwise(inner, scaled(image))).value
+    torch.testing.assert_close(inside, 2 * outside)
+    away = -(normal / torch.linalg.vector_norm(normal)).reshape(image.shape) * (1 - 2 * label.item())
+    assert int(model(image + 0.999 * outside * away).argmax()) == label
+    assert int(model(image + 1.001 * outside * away).argmax()) != label
 
 
 @pytest.mark.parametrize(("q", "constant"), [(1.0, 2.0), (2.0, math.sqrt(2)), (math.inf, 1.0)])

@@ -131,7 +131,7 @@ COMPILER = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("what", ["programs", "distributed", pytest.param("inductor", marks=COMPILER)])
+@pytest.mark.parametrize("what", ["half", "other", "distributed", pytest.param("inductor", marks=COMPILER)])
 def test_runs_as_a_program(what: str) -> None:
     # Without shape checks, which compilation does not see through.
     script = Path(__file__).parents[1] / "nn_programs.py"

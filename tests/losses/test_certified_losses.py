@@ -20,6 +20,7 @@ from lipkit.losses import (
     OffsetCrossEntropy,
     TauCrossEntropy,
     Truncated,
+    UpTo,
     bottom_logit,
     margins,
     soft_radius,
@@ -144,6 +145,7 @@ def test_gradients_pull_constants_down_and_margins_up():
         GloRo(0.4),
         CRM(Decaying(0.4)),
         CRM(Truncated(1.0)),
+        CRM(UpTo(1.0)),
         CertificateRegularized(1.0),
     ):
         constant = torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
@@ -162,12 +164,31 @@ def test_wrong_samples_get_no_reward():
     z, labels, pairs, radius = affine()
     wrong = radius <= 0
     plain = torch.nn.functional.cross_entropy(z, labels, reduction="none")
-    for goal in (Decaying(0.1), Truncated(0.1), torch.neg):
+    for goal in (Decaying(0.1), Truncated(0.1), UpTo(1e3), torch.neg):
         found = CRM(goal, reduction="none")(z, labels, pairs)
         torch.testing.assert_close(found[wrong], plain[wrong])
         assert bool((found[~wrong] != plain[~wrong]).all())
     # A margin of exactly 0 is not correct.
     assert CRM(torch.neg)(torch.zeros(1, 3), torch.tensor([0]), torch.ones(3, 3)).item() == pytest.approx(math.log(3))
+
+
+def test_a_radius_that_is_reached_is_left_alone_though_its_smooth_form_is_not():
+    """Ten equal rivals at t = 5: R = 0.3 has the smooth form 0.3 - log(9) / 5 = -0.14, far below a target of 0.2."""
+    z, labels = torch.zeros(1, 10, dtype=torch.float64), torch.tensor([0])
+    z[0, 0] = 0.3
+    pairs = torch.ones(10, 10, dtype=torch.float64)
+    assert float(soft_radius(z, labels, pairs, 5.0)) == pytest.approx(0.3 - math.log(9) / 5)
+    z.requires_grad_()
+    plain, done, pulled = (
+        torch.autograd.grad(loss, z)[0]
+        for loss in (
+            torch.nn.functional.cross_entropy(z, labels),
+            CRM(UpTo(0.2), temperature=5.0)(z, labels, pairs),
+            CRM(Truncated(0.2), temperature=5.0)(z, labels, pairs),
+        )
+    )
+    assert torch.equal(done, plain)
+    assert float(pulled[0, 0]) < float(plain[0, 0])
 
 
 def test_the_price_is_the_missing_radius():

@@ -1,14 +1,13 @@
 """Class means over two processes: the average of their losses and gradients is that of the whole batch."""
 
 import json
-import subprocess
-import sys
-import tempfile
+import os
 from pathlib import Path
 
 import torch
 
 from lipkit.losses import HKR, KR, MulticlassHKR, MulticlassKR
+from programs import run_program
 
 # The first process has no positive sample and misses a class: without global counts the means would differ.
 SCORES = [0.3, -1.2, 0.8, 2.0, 1.1, -0.4, 0.9, -2.2]
@@ -16,48 +15,46 @@ BINARY = [0, 0, 0, 0, 1, 0, 1, 1]
 CLASSES = [0, 1, 1, 0, 2, 0, 2, 1]
 
 PROGRAM = """
-import json, sys
+import json, os, sys
+from pathlib import Path
 import torch
 from torch import distributed
 from lipkit import losses
+from programs import together
 
-rank, place, scores, binary, classes = json.loads(sys.argv[1])
-distributed.init_process_group("gloo", init_method=f"file://{place}/meet", rank=rank, world_size=2)
-part = slice(4 * rank, 4 * rank + 4)
-f = torch.tensor(scores[part], dtype=torch.float64)
-z = torch.stack([f, f.square(), -f], 1)
-found = []
-for loss in (losses.KR, losses.HKR):
-    x = f.clone().requires_grad_()
-    value = loss(synchronise=True)(x, torch.tensor(binary[part]))
-    value.backward()
-    found.append((value.item(), x.grad.tolist()))
-for loss in (losses.MulticlassKR, losses.MulticlassHKR):
-    x = z.clone().requires_grad_()
-    value = loss(synchronise=True)(x, torch.tensor(classes[part]))
-    value.backward()
-    found.append((value.item(), x.grad.tolist()))
-found.append((losses.KR()(f, torch.tensor(binary[part])).item(), []))
-print(json.dumps(found))
-distributed.destroy_process_group()
+def work(rank, place, scores, binary, classes):
+    distributed.init_process_group("gloo", init_method=f"file://{place}/meet", rank=rank, world_size=2)
+    part = slice(4 * rank, 4 * rank + 4)
+    f = torch.tensor(scores[part], dtype=torch.float64)
+    z = torch.stack([f, f.square(), -f], 1)
+    found = []
+    for loss in (losses.KR, losses.HKR):
+        x = f.clone().requires_grad_()
+        value = loss(synchronise=True)(x, torch.tensor(binary[part]))
+        value.backward()
+        found.append((value.item(), x.grad.tolist()))
+    for loss in (losses.MulticlassKR, losses.MulticlassHKR):
+        x = z.clone().requires_grad_()
+        value = loss(synchronise=True)(x, torch.tensor(classes[part]))
+        value.backward()
+        found.append((value.item(), x.grad.tolist()))
+    found.append((losses.KR()(f, torch.tensor(binary[part])).item(), []))
+    Path(place, f"{rank}.json").write_text(json.dumps(found))
+    distributed.barrier()
+    # Leaving at once: torch's gloo group may wait in its destructor for a thread that waits for the interpreter.
+    os._exit(0)
+
+together(work, json.loads(sys.argv[1]), 2)
 """
 
 
-def test_two_processes_count_together():
-    with tempfile.TemporaryDirectory() as place:
-        started = [
-            subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, json.dumps([rank, place, SCORES, BINARY, CLASSES])],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                cwd=Path(place),
-            )
-            for rank in (0, 1)
-        ]
-        answers = [process.communicate(timeout=120) for process in started]
-    assert [process.returncode for process in started] == [0, 0], [errors for _, errors in answers]
-    first, second = (json.loads(output.splitlines()[-1]) for output, _ in answers)
+def test_two_processes_count_together(tmp_path: Path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    given = json.dumps([str(tmp_path), SCORES, BINARY, CLASSES])
+    ran = run_program(tmp_path / "program.py", [given], environment, 120)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
     f = torch.tensor(SCORES, dtype=torch.float64)
     z = torch.stack([f, f.square(), -f], 1)
     whole = [(loss, f, BINARY) for loss in (KR(), HKR())] + [

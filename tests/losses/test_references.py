@@ -190,6 +190,11 @@ CASES = [
         constants=True,
     ),
     Case(
+        losses.CRM(losses.UpTo(0.5), weight=0.7, temperature=3.0),
+        lambda z, y, _: crm(z, y, lambda r: -r) if radius(z, y) < 0.5 else ce(z, y),
+        constants=True,
+    ),
+    Case(
         losses.CertificateRegularized(0.5, weight=0.7),
         lambda z, y, _: ce(z, y) + 0.7 * (1 - min(1.0, max(0.0, radius(z, y) / 0.5))),
         constants=True,

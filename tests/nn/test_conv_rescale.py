@@ -14,7 +14,8 @@ from layer_geometries import FILLS, accepted, filled
 from lipkit import nn as lnn
 from lipkit.errors import ArgumentError
 from lipkit.nn import Geometry
-from lipkit.nn.methods._filter_gram import absolute_sums, at_once, half_gram, majorant, polyphase, unphased
+from lipkit.nn.methods._filter_gram import absolute_sums, half_gram, majorant, polyphase, unphased
+from lipkit.nn.methods._one_step import one_step
 from lipkit.nn.methods.aol import AOL
 from lipkit.nn.methods.rescale import Rescale, Side
 
@@ -74,7 +75,37 @@ def test_half_gram_is_the_full_correlation(rank: int, data: st.DataObject) -> No
         torch.testing.assert_close(half[group].reshape(full.shape), full)
     whole = absolute_sums(half_gram(kernel))
     torch.testing.assert_close(whole, whole.mT)
-    torch.testing.assert_close(at_once(kernel), whole)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+@given(st.integers(0, 3), st.data())
+@settings(max_examples=20)
+def test_one_step_is_the_majorant_with_all_its_derivatives(rank: int, data: st.DataObject) -> None:
+    """Against autograd through the half of the shifts, which shares no product with it."""
+    groups, rows, cols = (data.draw(st.integers(1, 3)) for _ in range(3))
+    taps = tuple(data.draw(st.integers(1, 3 if rank < 3 else 2)) for _ in range(max(rank, 1)))
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 99)))
+    kernel, out, turn = (
+        torch.randn(groups, rows, cols, *taps, dtype=torch.float64, generator=generator) for _ in range(3)
+    )
+
+    def slowly(kernel: Tensor) -> Tensor:
+        return kernel * (0.9 * majorant(kernel).rsqrt()).reshape(groups, 1, cols, *(1,) * len(taps))
+
+    def once(kernel: Tensor) -> Tensor:
+        return one_step(kernel, 0.9)
+
+    kernel = kernel / kernel.abs().amax()
+    torch.testing.assert_close(once(kernel), slowly(kernel), rtol=1e-12, atol=0)
+    found, expected = (
+        torch.func.jvp(lambda kernel, fn=fn: torch.func.vjp(fn, kernel)[1](out)[0], (kernel,), (turn,))
+        for fn in (once, slowly)
+    )
+    # Both have the rounding of sums of a hundred terms or so.
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(*(torch.func.jvp(fn, (kernel,), (turn,))[1] for fn in (once, slowly)))
+    free = kernel.requires_grad_()
+    torch.autograd.gradgradcheck(once, free)
 
 
 @given(st.data())

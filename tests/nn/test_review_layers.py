@@ -11,7 +11,7 @@ from torch.nn.utils import parametrize as torch_parametrize
 
 from lipkit import nn as lnn
 from lipkit.errors import LipkitError, ShapeError, UnsupportedError
-from lipkit.nn.methods import _filter_gram
+from lipkit.nn.methods import _one_step
 from lipkit.nn.precision import exact_products
 
 
@@ -146,13 +146,13 @@ def test_rotations_of_the_largest_numbers_are_finite(method: lnn.MatrixMethod, d
 
 def test_correlations_are_summed_in_float64_where_products_lose_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[torch.dtype] = []
-    plain = _filter_gram.half_gram
+    plain = _one_step.every_tap
 
     def watched(kernel: Tensor) -> Tensor:
         seen.append(kernel.dtype)
         return plain(kernel)
 
-    monkeypatch.setattr(_filter_gram, "half_gram", watched)
+    monkeypatch.setattr(_one_step, "every_tap", watched)
     layer = lnn.Linear(4, 4, method=lnn.AOL())
     before = torch.get_float32_matmul_precision()
     try:

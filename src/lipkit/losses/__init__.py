@@ -31,6 +31,7 @@ from lipkit.losses.offset import OffsetCrossEntropy as OffsetCrossEntropy
 from lipkit.losses.radius_goals import Decaying as Decaying
 from lipkit.losses.radius_goals import RadiusGoal as RadiusGoal
 from lipkit.losses.radius_goals import Truncated as Truncated
+from lipkit.losses.radius_goals import UpTo as UpTo
 from lipkit.losses.reweighted import ReweightedKR as ReweightedKR
 from lipkit.losses.reweighted import balanced_bias as balanced_bias
 from lipkit.losses.running_liplt import RunningLipLT as RunningLipLT

@@ -41,7 +41,10 @@ def soft_radius(
     """
     if not 0.0 < temperature < math.inf:
         raise ArgumentError(f"The temperature of the smooth minimum is a finite number > 0, got {temperature}.")
-    radii = rival_radii(wide(logits), target, constants)
+    return _smooth_minimum(rival_radii(wide(logits), target, constants), temperature)
+
+
+def _smooth_minimum(radii: Float[Tensor, "batch classes"], temperature: float) -> Float[Tensor, " batch"]:
     return -(-temperature * radii).logsumexp(1) / temperature
 
 
@@ -51,9 +54,9 @@ class CRM(Loss):
 
         CE(z, y) + weight 1[z_y > max_{j != y} z_j] g(R_t)
 
-    g is a `RadiusGoal` (`Decaying(r0)`: exp(-r / r0); `Truncated(r0)`: -min(r, r0)) or any decreasing function; R_t is
-    `soft_radius` at `temperature`. The indicator is not differentiated. Constants as in `LipschitzMargin`, which
-    receive gradients: pulling constants down and margins up both enlarge radii.
+    g is a `RadiusGoal` (`Decaying(r0)`: exp(-r / r0); `Truncated(r0)`: -min(r, r0); `UpTo(r0)`: -r while R < r0) or any
+    decreasing function; R_t is `soft_radius` at `temperature`. The indicator is not differentiated. Constants as in
+    `LipschitzMargin`, which receive gradients: pulling constants down and margins up both enlarge radii.
 
     Promise: none for a number; minimising it enlarges a lower bound of the certified radius. Cost: one pass, no attack.
     Reference: Fazlyab, Entesari, Roy, Chellappa 2023.
@@ -80,9 +83,12 @@ class CRM(Loss):
     ) -> Float[Tensor, "..."]:
         """The loss of logits against class indices, given the constants of their differences."""
         logits = wide(input)
-        radius = soft_radius(logits, target, constants, self.temperature)
-        correct = margins(logits.detach(), target) > 0
-        # Radii of wrong samples are replaced before g: exp of a large negative one would be inf, and inf * 0 NaN.
-        worth = torch.where(correct, self.goal(torch.where(correct, radius, 0.0)), 0.0)
+        radii = rival_radii(logits, target, constants)
+        counts = margins(logits.detach(), target) > 0
+        if isinstance(self.goal, RadiusGoal):
+            counts = counts & ~self.goal.enough(radii.detach().amin(1))
+        # Radii of other samples are replaced before g: exp of a large negative one would be inf, and inf * 0 NaN.
+        radius = torch.where(counts, _smooth_minimum(radii, self.temperature), 0.0)
+        worth = torch.where(counts, self.goal(radius), 0.0)
         losses = functional.cross_entropy(logits, target.long(), reduction="none") + self.weight * worth
         return self.reduced(losses.to(logits.dtype))

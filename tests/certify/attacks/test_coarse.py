@@ -6,16 +6,21 @@ import torch
 from lipkit.certify.attacks.coarse import coarse_products
 
 
-def precisions() -> list[str]:
+def precisions() -> list[bool | str]:
     backends = (torch.backends.cuda.matmul, torch.backends.cudnn.conv)  # pyright: ignore[reportAttributeAccessIssue]
     return [backend.fp32_precision for backend in backends]
 
 
 def test_cuda_multiplies_with_fewer_digits_until_the_end() -> None:
     before = precisions()
-    with pytest.raises(ZeroDivisionError), coarse_products(torch.device("cuda")):
-        assert precisions() == ["tf32", "tf32"]
-        raise ZeroDivisionError
+
+    def interrupted() -> None:
+        with coarse_products(torch.device("cuda")):
+            assert precisions() == ["tf32", "tf32"]
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        interrupted()
     assert precisions() == before
     assert before[0] != "tf32"
 

@@ -17,8 +17,6 @@ _UNIT = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
 _TINY = {torch.float32: 2.0**-100, torch.float64: 2.0**-960}
 # float32 sums of this many entries make the bound looser by 0.5 % for orthogonal matrices; larger ones use float64.
 _WIDE = 2**18
-# Up to this many taps an accelerator is faster with all pairs of them at once.
-_FEW = 9
 
 
 def periods(geometry: Geometry) -> tuple[Shape, Shape]:
@@ -90,9 +88,7 @@ def majorant(
     the diagonal. The dtype is that of the kernel; float64 for wide ones, and where torch was told to multiply float32
     with fewer digits (tf32), which this count does not cover.
     """
-    rows, cols = kernel.shape[1:3]
-    if rows * cols > _WIDE or not exact_products():
-        kernel = kernel.to(torch.float64)
+    kernel = kernel.to(in_enough_digits(kernel))
     factors: list[Tensor] = []
     for _ in range(steps - 1):
         half = half_gram(kernel)
@@ -103,13 +99,26 @@ def majorant(
         kernel = _mirrored(half / factor[..., None, None, None], _added(kernel, None).to(kernel.dtype) / factor, kernel)
     size = absolute_gram(kernel)
     sums = size.sum(-1) if q is None else (size @ q[..., None]).squeeze(-1) / q
-    # The sum over shifts may be in the dtype of the kernel, the rest is in float64.
-    # A list, because compilers cannot read generators.
-    shifts = math.prod([2 * t - 1 for t in kernel.shape[3:]])
-    sums = sums * (1 + 2 * (shifts + 4) * _UNIT[kernel.dtype]) + _added(kernel, q)
+    sums = with_rounding(sums, kernel, q)
     for factor in reversed(factors):
         sums = factor[:, None] * sums.sqrt()
     return sums * (1 + 2.0**-46)
+
+
+def in_enough_digits(kernel: Float[Tensor, "groups rows cols *taps"]) -> torch.dtype:
+    """The type to multiply in: that of the kernel, or float64 for wide ones and where float32 would lose digits."""
+    rows, cols = kernel.shape[1:3]
+    return torch.float64 if rows * cols > _WIDE or not exact_products() else kernel.dtype
+
+
+def with_rounding(
+    sums: Float64[Tensor, "groups cols"], kernel: Float[Tensor, "groups rows cols *taps"], q: Tensor | None = None
+) -> Float64[Tensor, "groups cols"]:
+    """Sums of |M_ij| as computed, enlarged by what rounding may have taken from them."""
+    # The sum over shifts may be in the dtype of the kernel, the rest is in float64.
+    # A list, because compilers cannot read generators.
+    shifts = math.prod([2 * t - 1 for t in kernel.shape[3:]])
+    return torch.add(_added(kernel, q), sums, alpha=1 + 2 * (shifts + 4) * _UNIT[kernel.dtype])
 
 
 def half_gram(kernel: Float[Tensor, "groups rows cols *taps"]) -> Float[Tensor, "groups first rest cols cols"]:
@@ -148,17 +157,24 @@ def _by_shift(
 
 
 def absolute_gram(kernel: Float[Tensor, "groups rows cols *taps"]) -> Float64[Tensor, "groups cols cols"]:
-    """sum over all shifts of |M_ij|: half of the filter Gram counted twice or, for few taps on an accelerator, all."""
-    few = math.prod(kernel.shape[3:]) <= _FEW
-    return at_once(kernel) if few and kernel.device.type != "cpu" else absolute_sums(half_gram(kernel))
+    """sum over all shifts of |M_ij|, from the half of them."""
+    return absolute_sums(half_gram(kernel))
 
 
-def at_once(kernel: Float[Tensor, "groups rows cols *taps"]) -> Float64[Tensor, "groups cols cols"]:
-    """`absolute_gram` by one product of all pairs of taps: 1.5 times the work for 3 x 3, in a third of the launches."""
-    groups, rows, cols, *taps = kernel.shape
-    every = kernel.permute(0, *range(3, kernel.ndim), 2, 1).reshape(groups, -1, rows)
-    pairs = (every @ every.mT).view(groups, *taps, cols, 1, *taps, cols)
-    return _by_shift(pairs, taps).abs().sum((1, 2), dtype=torch.float64)
+def every_tap(kernel: Float[Tensor, "groups rows cols *taps"]) -> Float[Tensor, "groups channels rows"]:
+    """The channels at all taps as rows, taps first."""
+    groups, rows = kernel.shape[:2]
+    return kernel.permute(0, *range(3, kernel.ndim), 2, 1).reshape(groups, -1, rows)
+
+
+def all_shifts(
+    every: Float[Tensor, "groups channels rows"], shape: torch.Size, change: Tensor | None = None
+) -> Float[Tensor, "groups shifts cols cols"]:
+    """The filter Gram at all shifts by one product of all pairs of taps; or how it moves with `change`."""
+    groups, _, cols, *taps = shape
+    pairs = every @ every.mT if change is None else change @ every.mT
+    pairs = pairs if change is None else pairs + pairs.mT
+    return _by_shift(pairs.view(groups, *taps, cols, 1, *taps, cols), taps).squeeze(1)
 
 
 def absolute_sums(half: Float[Tensor, "groups first rest n n"]) -> Float64[Tensor, "groups n n"]:
@@ -176,7 +192,7 @@ def _added(kernel: Tensor, q: Tensor | None) -> Tensor:
     rows, taps = kernel.shape[1], math.prod(kernel.shape[3:])
     depth = rows + taps + 8
     unit = depth * _UNIT[kernel.dtype]
-    size = kernel.detach().abs().flatten(3).sum(3).to(torch.float64)
+    size = torch.linalg.vector_norm(kernel.detach().flatten(3), 1, dim=3, dtype=torch.float64)
     if q is None:
         sums = (size.mT @ size.sum(2, keepdim=True)).squeeze(2)
     else:

@@ -13,6 +13,7 @@ from lipkit.errors import ArgumentError
 from lipkit.nn.geometry import Geometry
 from lipkit.nn.methods._base import Blocks, Method, Promise
 from lipkit.nn.methods._filter_gram import absolute_gram, majorant, polyphase, unphased
+from lipkit.nn.methods._one_step import inverse_root, one_step, worth_it
 from lipkit.nn.methods._rounding import room_for
 
 # Rounds of the fixed point behind `inverse`, each a product of small matrices, or with more steps a whole rescaling.
@@ -82,16 +83,13 @@ def rescaled(raw: Blocks, geometry: Geometry, steps: int, side: Side) -> Blocks:
     flipped = _flipped(kernel, side)
     tall = kernel.transpose(1, 2) if flipped else kernel
     room = room_for(geometry.rows, geometry.cols, math.prod(geometry.taps), raw.dtype)
-    factor = inverse_root(majorant(tall, steps), raw.dtype) * room
-    # Float64, like the factor: what follows rounds once.
-    wide = tall * factor.reshape(len(factor), 1, -1, *(1,) * (kernel.ndim - 3))
-    return unphased(wide.transpose(1, 2) if flipped else wide, geometry).to(raw.dtype)
-
-
-def inverse_root(sums: Float64[Tensor, "groups n"], dtype: torch.dtype) -> Float64[Tensor, "groups n"]:
-    """T^(-1/2), a little smaller; 0 where T is so small that the numbers behind it vanished in `dtype`."""
-    alive = sums.detach() > (2.0**-90 if dtype == torch.float32 else 2.0**-900)
-    return torch.where(alive, torch.where(alive, sums, 1.0).rsqrt() * (1 - 2.0**-48), 0.0)
+    if steps == 1 and worth_it(tall):
+        found = one_step(tall, room)
+    else:
+        factor = inverse_root(majorant(tall, steps), raw.dtype, room)
+        # Float64, like the factor: this rounds once.
+        found = (tall * factor.reshape(len(factor), 1, -1, *(1,) * (kernel.ndim - 3))).to(raw.dtype)
+    return unphased(found.transpose(1, 2) if flipped else found, geometry)
 
 
 def unscaled(weight: Float64[Tensor, "groups rows cols *taps"], geometry: Geometry, steps: int, side: Side) -> Blocks:
