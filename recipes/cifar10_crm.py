@@ -8,7 +8,8 @@ Data: CIFAR-10, flipped and moved by up to three pixels; settings are chosen on 
 Seeds: one. Hardware: one GPU. The constants in the loss follow the weights by power iteration, the certificate is LipLT
 with norms that certify.
 Published (Fazlyab et al. 2023, norms by power iteration, 400 epochs, weight 15, target 0.2, temperature 5): clean
-74.82, PGD 72.31, certified 64.16 at 36/255; there also GloRo 58.4 and Local-Lip 60.7.
+74.82, PGD 72.31, certified 64.16 at 36/255 of images mapped to [-1, 1], as the authors' public code has it, which is
+18/255 here (docs/errata.md); there also GloRo 58.4 and Local-Lip 60.7.
 """
 
 from collections.abc import Sequence

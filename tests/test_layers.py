@@ -216,6 +216,13 @@ def test_importing_lipkit_loads_no_extra():
     assert extras_loaded_by("import lipkit") == set()
 
 
+def test_importing_lipkit_loads_nothing_slow_that_it_may_not_need():
+    slow = {"torch._dynamo", "torch._inductor", "scipy.stats", "torch.onnx"}
+    code = f"import torch, sys; before = set(sys.modules); import lipkit; print(*{slow} & (set(sys.modules) - before))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == []
+
+
 def test_an_extra_that_is_loaded_is_noticed():
     assert "rich" in extras_loaded_by("import rich.console")
 

@@ -166,6 +166,14 @@ def test_correlations_are_summed_in_float64_where_products_lose_digits(monkeypat
         torch.set_float32_matmul_precision(before)
 
 
+def test_the_mark_for_compilers_is_the_one_torch_sets() -> None:
+    @torch.compiler.assume_constant_result
+    def marked() -> bool:
+        return True
+
+    assert vars(marked).items() <= vars(exact_products).items()
+
+
 def test_norm_pooling_keeps_the_range_of_float16() -> None:
     pool = lnn.L2NormPool1d(2)
     for size in (300.0, 2.0**-10):

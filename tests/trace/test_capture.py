@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lipkit.errors import ArgumentError, CaptureError
+from lipkit.trace import canonical
 from lipkit.trace.capture import capture
 from zoo import ZOO
 
@@ -213,3 +214,28 @@ def test_float32_models_keep_their_dtype_and_work_in_another():
     expected = network.to(torch.float64)(x)
     module = module.double()
     assert torch.allclose(expected, module(x), rtol=0, atol=1e-14)
+
+
+class MakesConstants(nn.Module):
+    """What torch.export writes `detach_` for: a tensor made in forward, and one that is cut off in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mixed = self.inner(x * torch.tensor([0.5, 2.0]))
+        mixed.detach_()
+        return mixed.relu() + mixed
+
+
+def test_constants_made_on_the_way_need_no_second_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise AssertionError("traced again")
+
+    monkeypatch.setattr(canonical, "_decomposed", refused)
+    model, x = MakesConstants(), torch.randn(4, 2)
+    network = capture(model, x[:1])
+    torch.testing.assert_close(network(x), model(x).detach())
+    with pytest.raises(AssertionError, match="traced again"):
+        capture(nn.ReLU(inplace=True), x[:1])

@@ -8,7 +8,6 @@ from typing import final
 import numpy as np
 import torch
 from jaxtyping import Float64
-from scipy import stats
 from torch import Tensor
 
 from lipkit.bound import L2, Bound, Kind, Metric, Of
@@ -88,6 +87,9 @@ class CLEVER(Method):
 
 def end_point(maxima: Float64[Tensor, " batches"]) -> float:
     """The location of a reverse Weibull law fitted to maxima; never below the largest of them."""
+    # Not above: it takes half a second to load, of every program that imports this package.
+    from scipy import stats
+
     values = maxima.detach().numpy(force=True)
     largest, spread = float(values.max()), float(values.max() - values.min())
     if not spread > _SPREAD * max(largest, 1e-300):
@@ -103,6 +105,8 @@ def end_point(maxima: Float64[Tensor, " batches"]) -> float:
 
 
 def _fitted(values: np.ndarray, shape: float) -> tuple[float, float, float] | None:
+    from scipy import stats
+
     with warnings.catch_warnings():
         # The search steps through parameters without a likelihood; only where it ends is looked at.
         warnings.simplefilter("ignore")

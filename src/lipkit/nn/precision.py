@@ -35,13 +35,16 @@ def dtype_in_use(raw: Tensor) -> torch.dtype:
     return raw.dtype
 
 
-# Compilers cannot read these settings; they compile again when tf32 is switched.
-@torch.compiler.assume_constant_result
 def exact_products() -> bool:
     """Whether torch multiplies float32 matrices with all their digits: it may be told to use tf32 or bfloat16."""
     # torch sets this attribute of the module where no checker sees it.
     backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # pyright: ignore[reportAttributeAccessIssue]
     return all(backend.fp32_precision in ("none", "ieee") for backend in backends)
+
+
+# Compilers cannot read these settings; they compile again when tf32 is switched. This is all that
+# torch.compiler.assume_constant_result does, but that loads torch's compiler, a second at every start.
+exact_products.__dict__["_dynamo_marked_constant"] = True
 
 
 def narrowed(weight: Tensor, dtype: torch.dtype) -> Tensor:

@@ -42,6 +42,8 @@ _RENAMED = {
     aten._adaptive_avg_pool2d.default: aten.adaptive_avg_pool2d.default,
     aten._adaptive_avg_pool3d.default: aten.adaptive_avg_pool3d.default,
     aten._unsafe_index.Tensor: aten.index.Tensor,
+    # In place only as far as derivatives go; torch writes it after every constant that a model makes on the way.
+    aten.detach_.default: aten.detach.default,
 }
 # What changes the type of numbers, under the names that are left.
 _CONVERSIONS = frozenset(
@@ -124,7 +126,7 @@ def _may_change(node: Node) -> bool:
     """Whether a node changes a tensor in place, or holds a graph of its own that may."""
     if isinstance(node.target, HigherOrderOperator):
         return True
-    if not isinstance(node.target, OpOverload):
+    if not isinstance(node.target, OpOverload) or node.target is aten.detach_.default:
         return False
     # Training switches update running statistics, which schemas do not tell.
     return node.target._schema.is_mutable or any(_given(node, name) is True for name in _TRAINING)
