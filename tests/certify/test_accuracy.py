@@ -96,7 +96,8 @@ def test_a_planted_wrong_constant_is_found_and_kept(tmp_path: Path) -> None:
         accuracy(layer, data_set, wrong, [0.5], attack=PGD(eps=1.0, steps=20), records=tmp_path)
     (path,) = tmp_path.glob("counterexample-*.npz")
     assert str(path) in str(caught.value)
-    kept = np.load(path)
+    with np.load(path) as file:
+        kept = dict(file)
     before, after = (torch.from_numpy(kept[name])[None] for name in ("input", "moved"))
     assert int(layer(before).argmax()) == int(kept["label"]) != int(layer(after).argmax())
     assert float((after - before).norm()) <= float(kept["distance"]) < float(kept["radius"])

@@ -65,7 +65,8 @@ def test_objects_are_not_unpickled(tmp_path: Path):
         adbench(tmp_path / "t.npz")
     assert not (tmp_path / "executed").exists()
     # The trap is one: NumPy falls for it where it may.
-    np.load(tmp_path / "t.npz", allow_pickle=True)["X"]
+    with np.load(tmp_path / "t.npz", allow_pickle=True) as table:
+        table["X"]
     assert (tmp_path / "executed").exists()
 
 

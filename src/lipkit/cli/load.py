@@ -149,6 +149,8 @@ def array(path: Path) -> Tensor:
         found = np.load(_existing(path), allow_pickle=False)
     except (OSError, EOFError, ValueError) as error:
         raise ArgumentError(f"{path} is no readable .npy file ({error}).") from error
+    if isinstance(found, np.lib.npyio.NpzFile):
+        found.close()
     if not isinstance(found, np.ndarray) or found.dtype.kind not in "fiu":
         raise ArgumentError(f"{path} holds no array of real numbers; write one with numpy.save.")
     return torch.from_numpy(found.astype(np.float64))
