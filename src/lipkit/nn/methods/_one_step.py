@@ -6,6 +6,7 @@ from typing import Any, final
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
+from torch.nn import functional
 
 from lipkit.nn.methods._filter_gram import all_shifts, every_tap, in_enough_digits, with_rounding
 
@@ -36,7 +37,7 @@ def one_step(tall: Float[Tensor, "groups rows cols *taps"], room: float) -> Floa
 def inverse_root(sums: Float64[Tensor, "groups n"], dtype: torch.dtype, room: float) -> Float64[Tensor, "groups n"]:
     """r T^(-1/2), a little smaller; 0 where T is so small that the numbers behind it vanished in `dtype`."""
     least = 2.0**-90 if dtype == torch.float32 else 2.0**-900
-    return sums.clamp(min=least).rsqrt() * (sums.detach() > least) * (room * (1 - 2.0**-48))
+    return functional.threshold(sums, least, math.inf).rsqrt() * (room * (1 - 2.0**-48))
 
 
 class _OneStep(torch.autograd.Function):
