@@ -35,16 +35,24 @@ def dtype_in_use(raw: Tensor) -> torch.dtype:
     return raw.dtype
 
 
-def exact_products() -> bool:
-    """Whether torch multiplies float32 matrices with all their digits: it may be told to use tf32 or bfloat16."""
+def exact_products(device: torch.device) -> bool:
+    """Whether torch multiplies float32 matrices there with all their digits: it may be told to use tf32 or bfloat16.
+
+    Not known, so not promised, in programs compiled for a CPU: they are not compiled again when its setting changes.
+    """
+    on_cpu = device.type == "cpu"
+    return not (on_cpu and torch.compiler.is_compiling()) and _exact(on_cpu)
+
+
+def _exact(on_cpu: bool) -> bool:
     # torch sets this attribute of the module where no checker sees it.
-    backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # pyright: ignore[reportAttributeAccessIssue]
-    return all(backend.fp32_precision in ("none", "ieee") for backend in backends)
+    backend = torch.backends.mkldnn.matmul if on_cpu else torch.backends.cuda.matmul  # pyright: ignore[reportAttributeAccessIssue]
+    return backend.fp32_precision in ("none", "ieee")
 
 
-# Compilers cannot read these settings; they compile again when tf32 is switched. This is all that
+# Compilers cannot read the setting; for CUDA they compile again when it is changed. This is all that
 # torch.compiler.assume_constant_result does, but that loads torch's compiler, a second at every start.
-exact_products.__dict__["_dynamo_marked_constant"] = True
+_exact.__dict__["_dynamo_marked_constant"] = True
 
 
 def narrowed(weight: Tensor, dtype: torch.dtype) -> Tensor:

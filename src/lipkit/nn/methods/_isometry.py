@@ -10,6 +10,7 @@ from torch import Tensor
 from lipkit.nn.methods._base import MatrixMethod
 from lipkit.nn.methods._products import gram_of, product
 from lipkit.nn.methods._rounding import room_for
+from lipkit.nn.methods._transforms import plainly
 
 
 class IsometryMethod(MatrixMethod):
@@ -50,8 +51,8 @@ def closed(
     In exact arithmetic an isometry is left as it is, so the derivative is that of the matrix before, unless it may fall
     short of one; then it is that of the step.
     """
-    if may_fall_short:
-        return _repaired(tall, dtype, flat=False)
+    if may_fall_short or plainly():
+        return _repaired(tall, dtype, flat=not may_fall_short)
     return (_Repair if torch.compiler.is_compiling() else _ForwardRepair).apply(tall, dtype)
 
 

@@ -8,17 +8,17 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 from torch.nn import functional
 
-from lipkit.nn.methods._filter_gram import all_shifts, every_tap, in_enough_digits, with_rounding
-
-# Up to this many taps an accelerator is faster with all pairs of them at once: 81 products for 3 x 3 instead of 54, in
-# one launch.
-_FEW = 9
+from lipkit.nn.methods._filter_gram import all_shifts, every_tap, in_enough_digits, launches_count, with_rounding
+from lipkit.nn.methods._transforms import plainly
 
 
 def worth_it(tall: Float[Tensor, "groups rows cols *taps"]) -> bool:
-    """Whether `one_step` is faster than the majorant from half of the shifts: for matrices, or if launches count."""
+    """Whether `one_step` is faster than the majorant from half of the shifts: for matrices, or if launches count.
+
+    It is not to be used where transforms are at work that cannot differentiate it.
+    """
     taps = math.prod(tall.shape[3:])
-    return taps == 1 or (taps <= _FEW and tall.device.type != "cpu")
+    return (taps == 1 or launches_count(tall)) and not plainly()
 
 
 def one_step(tall: Float[Tensor, "groups rows cols *taps"], room: float) -> Float[Tensor, "groups rows cols *taps"]:

@@ -1,7 +1,8 @@
 """Products computed in more digits than their derivatives need.
 
 Derivatives are plain operations of what they were given, so further derivatives are theirs. Compilers refuse functions
-with a derivative for forward mode, so the classes that have one are used outside of compiled programs only.
+with a derivative for forward mode, so the classes that have one are used outside of compiled programs only; where no
+class will do, the forward pass itself is differentiated.
 """
 
 from typing import Any, final
@@ -9,19 +10,27 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from lipkit.nn.methods._transforms import plainly
+
 
 def gram_of(tall: Tensor, dtype: torch.dtype) -> Tensor:
     """W'W in `dtype`; the derivative in the type of W, by one product instead of two: W (G + G')."""
+    if plainly():
+        return _Gram.forward(tall, dtype)
     return (_Gram if torch.compiler.is_compiling() else _ForwardGram).apply(tall, dtype)
 
 
 def step(tall: Tensor, scale: float) -> Tensor:
     """3/2 c W - 1/2 c^3 W (W'W): a Björck step from c W, three products backward."""
+    if plainly():
+        return _Step.forward(tall, scale)[0]
     return (_Step if torch.compiler.is_compiling() else _ForwardStep).apply(tall, scale)[0]
 
 
 def product(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
     """L R in the type of R, which has no fewer digits than L, rounded to `dtype`; the derivative in the type of L."""
+    if plainly():
+        return _Product.forward(left, right, dtype)
     return (_Product if torch.compiler.is_compiling() else _ForwardProduct).apply(left, right, dtype)
 
 
