@@ -62,7 +62,10 @@ class RecordError(LipkitError, ValueError):
 
 
 class BrokenCertificateError(LipkitError, AssertionError):
-    """An attack changed a class inside a certified radius: a defect of lipkit or of a declared constant."""
+    """An attack changed a class inside a certified radius, or a lower bound is above an upper one.
+
+    A defect of lipkit, or of a constant that a module declares.
+    """
 
 
 class InterruptedRun(LipkitError, RuntimeError):

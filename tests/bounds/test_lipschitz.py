@@ -2,12 +2,13 @@
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import lipkit
-from lipkit import Ball, Everywhere, Kind
+from lipkit import Ball, Bound, Everywhere, Kind
 from lipkit.bounds import DAG, Auto, GradientAscent, LipLT, PairwiseDAG, Product
-from lipkit.errors import ArgumentError, CaptureError, NeedsRegion
+from lipkit.errors import ArgumentError, BrokenCertificateError, CaptureError, NeedsRegion
+from lipkit.linops import Shape
 
 # A few steps are enough where the test is about something else.
 QUICK = GradientAscent(steps=2, starts=2)
@@ -114,3 +115,18 @@ def test_what_cannot_be_bounded_is_refused_with_its_place():
 class _Floor(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.floor(x)
+
+
+class Liar(nn.Module):
+    """Twice its input, and the promise that it is not."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * x
+
+    def declared_lipschitz(self, in_shape: Shape) -> Bound:
+        return Bound.from_value(1.0, Kind.UPPER, f"a lie about {in_shape}")
+
+
+def test_a_bound_that_is_disproven_at_once_is_refused():
+    with pytest.raises(BrokenCertificateError, match="A lower bound of 2 disproves"):
+        lipkit.lipschitz(nn.Sequential(nn.Flatten(), Liar()), torch.zeros(1, 4))

@@ -239,3 +239,15 @@ def test_constants_made_on_the_way_need_no_second_trace(monkeypatch: pytest.Monk
     torch.testing.assert_close(network(x), model(x).detach())
     with pytest.raises(AssertionError, match="traced again"):
         capture(nn.ReLU(inplace=True), x[:1])
+
+
+class Coarse(nn.Module):
+    """Numbers of eight bits on the way."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.to(torch.float8_e4m3fn).float() * 2
+
+
+def test_numbers_of_eight_bits_are_steps_and_refused() -> None:
+    with pytest.raises(CaptureError, match="rounds to torch.float8_e4m3fn, which jumps"):
+        capture(Coarse(), torch.zeros(1, 3))

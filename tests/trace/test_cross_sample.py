@@ -1,5 +1,7 @@
 """Samples are shown to be independent, or it is said that they were not."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -92,3 +94,33 @@ def test_a_certificate_notes_that_one_sample_is_all_a_model_takes():
     example = torch.rand(1, 6).double()
     assert "raises for batches of several" in certificate(Alone(), example, DAG()).scope
     assert "raises for batches" not in certificate(Checked(mixing=False), example, DAG()).scope
+
+
+class Meeting(nn.Module):
+    """A linear layer whose answers meet along the axis of samples, in the way asked for."""
+
+    def __init__(self, how: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.a, self.how = nn.Linear(6, 3).double(), how
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.how(self.a(x))
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        lambda z: z * z.shape[0],
+        lambda z: z.cumsum(0),
+        lambda z: z.flip(0).cumsum(0).flip(0),
+        lambda z: z.cummax(0).values,
+        lambda z: z - 9 * z[:1],
+        lambda z: z - 9 * z[-1:],
+        lambda z: z if z.shape[0] == 1 else 100 * z,
+    ],
+    ids=["count", "sum of earlier", "sum of later", "largest", "first", "last", "batches are others"],
+)
+def test_answers_that_meet_are_refused_wherever_they_do(how: Callable[[Tensor], Tensor]):
+    with pytest.raises(CaptureError, match="changes with another sample"):
+        capture(Meeting(how), torch.randn(4, 6, dtype=torch.float64))
+    capture(Meeting(torch.tanh), torch.randn(4, 6, dtype=torch.float64))

@@ -13,7 +13,7 @@ from lipkit.bounds._base import Method
 from lipkit.bounds.auto import Auto
 from lipkit.bounds.pairwise import Pairwise, PairwiseLipLT
 from lipkit.bounds.sampling import Sampling
-from lipkit.errors import ArgumentError
+from lipkit.errors import ArgumentError, BrokenCertificateError
 from lipkit.regions import Everywhere, Region
 from lipkit.trace import Network
 from lipkit.trace.capture import capture
@@ -63,6 +63,19 @@ def lipschitz(
         below = replace(below, log_value=below.log_value.max(), of=Of.WHOLE, state=None)
     if bound.lower is not None and bool((bound.lower.log_value > below.log_value).all()):
         below = bound.lower
+    return with_lower(bound, below)
+
+
+def with_lower(bound: Bound, below: Bound) -> Bound:
+    """The bound with a lower one beside it, if that is proven; two that contradict each other are refused."""
+    if below.kind is not Kind.LOWER:
+        return bound
+    if bound.kind.certifies and bool((below.log_value > bound.log_value).any()):
+        raise BrokenCertificateError(
+            f"A lower bound of {float(below.value.detach().max()):.6g} disproves the bound {bound}. If a module declares its "
+            "constant (`declared_lipschitz`, `gain`), it does not have it; otherwise lipkit is wrong, please "
+            "report it with the model."
+        )
     return replace(bound, lower=below)
 
 

@@ -15,7 +15,7 @@ from lipkit.nn.weighted import Weighted
 
 # Types in which a method's own result is proven already; for others rounding is, after the fact.
 _PROVEN = (torch.float32, torch.float64)
-# How often a rounded weight may be shrunk; each time by what it was proven to exceed.
+# How often a rounded weight may be shrunk.
 _TRIES = 8
 # What our layers have beyond torch's.
 _OWN = ("geometry", "method")
@@ -46,7 +46,8 @@ def condense(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
     weights: dict[nn.Module, dict[str, nn.Parameter]] = {}
     for site in sites(plain):
         weight = _proven(site.constraint, site.raw, site.raw.dtype if dtype is None else dtype)
-        weights.setdefault(site.module, {})[site.name] = nn.Parameter(weight, site.raw.requires_grad)
+        # Contiguous, whatever the method left: file formats refuse anything else.
+        weights.setdefault(site.module, {})[site.name] = nn.Parameter(weight.contiguous(), site.raw.requires_grad)
     plain = _replaced(plain, weights, dtype, {})
     return plain if dtype is None else plain.to(dtype)
 
@@ -60,12 +61,13 @@ def _proven(constraint: Constrained, raw: Tensor, dtype: torch.dtype) -> Tensor:
         blocks = geometry.blocks(weight)
         return geometry.joined(stored(blocks, dtype)) if weight.dtype != dtype == torch.float32 else weight.to(dtype)
     factor, excess = 1.0, 1.0
-    for _ in range(_TRIES):
+    for attempt in range(_TRIES):
         found = narrowed(weight * factor, dtype)
         excess = float(method.norm(geometry)(proxy(geometry.blocks(found.to(torch.float64)), geometry)).value)
         if excess <= 1:
             return found
-        factor /= excess
+        # More than the excess, and more each time: rounded numbers move in steps, and may not move at all by less.
+        factor /= 1 + 2 ** (attempt + 1) * (excess - 1)
     raise NotProvenError(
         f"After rounding to {dtype} the norm of a weight of shape {tuple(raw.shape)} could not be proven at most 1 "
         f"(last bound {excess:.6g}); condense to float32."

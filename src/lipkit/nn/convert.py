@@ -31,10 +31,18 @@ class Twin(Stated):
         super().__init__()
         self.body = body
         self.K = K
+        self.parts = _parts(body)
 
     @property
     def gain(self) -> float:
-        """K."""
+        """K, while the layers are those of the conversion: others, plain ones for example, keep no constraint."""
+        now = _parts(self.body)
+        changed = sorted(path for path, kind in {*now.items()} ^ {*self.parts.items()})
+        if changed:
+            raise UnsupportedError(
+                f"This twin is not as it was converted, at {changed[0]}: its constant is not known for all time; "
+                "measure the model as it is with lipkit.lipschitz."
+            )
         return self.K
 
     def forward(self, x: Tensor) -> Tensor:
@@ -45,6 +53,11 @@ class Twin(Stated):
     def extra_repr(self) -> str:
         """The constant."""
         return f"K={self.K:g}"
+
+
+def _parts(body: nn.Module) -> dict[str, str]:
+    """Which kind of module is where; constrained layers are of another kind than plain ones."""
+    return {path: type(module).__name__ for path, module in body.named_modules()}
 
 
 def lipschitzify(

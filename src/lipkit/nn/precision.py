@@ -35,12 +35,14 @@ def dtype_in_use(raw: Tensor) -> torch.dtype:
     return raw.dtype
 
 
-def exact_products(device: torch.device) -> bool:
-    """Whether torch multiplies float32 matrices there with all their digits: it may be told to use tf32 or bfloat16.
+def exact_products(of: Tensor) -> bool:
+    """Whether torch multiplies matrices like this one with all their digits: float32 may be told to use fewer.
 
     Not known, so not promised, in programs compiled for a CPU: they are not compiled again when its setting changes.
     """
-    on_cpu = device.type == "cpu"
+    if of.dtype == torch.float64:
+        return True
+    on_cpu = of.device.type == "cpu"
     return not (on_cpu and torch.compiler.is_compiling()) and _exact(on_cpu)
 
 

@@ -24,7 +24,10 @@ class Stated(nn.Module):
     @property
     @abstractmethod
     def gain(self) -> float:
-        """An upper bound of the l2 constant, for inputs of every shape the module accepts."""
+        """An upper bound of the l2 constant, for inputs of every shape the module accepts.
+
+        A container whose parts were exchanged for others of unknown constant raises UnsupportedError.
+        """
 
     def declared_lipschitz(self, in_shape: Shape) -> Bound:
         """The constant on one input of `in_shape`, without batch axis: `gain`, by construction."""

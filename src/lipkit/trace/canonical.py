@@ -256,7 +256,8 @@ def module_path(node: Node) -> str:
 
 def source_line(node: Node) -> str:
     """File and line of the user's code behind a node: the innermost frame outside of torch, if there is one."""
-    frames: Sequence[tuple[str, str]] = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
+    # Code that was generated (by torch.fx) is in no file, and has another name in every copy of a module.
+    frames: Sequence[tuple[str, str]] = re.findall(r'File "([^"<]+)", line (\d+)', node.meta.get("stack_trace") or "")
     own = [frame for frame in frames if "/torch/" not in frame[0]]
     return f"{own[-1][0].rsplit('/', 1)[-1]}:{own[-1][1]}" if own else ""
 

@@ -9,7 +9,7 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 
 from lipkit.bound import Of
-from lipkit.errors import CaptureError
+from lipkit.errors import CaptureError, UnsupportedError
 from lipkit.linops import HasOperator
 from lipkit.regions import Everywhere
 from lipkit.trace.canonical import calls, converts
@@ -53,8 +53,9 @@ def declarations(
     """For the last node of every declaring call: the declared node and where its input is; and all nodes inside.
 
     A call counts if its nodes have one input that depends on the network's and one result; of nested ones the
-    outermost counts. A call of any other form is lowered operation by operation, which is sound without its promise;
-    so is an affine module, whose operator says more than a constant: it can be joined with its neighbours.
+    outermost counts. A call of any other form, or of a module that has nothing to promise any more, is lowered
+    operation by operation, which is sound without its promise; so is an affine module, whose operator says more than a
+    constant: it can be joined with its neighbours.
     """
     if model is None:
         return {}, frozenset()
@@ -78,8 +79,9 @@ def declarations(
         if call in begun or not inside.isdisjoint(nodes):
             continue
         ends = _ends(nodes, folded, target)
-        if ends is not None:
-            promises[ends[1]] = (_declared(call, modules[call.partition("@")[0]], nodes, ends, folded), ends[0])
+        made = None if ends is None else _declared(call, modules[call.partition("@")[0]], nodes, ends, folded)
+        if ends is not None and made is not None:
+            promises[ends[1]] = (made, ends[0])
             inside.update(nodes)
     return promises, frozenset(inside)
 
@@ -97,10 +99,14 @@ def _ends(nodes: list[Node], folded: Folded, target: Node) -> tuple[Node, Node] 
 
 def _declared(
     call: str, module: DeclaresLipschitz, nodes: list[Node], ends: tuple[Node, Node], folded: Folded
-) -> Declared:
+) -> Declared | None:
+    """The call as one node; None if the module promises nothing."""
     source, result = ends
     size, shape = (tuple(node.meta["val"].shape) for node in ends)
-    promise = module.declared_lipschitz(size[1:])
+    try:
+        promise = module.declared_lipschitz(size[1:])
+    except UnsupportedError:
+        return None
     if not promise.kind.certifies or promise.region != Everywhere() or promise.of is not Of.WHOLE:
         raise CaptureError(
             f"The module {call or 'itself'} declares: {promise}. A declaration must be an exact or upper bound of the "

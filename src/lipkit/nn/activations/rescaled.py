@@ -85,6 +85,11 @@ class Rescaled(Contraction):
         gain = gain_of(module)
         self.factor = SAFE / gain if gain > 1 else 1.0
 
+    @property
+    def gain(self) -> float:
+        """1 while the module has the constant it was built with; of another one, what that makes of it."""
+        return max(1.0, gain_of(self.module) * self.factor)
+
     def forward(self, x: Tensor) -> Tensor:
         """The module's output times the factor."""
         return self.module(x) * self.factor

@@ -27,6 +27,11 @@ class ConvexResidual(Contraction):
         like = next(branch.parameters(), torch.empty(0))
         self.sum = ConvexSum((1 - start, start), device=like.device, dtype=like.dtype)
 
+    @property
+    def gain(self) -> float:
+        """1 while the branch has the constant it was built with; of another branch, what that makes of it."""
+        return max(1.0, gain_of(self.branch) * self.factor)
+
     def forward(self, x: Tensor) -> Tensor:
         """The mixture of x and the branch."""
         image = self.branch(x)
@@ -45,6 +50,11 @@ class ScaledResidual(Contraction):
         super().__init__()
         self.branch = branch
         self.factor = SAFE / (1 + gain_of(branch))
+
+    @property
+    def gain(self) -> float:
+        """1 while the branch has the constant it was built with; of another branch, what that makes of it."""
+        return max(1.0, (1 + gain_of(self.branch)) * self.factor)
 
     def forward(self, x: Tensor) -> Tensor:
         """The scaled sum."""

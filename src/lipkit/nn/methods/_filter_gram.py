@@ -111,7 +111,7 @@ def majorant(
 def in_enough_digits(kernel: Float[Tensor, "groups rows cols *taps"]) -> torch.dtype:
     """The type to multiply in: that of the kernel, or float64 for wide ones and where float32 would lose digits."""
     rows, cols = kernel.shape[1:3]
-    return torch.float64 if rows * cols > _WIDE or not exact_products(kernel.device) else kernel.dtype
+    return torch.float64 if rows * cols > _WIDE or not exact_products(kernel) else kernel.dtype
 
 
 def with_rounding(

@@ -75,7 +75,7 @@ class Bjorck(MatrixMethod):
     def _on_gram(self, tall: Tensor) -> bool:
         rows, cols = tall.shape[-2:]
         worth = rows >= 2 * cols and (tall.device.type == "cpu" or cols >= _NARROW)
-        return worth and self.steps <= _ON_GRAM and exact_products(tall.device)
+        return worth and self.steps <= _ON_GRAM and exact_products(tall)
 
 
 def factors(steps: int) -> tuple[float, ...]:

@@ -26,7 +26,10 @@ class DeclaresLipschitz(Protocol):
     """A module that knows its constant better than its graph shows (orthogonal layers, for example)."""
 
     def declared_lipschitz(self, in_shape: Shape) -> Bound:
-        """An EXACT or UPPER bound, everywhere, from l_p to l_p, for one input of `in_shape` (no batch axis)."""
+        """An EXACT or UPPER bound, everywhere, from l_p to l_p, for one input of `in_shape` (no batch axis).
+
+        Where nothing can be promised (any more), UnsupportedError: then what the module computes is read instead.
+        """
         ...
 
 

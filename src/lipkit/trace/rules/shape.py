@@ -49,9 +49,13 @@ def dropout(_builder: Builder, x: Ref, _p: float, train: bool) -> Ref:
 @lowers(aten.to.dtype_layout, samples=lambda: [Sample((_x(1, 2),), {"dtype": torch.float64})])
 @lowers(aten.type_as.default, samples=lambda: [Sample((_x(1, 2), _x(1)))])
 def cast(_builder: Builder, x: Ref, dtype: object = None, *_: Any, **__: Any) -> Ref:
-    """Between floating-point types: the identity of real arithmetic. Rounding to integers jumps and is refused."""
+    """Between floating-point types: the identity of real arithmetic. Rounding to integers jumps and is refused.
+
+    So is rounding to types of one byte: that is meant as part of the function, and steps of a sixteenth are no rounding
+    errors any more.
+    """
     kind = dtype.dtype if isinstance(dtype, Tensor) else dtype
-    if isinstance(kind, torch.dtype) and not kind.is_floating_point:
+    if isinstance(kind, torch.dtype) and (not kind.is_floating_point or kind.itemsize == 1):
         raise Refusal(f"rounds to {kind}, which jumps", "leave out the cast, or compute it from something constant")
     return x
 

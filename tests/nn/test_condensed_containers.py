@@ -1,0 +1,91 @@
+"""What containers say of themselves when their parts are plain, or others than they were built with."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import lipkit
+from lipkit import nn as lnn
+from lipkit.bounds import DAG
+from lipkit.errors import UnsupportedError
+
+
+def twin() -> nn.Module:
+    made, _ = lnn.lipschitzify(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 6)))
+    return made.eval()
+
+
+CONTAINERS: dict[str, Callable[[], nn.Module]] = {
+    "twin": twin,
+    "convex residual": lambda: lnn.ConvexResidual(lnn.Linear(6, 6)),
+    "scaled residual": lambda: lnn.ScaledResidual(lnn.Linear(6, 6)),
+    "rescaled": lambda: lnn.Rescaled(nn.Sequential(lnn.Linear(6, 6), nn.SELU())),
+    "branch": lambda: lnn.Branch(lnn.Linear(6, 6), lnn.Linear(6, 6)),
+    "parallel": lambda: lnn.Parallel(lnn.Linear(2, 2), lnn.Linear(4, 4), sizes=(2, 4)),
+    "nested": lambda: lnn.Sequential(lnn.ConvexResidual(lnn.Sequential(lnn.Linear(6, 6), lnn.MaxMin())), K=2.0),
+}
+containers = pytest.mark.parametrize("build", CONTAINERS.values(), ids=CONTAINERS)
+
+
+def steepest(model: nn.Module, x: torch.Tensor) -> float:
+    """The largest norm of a Jacobian, in float64, whose rounding is made up for by a bit."""
+    wide = copy.deepcopy(model).double().requires_grad_(False)
+    jacobians = torch.func.vmap(torch.func.jacrev(lambda row: wide(row[None])[0]))(x.double())
+    return float(torch.linalg.matrix_norm(jacobians, 2).max()) * (1 - 1e-13)
+
+
+@containers
+def test_plain_weights_are_measured_and_not_believed(build: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    plain, x = lnn.condense(build()).eval().double(), torch.randn(5, 6, dtype=torch.float64)
+    before = lipkit.lipschitz(plain, x[:1], DAG()).value.item()
+    # What was proven for constrained weights is proven again, of the numbers as they are.
+    assert steepest(plain, x) <= before <= 2 * (1 + 1e-5)
+    with torch.no_grad():
+        for parameter in plain.parameters():
+            parameter.mul_(50)
+    after = lipkit.lipschitz(plain, x[:1], DAG()).value.item()
+    assert after >= steepest(plain, x) > 5 * before
+
+
+@pytest.mark.parametrize("name", ["twin", "convex residual", "scaled residual", "rescaled"])
+def test_a_part_that_is_exchanged_is_noticed(name: str) -> None:
+    torch.manual_seed(0)
+    model, x = CONTAINERS[name]().eval(), torch.randn(5, 6)
+    assert model.gain == 1.0
+    assert lipkit.lipschitz(model, x[:1], DAG()).value.item() <= 1.0 + 1e-12
+    for path, part in list(model.named_modules()):
+        if isinstance(part, nn.Linear):
+            free = nn.Linear(part.in_features, part.out_features)
+            free.weight.data *= 30
+            parent, _, last = path.rpartition(".")
+            setattr(model.get_submodule(parent), last, free)
+    with pytest.raises(UnsupportedError, match="not known"):
+        _ = model.gain
+    assert lipkit.lipschitz(model, x[:1], DAG()).value.item() >= steepest(model, x) > 1.5
+
+
+@containers
+def test_what_is_condensed_can_be_saved_and_verified(build: Callable[[], nn.Module], tmp_path: Path) -> None:
+    file = pytest.importorskip("safetensors.torch")
+    torch.manual_seed(0)
+    plain, x = lnn.condense(build()).eval(), torch.randn(1, 6)
+    found = lipkit.certificate(plain, x, DAG())
+    file.save_file(plain.state_dict(), tmp_path / "weights.safetensors")
+    again = copy.deepcopy(plain)
+    again.load_state_dict(file.load_file(tmp_path / "weights.safetensors"))
+    lipkit.verify(found, again)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_rounded_kernels_are_shrunk_until_they_are_proven(dtype: torch.dtype) -> None:
+    for seed in range(12):
+        torch.manual_seed(seed)
+        layer = lnn.Conv2d(1, 8, 3, padding=1, method=lnn.Spectral())
+        plain = lnn.condense(layer, dtype)
+        symbol = torch.fft.fft2(plain.get_parameter("weight").detach().double(), s=(32, 32)).permute(2, 3, 0, 1)
+        assert float(torch.linalg.matrix_norm(symbol, 2).max()) <= 1
