@@ -3,9 +3,11 @@
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -352,6 +354,23 @@ def test_numbers_survive_in_narrow_windows(width: int):
     text = caught.get()
     for number in ("4.4817", "25.0%", "1.75", "features[0]"):
         assert number in text.replace("\n", "")
+
+
+@pytest.mark.parametrize("width", [30, 200])
+def test_an_exact_norm_of_one_is_one(width: int):
+    from rich.console import Console
+
+    console = Console(width=width, no_color=True)
+    with console.capture() as caught:
+        layers([replace(ROWS[0], log_norm=4e-15, kind=Kind.EXACT)], console.print, width)
+    assert re.search(r" 1 +\(?exact", " ".join(caught.get().split()))
+
+
+@pytest.mark.parametrize(("model", "said"), [("models.py:ready", True), ("models.py:Squares", False)])
+def test_where_weights_without_a_file_come_from_is_said(lipkit: Command, model: str, said: bool):
+    run = lipkit("bound", model, "--shape", "4", "--method", "dag", "--lower", "none", "--box", "0,1")
+    assert run.code == Code.OK
+    assert run.err == (f"No --weights: the weights are those that {model} makes.\n" if said else "")
 
 
 def test_a_request_checks_itself():

@@ -1,5 +1,6 @@
 """The commands as a user types them: train to a report, certify and attack a model, draw a report again."""
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -7,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from lipkit.cli.main import Code, main
 from lipkit.cli.recipe_file import recipe_class
 from lipkit.cli.run import source
 from lipkit.cli.safetensors_file import tensors_from
 from lipkit.cli.training.recipe import plain_fields
+from lipkit.report.contents import Contents, Prints
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "recipes" / "digits.py"
@@ -35,6 +38,27 @@ def test_a_run_ends_with_a_report(run: Path) -> None:
     for row in shares["radii"]:
         assert row["certified"]["count"] <= row["attacked"]["count"] <= shares["clean"]["count"]
     assert json.loads((run / "run.json").read_text())["fields"]["seed"] == "3"
+
+
+def test_the_report_says_what_it_is_about(run: Path) -> None:
+    about = Contents.from_json((run / "report.json").read_text()).about
+    (settings,) = (json.loads(path.read_text()) for path in (run / "evaluation").glob("*.json"))
+    recipe = ROOT / "src" / "lipkit" / "cli" / "digits_recipe.py"
+    weights, source = (hashlib.sha256(path.read_bytes()).hexdigest() for path in (run / "model.safetensors", recipe))
+    inputs, labels = settings["data"]["all"]
+    assert about.prints == Prints(weights, inputs, labels, source)
+    page = (run / "report.html").read_text()
+    assert all(found in page for found in (weights, inputs, labels, source))
+    assert f"<h1>Recipe Digits ({RECIPE}): what is proven</h1>" in page
+
+
+def test_a_data_folder_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "my_digits"
+    folder.mkdir()
+    words = ["train", str(RECIPE), "--out", str(tmp_path / "run"), "--quick", "--epochs=1", "--data", str(folder)]
+    with torch.random.fork_rng(devices=[]):
+        assert main(words) == Code.OK
+    assert Contents.from_json((tmp_path / "run" / "report.json").read_text()).about.data == "my_digits"
 
 
 def test_the_same_command_again_does_nothing_twice(run: Path) -> None:
@@ -136,7 +160,30 @@ def test_certify_and_attack_a_model_of_the_user(model: str, tmp_path: Path, caps
     assert certified["radii"][0]["eps"] == 1 / 255
     assert [row["certified"] for row in attacked["radii"]] == [row["certified"] for row in certified["radii"]]
     assert certified["radii"][0]["attacked"] is None
-    assert "clean" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "clean" in said.out
+    assert said.err.count(f"No --weights: the weights are those that {model} makes.\n") == 2
+    # The classes add up to the whole.
+    assert [one["class"] for one in attacked["classes"]] == list(range(10))
+    for i in (0, 1):
+        for what in ("certified", "attacked"):
+            counts = [one["radii"][i][what]["count"] for one in attacked["classes"]]
+            assert sum(counts) == attacked["radii"][i][what]["count"]
+    assert "class, samples: clean; certified at each radius\n0, 3: " in said.out
+    assert "class, samples: clean; certified (left by the attack) at each radius\n0, 3: " in said.out
+
+
+def test_named_weights_need_no_remark(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.save(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).state_dict(), tmp_path / "w.pt")
+    words = ["--data", "digits", "--samples", "5", "--eps", "0.1", "--weights", str(tmp_path / "w.pt")]
+    assert main(["certify", model, *words]) == Code.OK
+    assert "No --weights" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("command", "program"), [("certify", False), ("attack", False), ("bound", True)])
+def test_the_help_offers_what_is_taken(command: str, program: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--help"]) == Code.OK
+    assert (".pt2" in capsys.readouterr().out) is program
 
 
 @pytest.mark.parametrize(
@@ -160,6 +207,22 @@ def test_a_file_of_no_samples_is_named(model: str, tmp_path: Path, capsys: pytes
     np.savez(tmp_path / "none.npz", x=np.zeros((0, 1, 8, 8), np.float32), y=np.zeros(0, np.int64))
     assert main(["certify", model, "--data", str(tmp_path / "none.npz"), "--eps", "0.1"]) == Code.USAGE
     assert "none.npz holds no samples" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "said"),
+    [
+        (np.zeros((3, 64)), np.zeros((3, 1), np.int64), "y of shape (N,), one index an input, got (3, 64) and (3, 1)."),
+        (np.zeros((3, 64)), np.zeros(2, np.int64), "got (3, 64) and (2,)."),
+        (np.zeros((3, 64)), np.zeros(3), "got float64 and float64."),
+    ],
+)
+def test_arrays_that_do_not_fit_are_named(
+    model: str, x: np.ndarray, y: np.ndarray, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "odd.npz", x=x, y=y)
+    assert main(["certify", model, "--data", str(tmp_path / "odd.npz"), "--eps", "0.1"]) == Code.USAGE
+    assert said in capsys.readouterr().err
 
 
 def test_the_weights_of_a_run_are_plain_tensors(run: Path, tmp_path: Path) -> None:

@@ -119,6 +119,30 @@ def test_a_batch_is_shared_evenly_or_not_at_all(tmp_path: Path) -> None:
         train(Blobs(batch=7), tmp_path, Team(torch.device("cpu"), 0, 2))
 
 
+def test_fewer_examples_than_processes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="240 training examples do not suffice for 256 processes; start fewer"):
+        train(Blobs(batch=256), tmp_path, Team(torch.device("cpu"), 0, 256))
+
+
+def test_sets_that_cannot_be_trained_or_tested_are_refused() -> None:
+    some = Examples(torch.zeros(4, 2), torch.zeros(4, dtype=torch.long), ("a",))
+    none, wide = some.at([]), Examples(torch.zeros(4, 3), some.labels, ("a",))
+    with pytest.raises(ArgumentError, match="The training set is empty; give it at least one example"):
+        Sets(none, some)
+    with pytest.raises(ArgumentError, match="The test set is empty"):
+        Sets(some, none)
+    with pytest.raises(ArgumentError, match=r"The test inputs have shape \(3,\) and the training inputs \(2,\)"):
+        Sets(some, wide)
+
+
+def test_the_guide_lists_all_that_a_recipe_may_say() -> None:
+    guide = (PROGRAM.parents[1] / "docs" / "guides" / "training.md").read_text()
+    said = set(re.findall(r"^\| `(\w+)[(`]", guide, flags=re.MULTILINE))
+    fields = set(Recipe.__dataclass_fields__)
+    assert {name for name in vars(Recipe) if not name.startswith("_")} - fields <= said
+    assert all(f"`{name}`" in guide for name in fields)
+
+
 @dataclass(frozen=True)
 class Sharp(Blobs):
     """An optimizer that evaluates the loss twice."""

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import matplotlib.image
+import numpy as np
 import pytest
 
 from lipkit import report
@@ -99,6 +101,38 @@ def test_it_renders(browser: Any, address: str, tmp_path: Path, theme: str, widt
     # What WCAG asks for at level AA.
     assert min(browser.execute_script(CONTRAST)) >= 4.5
     assert shot(browser, tmp_path / f"{theme}-{width}.png")[0] == width
+
+
+# How far the sides of the first table wider than its box lie from the paper's colour, in the empty line of its caption.
+PLACE = """
+const box = [...document.querySelectorAll('.box')].find(one => one.scrollWidth > one.clientWidth + 40);
+box.scrollLeft = arguments[0] * box.scrollWidth;
+box.scrollIntoView();
+const at = box.getBoundingClientRect();
+return [at.left, at.right, at.top, at.bottom].map(Math.round);"""
+
+
+def contrast_at_the_sides(browser: Any, path: Path, scrolled: int) -> tuple[float, float]:
+    left, right, top, bottom = browser.execute_script(PLACE, scrolled)
+    path.write_bytes(base64.b64decode(browser.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})["data"]))
+    rows = matplotlib.image.imread(path)[top + 2 : min(bottom, 790) - 2, :, :3]
+    # The margin is paper; text and lines are in some rows only, so the median tells the background.
+    paper = np.median(rows[:, 4], axis=0)
+    ends = (np.median(rows[:, at], axis=0) for at in (left + 1, right - 2))
+    before, after = (float(np.abs(end - paper).max()) for end in ends)
+    return before, after
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_table_shows_where_it_goes_on(browser: Any, address: str, tmp_path: Path, theme: str):
+    show(browser, address, PHONE, theme)
+    # A tenth of the range of a colour is plain to see; a hundredth is the rounding of a picture.
+    left, right = contrast_at_the_sides(browser, tmp_path / "begin.png", 0)
+    assert left < 0.01
+    assert right > 0.1
+    left, right = contrast_at_the_sides(browser, tmp_path / "end.png", 1)
+    assert left > 0.1
+    assert right < 0.01
 
 
 def test_the_themes_differ(browser: Any, address: str):

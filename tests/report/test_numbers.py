@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lipkit.kind import Kind
-from lipkit.report.numbers import constant, digits
+from lipkit.report.numbers import constant, digits, layer_norm
 
 
 def near_decimals() -> list[float]:
@@ -41,6 +41,21 @@ def test_a_constant_is_rounded_to_its_side(log: float) -> None:
         assert below <= truth <= above
         assert above / below - 1 <= mpmath.mpf("3e-4")
     assert constant(float("-inf"), Kind.UPPER) == "0"
+
+
+@pytest.mark.parametrize(
+    ("log", "kind", "said"),
+    [
+        (4e-15, Kind.EXACT, "1"),
+        (-4e-15, Kind.EXACT, "1"),
+        (4e-15, Kind.UPPER, "1.001"),
+        (-4e-15, Kind.LOWER, "0.9999"),
+        (0.6931471805599453, Kind.EXACT, "2"),
+        (5000.0, Kind.EXACT, "10^2171.4724"),
+    ],
+)
+def test_only_exact_norms_of_layers_are_rounded_to_nearest(log: float, kind: Kind, said: str) -> None:
+    assert layer_norm(log, kind) == said
 
 
 def _read(text: str) -> Any:

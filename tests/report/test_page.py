@@ -23,7 +23,17 @@ from lipkit.certify import Share
 from lipkit.errors import ArgumentError
 from lipkit.kind import Kind
 from lipkit.report import charts, sections
-from lipkit.report.contents import Contents, CurvePoint, DepthRow, Entry, Failure, Histogram, Spectra, Spectrum
+from lipkit.report.contents import (
+    Contents,
+    CurvePoint,
+    DepthRow,
+    Entry,
+    Failure,
+    Histogram,
+    Prints,
+    Spectra,
+    Spectrum,
+)
 from lipkit.report.gallery_section import pictures
 from lipkit.report.headline import Headline, caveats, sentences
 from lipkit.report.numbers import between, constant, digits, percent
@@ -216,6 +226,38 @@ def test_what_was_not_drawn_is_said(contents: Contents):
     assert "10^2171.4725" in sections.layers(ends(contents)["huge constants"])
     assert "The loss was not recorded" in sections.training(ends(contents)["nothing recorded"])
     assert "1: too large." in sections.spectra(ends(contents)["a spectrum of one zero"])
+
+
+def test_an_exact_norm_of_one_is_one(contents: Contents):
+    row = LayerRow(1, 0, "a", "Linear 1->1", 4e-15, Kind.EXACT, "m", 1.0, None, None)
+    text = sections.layers(replace(contents, layers=(row, replace(row, kind=Kind.UPPER))))
+    assert re.findall(r"([\d.]+)</td><td>(exact|upper bound)", text) == [("1", "exact"), ("1.001", "upper bound")]
+
+
+@pytest.mark.parametrize("log", [0.0, -0.7])
+def test_layers_that_stretch_nothing_are_not_blamed(contents: Contents, log: float):
+    # Also where a layer stretches that the constant does not depend on.
+    row = LayerRow(1, 0, "a", "Linear 1->1", log, Kind.UPPER, "m", 1.0, None, None)
+    aside = replace(row, origin="b", log_norm=0.7, elasticity=0.0)
+    text = sections.layers(replace(contents, layers=(row, aside)))
+    assert "No layer by itself raises the constant of the network by more than about a tenth of a percent" in text
+    assert "No layer stretches" not in text
+    assert "is lost" not in text
+
+
+def test_the_environment_tells_what_the_page_is_about(contents: Contents):
+    prints = Prints("a" * 64, "b" * 64, "", "d" * 64)
+    text = report.page(replace(contents, about=replace(contents.about, prints=prints)))
+    rows = re.findall(r'<th scope="row">SHA-256 of ([a-z ]+)</th><td><code>(\w{64})</code>', text)
+    assert rows == [("weights", "a" * 64), ("test inputs", "b" * 64), ("recipe code", "d" * 64)]
+    assert '<th scope="row">training</th><td>12.5 s</td>' in text
+    assert "wall clock" not in text
+
+
+def test_data_without_a_name_are_those_of_the_recipe(contents: Contents):
+    text = report.page(replace(contents, about=replace(contents.about, data="")))
+    assert "<h1>Recipe Digits&lt;1&gt;: what is proven</h1>" in text
+    assert '<th scope="row">data</th><td>as the recipe makes them</td>' in text
 
 
 def test_a_failing_drawing_takes_no_other_along(contents: Contents, text: str, monkeypatch: pytest.MonkeyPatch):

@@ -249,5 +249,5 @@ class Coarse(nn.Module):
 
 
 def test_numbers_of_eight_bits_are_steps_and_refused() -> None:
-    with pytest.raises(CaptureError, match="rounds to torch.float8_e4m3fn, which jumps"):
+    with pytest.raises(CaptureError, match=r"rounds to torch\.float8_e4m3fn, which jumps"):
         capture(Coarse(), torch.zeros(1, 3))

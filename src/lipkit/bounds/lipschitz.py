@@ -72,9 +72,9 @@ def with_lower(bound: Bound, below: Bound) -> Bound:
         return bound
     if bound.kind.certifies and bool((below.log_value > bound.log_value).any()):
         raise BrokenCertificateError(
-            f"A lower bound of {float(below.value.detach().max()):.6g} disproves the bound {bound}. If a module declares its "
-            "constant (`declared_lipschitz`, `gain`), it does not have it; otherwise lipkit is wrong, please "
-            "report it with the model."
+            f"A lower bound of {float(below.value.detach().max()):.6g} disproves the bound {bound}. If a module "
+            "declares its constant (`declared_lipschitz`, `gain`), it does not have it; otherwise lipkit is wrong, "
+            "please report it with the model."
         )
     return replace(bound, lower=below)
 

@@ -1,19 +1,21 @@
 """`lipkit bound` and `lipkit verify`: a model from a file, its constant on the terminal, a certificate on disk."""
 
 import math
+import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
 import torch
 from torch import Tensor, nn
 
-from lipkit.bound import Bound, Kind
+from lipkit.bound import Bound
 from lipkit.bounds import Method
 from lipkit.bounds.certificate import Certificate
 from lipkit.bounds.issuing import certified, table_on, winner
+from lipkit.bounds.lipschitz import with_lower
 from lipkit.bounds.provenance import Model, Subject, call_of
 from lipkit.bounds.table import LayerRow
 from lipkit.bounds.verify import verify
@@ -23,7 +25,7 @@ from lipkit.data._seed import check_seed
 from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
 from lipkit.regions import Everywhere, Region
-from lipkit.report.numbers import constant
+from lipkit.report.numbers import constant, layer_norm
 
 Say = Callable[..., None]
 # Columns that the table of layers needs.
@@ -106,6 +108,13 @@ def loaded(target: str, weights: Path | None, seed: int) -> Model:
     return model
 
 
+def say_weights(target: str, weights: Path | None, model: Model) -> None:
+    """Say on standard error where weights come from that no file was named for."""
+    # Figures of a random network look like those of a trained one.
+    if weights is None and isinstance(model, nn.Module) and model.state_dict():
+        print(f"No --weights: the weights are those that {target} makes.", file=sys.stderr)
+
+
 def run(task: Task) -> None:
     """Bound the model, print what was found, and write the certificate."""
     request, begin = task.request, time.perf_counter()
@@ -126,17 +135,13 @@ def run(task: Task) -> None:
             bound = with_lower(bound, search(subject.network.detach(), region))
         doing("measuring layer by layer")
         rows = table_on(subject.network, metric, region, savings=True)
+    say_weights(request.model, request.weights, task.model)
     console = terminal()
     layers(rows, console.print, console.width)
     _summary(console.print, task, subject, bound, method, seconds)
     if request.json is not None:
         certified(bound, subject, method, region, rows, seconds).save(request.json)
         console.print(f"certificate in {request.json}", soft_wrap=True, markup=False, highlight=False)
-
-
-def with_lower(bound: Bound, found: Bound) -> Bound:
-    """The bound with a lower one beside it, if that is proven."""
-    return replace(bound, lower=found) if found.kind is Kind.LOWER else bound
 
 
 def layers(rows: list[LayerRow], say: Say, width: int) -> None:
@@ -146,7 +151,7 @@ def layers(rows: list[LayerRow], say: Say, width: int) -> None:
     """
     made = table("Layer by layer", ">row", "+where", "+operator", ">norm", "kind", ">share", ">fusing saved")
     for row in rows:
-        norm, share = constant(row.log_norm, row.kind, 5), "" if row.share is None else f"{row.share:.1%}"
+        norm, share = layer_norm(row.log_norm, row.kind, 5), "" if row.share is None else f"{row.share:.1%}"
         saved = "" if row.saved is None else f"x {row.saved:.4g}"
         if width >= _WIDE:
             made.add_row(str(row.row), escaped(row.origin), escaped(row.operator), norm, row.kind.value, share, saved)

@@ -44,8 +44,12 @@ def _archive(path: Path) -> Examples:
             x, y = found["x"], found["y"]
     except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
         raise ArgumentError(f"{path} is no .npz file with arrays x and y ({error}).") from error
-    if x.dtype.kind != "f" or y.dtype.kind not in "iu" or y.ndim != 1 or not x.ndim:
+    if x.dtype.kind != "f" or y.dtype.kind not in "iu":
         raise ArgumentError(f"{path} needs x as floating point and y as class indices, got {x.dtype} and {y.dtype}.")
+    if y.ndim != 1 or x.shape[:1] != y.shape:
+        raise ArgumentError(
+            f"{path} needs x of shape (N, ...) and y of shape (N,), one index an input, got {x.shape} and {y.shape}."
+        )
     if not len(y):
         raise ArgumentError(f"{path} holds no samples; give at least one.")
     if not (y.min() >= 0 and y.max() < _CLASSES):

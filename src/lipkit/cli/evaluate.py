@@ -11,11 +11,11 @@ from torch import nn
 from lipkit.certify import accuracy, head_pairwise
 from lipkit.certify.attacks import PGD, EveryClass
 from lipkit.cli import names
-from lipkit.cli.bound import loaded
+from lipkit.cli.bound import loaded, say_weights
 from lipkit.cli.console import bar, progress, terminal
 from lipkit.cli.datasets import test_set
 from lipkit.cli.run import device_of
-from lipkit.cli.shares import plain, write_json
+from lipkit.cli.shares import by_class, plain, write_json
 from lipkit.data._seed import check_seed
 from lipkit.errors import ArgumentError
 from lipkit.regions import Everywhere
@@ -61,12 +61,15 @@ def evaluate(wanted: Wanted) -> None:
     with progress() as doing, torch.no_grad():
         doing(f"bounding the model by {wanted.method}")
         bound = head_pairwise(model, test.inputs[:1].to(device), method)
+    say_weights(wanted.model, wanted.weights, model)
     with bar("evaluating") as show:
         found = accuracy(
             model, test, bound, eps, norm=p, attack=attack, records=wanted.out, seed=wanted.seed,
             progress=lambda done, total: show(done, total, ""),
         )  # fmt: skip
-    terminal().print(str(found), markup=False, highlight=False)
+    say = terminal().print
+    say(str(found), markup=False, highlight=False)
+    say(by_class(found, test.classes), soft_wrap=True, markup=False, highlight=False)
     write_json(wanted.json, plain(found))
 
 

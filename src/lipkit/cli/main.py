@@ -15,10 +15,10 @@ from lipkit.cli.train import train as act_train
 if TYPE_CHECKING:
     import typer
 
-_MODEL = (
-    "path/to/file.py:make_model (the file is EXECUTED; make_model is a model, a class or a function without arguments) "
-    "or path/to/program.pt2 (nothing is executed)"
+_PYTHON = (
+    "path/to/file.py:make_model (the file is EXECUTED; make_model is a model, a class or a function without arguments)"
 )
+_MODEL = f"{_PYTHON} or path/to/program.pt2 (nothing is executed)"
 _WEIGHTS = "A state dictionary, .safetensors or .pt; never executed."
 
 
@@ -159,9 +159,12 @@ def _evaluations(made: "typer.Typer") -> None:
     class Given:
         """What both commands are given; an attack takes some more."""
 
-        Model: TypeAlias = Annotated[str, typer.Argument(help=_MODEL, metavar="MODEL")]
+        Model: TypeAlias = Annotated[str, typer.Argument(help=_PYTHON, metavar="MODEL")]
         Data: TypeAlias = Annotated[
-            str, typer.Option(help="digits, mnist:FOLDER, fashion-mnist:FOLDER, cifar10:FOLDER, x.npz.")
+            str,
+            typer.Option(
+                help="digits, mnist:FOLDER, fashion-mnist:FOLDER, cifar10:FOLDER, or a .npz file with x and y."
+            ),
         ]
         Eps: TypeAlias = Annotated[str, typer.Option(help="Radii in increasing order, such as 36/255,72/255.")]
         Weights: TypeAlias = Annotated[Path | None, typer.Option(help=_WEIGHTS)]

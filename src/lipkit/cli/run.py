@@ -14,7 +14,7 @@ from torch import nn
 
 from lipkit._files import write_whole
 from lipkit.bound import Bound, Kind, Metric, Of
-from lipkit.bounds.fingerprint import network_prints, row_hashes
+from lipkit.bounds.fingerprint import network_prints, row_hashes, sha256_of
 from lipkit.certify import Evaluation, accuracy
 from lipkit.cli.console import bar, progress
 from lipkit.cli.recipe_file import recipe_class
@@ -28,7 +28,7 @@ from lipkit.cli.training.recipe import plain_fields
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError, RecordError
 from lipkit.regions import Everywhere
-from lipkit.report.contents import About
+from lipkit.report.contents import About, Prints
 from lipkit.report.gather import gathered
 from lipkit.report.writing import write
 from lipkit.trace.capture import capture
@@ -109,7 +109,7 @@ def run(order: Order, recipe: Recipe, team: Team) -> Result:
         with progress() as doing:
             doing("writing the report")
             seconds = trained.journal[-1]["seconds"] if trained.journal else 0.0
-            about = _about(order, recipe, seconds, team)
+            about = _about(order, recipe, seconds, team, _prints(order.out / "model.safetensors", test, recipe))
             write(gathered(trained.model, test, evaluation, bound, trained.journal, about), order.out)
     return Result(evaluation, bound, trained.model)
 
@@ -180,11 +180,17 @@ def _settle(order: Order, recipe: Recipe, team: Team) -> None:
         write_whole(path, json.dumps({**here, "command": order.command}, indent=1).encode())
 
 
-def _about(order: Order, recipe: Recipe, seconds: float, team: Team) -> About:
+def _prints(weights: Path, test: Examples, recipe: Recipe) -> Prints:
+    stored = hashlib.sha256(weights.read_bytes()).hexdigest()
+    return Prints(stored, sha256_of(test.inputs), sha256_of(test.labels), source(recipe))
+
+
+def _about(order: Order, recipe: Recipe, seconds: float, team: Team, prints: Prints) -> About:
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     return About.here(
         command=order.command, date=now, seconds=seconds, seed=recipe.seed, device=_named(team.device),
-        data=type(recipe).__name__, recipe=str(order.recipe), fields=plain_fields(recipe),
+        data="" if recipe.data is None else recipe.data.resolve().name,
+        recipe=f"{type(recipe).__name__} ({order.recipe})", fields=plain_fields(recipe), prints=prints,
     )  # fmt: skip
 
 

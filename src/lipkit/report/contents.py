@@ -19,10 +19,27 @@ from lipkit.report.pixels import Pixels
 
 @final
 @dataclass(frozen=True)
+class Prints:
+    """SHA-256 of what a report rests on, "" for what is not known.
+
+    `weights` is that of the file of weights and `recipe` that of the file in which the recipe's class is written, as
+    sha256sum tells them; `inputs` and `labels` are those of the test samples that were evaluated, as the records of
+    `accuracy` have them.
+    """
+
+    weights: str = ""
+    inputs: str = ""
+    labels: str = ""
+    recipe: str = ""
+
+
+@final
+@dataclass(frozen=True)
 class About:
     """Where the numbers come from: the command that makes them again, and what it ran on.
 
-    `date` is the caller's, as it should be printed; `fields` are those of the recipe, by name, as text.
+    `date` is the caller's, as it should be printed; `seconds` are those of the training; `data` names the data set, ""
+    where only the recipe knows it; `fields` are those of the recipe, by name, as text.
     """
 
     command: str
@@ -34,15 +51,17 @@ class About:
     recipe: str
     fields: tuple[tuple[str, str], ...]
     software: Software
+    prints: Prints
 
     @classmethod
     def here(
         cls, *, command: str, date: str, seconds: float, seed: int, device: str, data: str, recipe: str,
-        fields: Mapping[str, object],
+        fields: Mapping[str, object], prints: Prints | None = None,
     ) -> "About":  # fmt: skip
         """With the versions of what runs now."""
         texts = tuple((name, str(value)) for name, value in fields.items())
-        return cls(command, date, seconds, seed, device, data, recipe, texts, Software.here())
+        prints = Prints() if prints is None else prints
+        return cls(command, date, seconds, seed, device, data, recipe, texts, Software.here(), prints)
 
 
 @final

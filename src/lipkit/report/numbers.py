@@ -42,6 +42,11 @@ def constant(log_value: float, kind: Kind, count: int = 4) -> str:
     return f"10^{power.quantize(Decimal('0.0001'), rounding=_rounding(kind))}"
 
 
+def layer_norm(log_value: float, kind: Kind, count: int = 4) -> str:
+    """exp(log_value) of one layer: an EXACT one to nearest, because it is the number itself, others to their side."""
+    return constant(log_value, Kind.ESTIMATE if kind is Kind.EXACT else kind, count)
+
+
 def _to_side(number: Decimal, kind: Kind, count: int) -> str:
     return f"{float(Context(prec=count, rounding=_rounding(kind)).plus(number)):.{count}g}"
 

@@ -11,7 +11,7 @@ from lipkit.report.contents import Contents
 from lipkit.report.gallery_section import pictures
 from lipkit.report.gather import said
 from lipkit.report.headline import Headline, caveats, noun, sentences
-from lipkit.report.markup import Markup, bullets, paragraph, table
+from lipkit.report.markup import Cell, Markup, bullets, paragraph, table
 from lipkit.report.numbers import constant, digits, percent
 from lipkit.report.stylesheet import STYLESHEET
 
@@ -36,7 +36,7 @@ def page(contents: Contents) -> str:
     A part that could not be measured, or cannot be drawn, is replaced by a sentence that says so and why.
     """
     about = contents.about
-    title = f"{about.recipe} on {about.data}: what is proven"
+    title = f"Recipe {about.recipe}{about.data and f' on {about.data}'}: what is proven"
     body = "".join(
         f'<section aria-labelledby="{name}"><h2 id="{name}">{escape(heading)}</h2>'
         f"{_part(contents, make, needs)}</section>"
@@ -98,12 +98,17 @@ def _top(contents: Contents) -> str:
 def _environment(contents: Contents) -> str:
     about, one = contents.about, contents.constant
     failure = f"at most {digits(contents.failure, Kind.UPPER, 2)}" if contents.failure else "none: deterministic"
-    rows = [
-        ["data", about.data],
+    known = about.prints
+    hashes = (
+        ("weights", known.weights), ("test inputs", known.inputs), ("test labels", known.labels),
+        ("recipe code", known.recipe),
+    )  # fmt: skip
+    rows: list[list[Cell]] = [
+        ["data", about.data or "as the recipe makes them"],
         ["recipe", about.recipe],
         ["seed", str(about.seed)],
         ["device", about.device],
-        ["wall clock", f"{about.seconds:.1f} s"],
+        ["training", f"{about.seconds:.1f} s"],
         ["constant", f"{constant(one.log_value, one.kind)} ({one.kind.value})"],
         ["values of it", f"{one.entries}, for {one.of}; the smallest is {constant(one.log_smallest, one.kind)}"],
         ["lower bound of it", "not known" if one.log_lower is None else constant(one.log_lower, Kind.LOWER)],
@@ -111,6 +116,7 @@ def _environment(contents: Contents) -> str:
         ["lipkit", about.software.lipkit],
         ["torch", about.software.torch],
         ["python", f"{about.software.python}, {about.software.platform}"],
+        *([f"SHA-256 of {what}", Markup(f"<code>{escape(found)}</code>")] for what, found in hashes if found),
     ]  # fmt: skip
     fields = table("Fields of the recipe", ("field", "value"), about.fields) if about.fields else ""
     return (

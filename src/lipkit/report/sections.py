@@ -12,13 +12,14 @@ from lipkit.report.contents import Contents, Entry
 from lipkit.report.depth import QUANTILES
 from lipkit.report.headline import noun
 from lipkit.report.markup import Cell, Markup, bullets, figure, paragraph, table, text
-from lipkit.report.numbers import between, constant, digits, percent
+from lipkit.report.numbers import between, digits, layer_norm, percent
 
-# Below this logarithm a layer stretches nothing worth a share: a tenth of a percent.
+# Below this part of the logarithm of the constant no layer is worth a share: a tenth of a percent.
 _STRETCH = 1e-3
 _CALM = (
-    "No layer stretches a change by more than a tenth of a percent, so none is lost from layer to layer. What the "
-    "certified radii lack to the distances of an attack comes from layers that are not at their worst all at once."
+    "No layer by itself raises the constant of the network by more than about a tenth of a percent, so none stands out "
+    "as the one to work on. What the certified radii lack to the distances of an attack may come from layers and "
+    "branches that are not at their worst all at once, and from an attack that could be stronger."
 )
 
 
@@ -89,10 +90,10 @@ def layers(contents: Contents) -> str:
     head = ("layer", "operation", ">norm", "kind", ">share", "", ">falls by", ">fusing saved")
     body = table("Layer by layer, in the order of the network", head, [_layer(row, stretch) for row in rows])
     note = (
-        "Norm: by how much the layer can stretch a change at most. Share: how much of the constant of the network, in "
-        "orders of magnitude, stands in this line. Falls by: how many percent the constant falls if this norm falls by "
-        "one percent. Fusing saved: how much larger the constant would be had its operations been measured one by one. "
-        "Nonlinearities that stretch nothing are not listed."
+        "Norm: by how much the layer can stretch a change at most; exact ones are rounded to nearest, upper bounds up. "
+        "Share: how much of the constant of the network, in orders of magnitude, stands in this line. Falls by: how "
+        "many percent the constant falls if this norm falls by one percent. Fusing saved: how much larger the constant "
+        "would be had its operations been measured one by one. Nonlinearities that stretch nothing are not listed."
     )
     return paragraph(_lost(rows) if stretch else _CALM) + body + paragraph(note, "note")
 
@@ -115,7 +116,7 @@ def _layer(row: LayerRow, stretch: bool) -> list[Cell]:
     look = "bar less" if (part or 0.0) < 0 else "bar"
     bar = f'<span class="{look}" style="width:{width:.2f}rem" aria-hidden="true"></span>' if width > 0.05 else ""
     saved = "–" if row.saved is None else f"× {row.saved:.4g}"
-    norm = constant(row.log_norm, row.kind)
+    norm = layer_norm(row.log_norm, row.kind)
     return [row.origin, row.operator, norm, row.kind.value, share, Markup(bar), f"{row.elasticity:.3g} %", saved]
 
 

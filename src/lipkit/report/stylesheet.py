@@ -5,11 +5,13 @@ STYLESHEET = """
   color-scheme: light dark;
   --paper: #fdfdfc; --panel: #f3f3f1; --ink: #1a1a2a; --soft: #555563; --faint: #d4d4da; --line: #c2c2ca;
   --blue: #0072b2; --orange: #c04f00; --green: #00815e; --warn: #fff1d6;
+  --shade: rgb(26 26 42 / .4);
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --paper: #16171c; --panel: #202229; --ink: #ececf1; --soft: #a9abb8; --faint: #3a3d47; --line: #4a4d59;
     --blue: #56b4e9; --orange: #ff9e57; --green: #3fd0a4; --warn: #43351a;
+    --shade: rgb(236 236 241 / .45);
   }
 }
 * { box-sizing: border-box; }
@@ -34,6 +36,16 @@ p { margin: .5rem 0; }
 .figures span { color: var(--soft); font-size: .85rem; }
 .failed { background: var(--warn); border-radius: .5rem; padding: .6rem .9rem; }
 .box { overflow-x: auto; max-width: 100%; margin: .7rem 0; }
+/* Shade at an edge that more lies beyond: covers of the paper's colour scroll along, and hide it where all is shown. */
+.box, pre {
+  background:
+    linear-gradient(to right, var(--cover) 1rem, transparent) left / 2rem 100% no-repeat local,
+    linear-gradient(to left, var(--cover) 1rem, transparent) right / 2rem 100% no-repeat local,
+    linear-gradient(to right, var(--shade), transparent) left / .9rem 100% no-repeat scroll,
+    linear-gradient(to left, var(--shade), transparent) right / .9rem 100% no-repeat scroll,
+    var(--cover);
+  --cover: var(--paper);
+}
 .box:focus-visible { outline: 2px solid var(--blue); }
 table { border-collapse: collapse; font-size: .88rem; min-width: 100%; font-variant-numeric: tabular-nums; }
 caption { text-align: left; color: var(--soft); padding-bottom: .3rem; }
@@ -58,7 +70,9 @@ svg text { font-family: inherit; }
 .cards img { flex: 1 1 0; min-width: 0; image-rendering: pixelated; border: 1px solid var(--line); }
 code, pre { font-family: ui-monospace, "SFMono-Regular", Menlo, Consolas, "DejaVu Sans Mono", monospace; }
 code { font-size: .88em; }
-pre { background: var(--panel); border-radius: .5rem; padding: .7rem .9rem; overflow-x: auto; }
+td code { overflow-wrap: anywhere; }
+pre { --cover: var(--panel); border-radius: .5rem; padding: .7rem .9rem; overflow-x: auto; }
 footer { padding-bottom: 3rem; }
-@media print { .box { overflow: visible; } h2 { break-after: avoid; } figure, .cards li { break-inside: avoid; } }
+@media print { .box { overflow: visible; background: none; } }
+@media print { h2 { break-after: avoid; } figure, .cards li { break-inside: avoid; } }
 """

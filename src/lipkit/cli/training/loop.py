@@ -82,7 +82,11 @@ class _Run:
             raise ArgumentError(f"{type(recipe).__name__}.optimizers gave none; give at least one.")
         self._rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in self.optimizers]
         self._average = Average(self.model, recipe.ema)
-        if recipe.batch % team.size or len(self.sets.train) < team.size:
+        if len(self.sets.train) < team.size:
+            raise ArgumentError(
+                f"{len(self.sets.train)} training examples do not suffice for {team.size} processes; start fewer."
+            )
+        if recipe.batch % team.size:
             raise ArgumentError(
                 f"A batch of {recipe.batch} does not divide among {team.size} processes; set --batch to a multiple."
             )

@@ -47,6 +47,17 @@ class Sets:
     train: Examples
     test: Examples
 
+    def __post_init__(self) -> None:
+        # After the training would be late.
+        for name, examples in (("training", self.train), ("test", self.test)):
+            if not len(examples):
+                raise ArgumentError(f"The {name} set is empty; give it at least one example.")
+        wanted, found = (tuple(examples.inputs.shape[1:]) for examples in (self.train, self.test))
+        if wanted != found:
+            raise ArgumentError(
+                f"The test inputs have shape {found} and the training inputs {wanted}; give both the same shape."
+            )
+
 
 @final
 @dataclass(frozen=True)
