@@ -1,5 +1,6 @@
 """What is printed keeps its side: compared as rational numbers, nothing is forgiven."""
 
+import math
 from fractions import Fraction
 from typing import Any
 
@@ -48,7 +49,7 @@ def test_a_constant_is_rounded_to_its_side(log: float) -> None:
     [
         (4e-15, Kind.EXACT, "1"),
         (-4e-15, Kind.EXACT, "1"),
-        (4e-15, Kind.UPPER, "1.001"),
+        (4e-15, Kind.UPPER, "1 + 4.1e-15"),
         (-4e-15, Kind.LOWER, "0.9999"),
         (0.6931471805599453, Kind.EXACT, "2"),
         (5000.0, Kind.EXACT, "10^2171.4724"),
@@ -60,3 +61,11 @@ def test_only_exact_norms_of_layers_are_rounded_to_nearest(log: float, kind: Kin
 
 def _read(text: str) -> Any:
     return mpmath.mpf(10) ** mpmath.mpf(text[3:]) if text.startswith("10^") else mpmath.mpf(text)
+
+
+def test_an_upper_bound_a_little_above_one_says_by_how_much():
+    assert layer_norm(math.log1p(1.21e-7), Kind.UPPER) == "1 + 1.3e-07"
+    assert layer_norm(0.0, Kind.UPPER) == "1"
+    assert layer_norm(math.log(0.99996), Kind.UPPER) == "1"
+    assert layer_norm(math.log(1.0012), Kind.UPPER) == "1.002"
+    assert layer_norm(math.log1p(1.21e-7), Kind.EXACT) == "1"

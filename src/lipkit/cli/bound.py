@@ -151,7 +151,10 @@ def layers(rows: list[LayerRow], say: Say, width: int) -> None:
     """
     made = table("Layer by layer", ">row", "+where", "+operator", ">norm", "kind", ">share", ">fusing saved")
     for row in rows:
-        norm, share = layer_norm(row.log_norm, row.kind, 5), "" if row.share is None else f"{row.share:.1%}"
+        norm, share = (
+            layer_norm(row.log_norm, row.kind, 5),
+            "" if row.share is None else f"{round(row.share, 3) + 0.0:.1%}",
+        )
         saved = "" if row.saved is None else f"x {row.saved:.4g}"
         if width >= _WIDE:
             made.add_row(str(row.row), escaped(row.origin), escaped(row.operator), norm, row.kind.value, share, saved)

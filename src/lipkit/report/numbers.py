@@ -6,6 +6,9 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decima
 from lipkit.certify import Share
 from lipkit.kind import Kind
 
+# Above one by less than this, a norm has too few digits in a table to tell it from one.
+_LITTLE = 5e-4
+
 
 def percent(share: Share, kind: Kind = Kind.ESTIMATE) -> str:
     """A share to a tenth of a percent: a LOWER one never printed larger than it is, an UPPER one never smaller."""
@@ -43,7 +46,12 @@ def constant(log_value: float, kind: Kind, count: int = 4) -> str:
 
 
 def layer_norm(log_value: float, kind: Kind, count: int = 4) -> str:
-    """exp(log_value) of one layer: an EXACT one to nearest, because it is the number itself, others to their side."""
+    """exp(log_value) of one layer: an EXACT one to nearest, because it is the number itself, others to their side.
+
+    Upper bounds a little above one are written as 1 + what they exceed it by: 1.001 would be another layer.
+    """
+    if kind is Kind.UPPER and 0 < log_value < _LITTLE:
+        return f"1 + {_to_side(Context(prec=40).exp(Decimal(log_value)) - 1, kind, 2)}"
     return constant(log_value, Kind.ESTIMATE if kind is Kind.EXACT else kind, count)
 
 

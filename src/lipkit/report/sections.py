@@ -111,7 +111,8 @@ def _lost(rows: Sequence[LayerRow]) -> str:
 
 def _layer(row: LayerRow, stretch: bool) -> list[Cell]:
     part = row.share if stretch else None
-    share = "–" if part is None else f"{100 * part:.1f} %"
+    # A sum with 0.0 has no negative zero.
+    share = "–" if part is None else f"{round(100 * part, 1) + 0.0:.1f} %"
     width = min(6.0, 6.0 * abs(part or 0.0))
     look = "bar less" if (part or 0.0) < 0 else "bar"
     bar = f'<span class="{look}" style="width:{width:.2f}rem" aria-hidden="true"></span>' if width > 0.05 else ""
