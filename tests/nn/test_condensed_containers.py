@@ -1,7 +1,9 @@
 """What containers say of themselves when their parts are plain, or others than they were built with."""
 
 import copy
+import math
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,8 @@ from torch import nn
 import lipkit
 from lipkit import nn as lnn
 from lipkit.bounds import DAG
-from lipkit.errors import UnsupportedError
+from lipkit.errors import MetricError, UnsupportedError
+from lipkit.nn.stated import SAFE, at_least_one
 
 
 def twin() -> nn.Module:
@@ -67,6 +70,43 @@ def test_a_part_that_is_exchanged_is_noticed(name: str) -> None:
     with pytest.raises(UnsupportedError, match="not known"):
         _ = model.gain
     assert lipkit.lipschitz(model, x[:1], DAG()).value.item() >= steepest(model, x) > 1.5
+
+
+def wider(model: nn.Module, method: lnn.Method) -> nn.Module:
+    """The twin with another last layer that is constrained too, in a way that is none in l2, and used to the full."""
+    body = model.get_submodule("body")
+    other = lnn.Linear(8, 6, method=method)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.fill_(1.0)
+    setattr(body, "2", other)
+    return model
+
+
+@pytest.mark.parametrize("method", [lnn.UnitRows(), lnn.LpBall(math.inf)], ids=str)
+def test_constraints_that_are_none_in_l2_are_noticed(method: lnn.Method) -> None:
+    torch.manual_seed(0)
+    model = wider(twin(), method)
+    with pytest.raises((UnsupportedError, MetricError)):
+        _ = model.gain
+    x = torch.randn(5, 6)
+    assert lipkit.lipschitz(model, x[:1], DAG()).value.item() >= steepest(model, x)
+
+
+def test_fewer_digits_are_measured_too() -> None:
+    torch.manual_seed(0)
+    model = twin().bfloat16()
+    with pytest.raises(UnsupportedError, match="not as it was converted"):
+        _ = model.gain
+
+
+@pytest.mark.parametrize("gain", [0.3, 1.0, 1.0 + 2.0**-52, 3.7, 1e9])
+def test_products_of_gains_are_rounded_up(gain: float) -> None:
+    for factor in (1.0, 0.5, 1 / gain, SAFE / gain, 0.1):
+        found = Fraction(at_least_one(gain, factor))
+        assert found >= max(1, Fraction(gain) * Fraction(factor))
+        assert found <= max(1, Fraction(gain) * Fraction(factor)) * (1 + Fraction(1, 2**39))
+    assert at_least_one(1.0, 1.0) == at_least_one(gain, SAFE / gain) == 1.0
 
 
 @containers

@@ -167,6 +167,23 @@ def test_correlations_are_summed_in_float64_where_products_lose_digits(monkeypat
         torch.set_float32_matmul_precision(before)
 
 
+def test_programs_for_a_cpu_do_not_trust_a_setting_that_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = lnn.Linear(4, 4, method=lnn.AOL())
+    seen: list[torch.dtype] = []
+    plain = _one_step.every_tap
+
+    def watched(kernel: Tensor) -> Tensor:
+        seen.append(kernel.dtype)
+        return plain(kernel)
+
+    monkeypatch.setattr(_one_step, "every_tap", watched)
+    _ = layer.weight
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    _ = layer.weight
+    assert seen == [torch.float32, torch.float64]
+    assert exact_products(torch.zeros(1, dtype=torch.float64))
+
+
 def test_the_mark_for_compilers_is_the_one_torch_sets() -> None:
     @torch.compiler.assume_constant_result
     def marked() -> bool:

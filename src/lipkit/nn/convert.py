@@ -17,6 +17,7 @@ from lipkit.nn.methods._base import Method
 from lipkit.nn.methods.aol import AOL
 from lipkit.nn.methods.bjorck import Bjorck
 from lipkit.nn.stated import SAFE, Stated
+from lipkit.nn.weighted import Weighted
 
 
 @final
@@ -37,10 +38,12 @@ class Twin(Stated):
     def gain(self) -> float:
         """K, while the layers are those of the conversion: others, plain ones for example, keep no constraint."""
         now = _parts(self.body)
-        changed = sorted(path for path, kind in {*now.items()} ^ {*self.parts.items()})
+        changed = {path for path, _ in {*now.items()} ^ {*self.parts.items()}}
+        # Other methods, or fewer digits, may leave a layer of the same kind above one.
+        changed |= {path for path, part in self.body.named_modules() if isinstance(part, Weighted) and part.gain > 1}
         if changed:
             raise UnsupportedError(
-                f"This twin is not as it was converted, at {changed[0]}: its constant is not known for all time; "
+                f"This twin is not as it was converted, at {min(changed)}: its constant is not known for all time; "
                 "measure the model as it is with lipkit.lipschitz."
             )
         return self.K

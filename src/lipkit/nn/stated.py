@@ -12,6 +12,15 @@ from lipkit.linops import Shape
 SAFE = 1 - 2.0**-22
 
 
+def at_least_one(gain: float, factor: float) -> float:
+    """max(1, gain factor), rounded up: what a container promises of a part with this gain that it scales."""
+    product = gain * factor
+    # Below one by more than any rounding, or not rounded at all.
+    if product < 1 - 2.0**-40 or (factor == 1 and product <= 1):
+        return 1.0
+    return max(1.0, product) * (1 + 2.0**-40)
+
+
 class Stated(nn.Module):
     """A layer that knows its l2 constant by a theorem: the same number for every shape and every value of parameters.
 

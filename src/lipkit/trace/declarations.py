@@ -9,7 +9,7 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 
 from lipkit.bound import Of
-from lipkit.errors import CaptureError, UnsupportedError
+from lipkit.errors import CaptureError, MetricError, UnsupportedError
 from lipkit.linops import HasOperator
 from lipkit.regions import Everywhere
 from lipkit.trace.canonical import calls, converts
@@ -105,7 +105,7 @@ def _declared(
     size, shape = (tuple(node.meta["val"].shape) for node in ends)
     try:
         promise = module.declared_lipschitz(size[1:])
-    except UnsupportedError:
+    except (UnsupportedError, MetricError):
         return None
     if not promise.kind.certifies or promise.region != Everywhere() or promise.of is not Of.WHOLE:
         raise CaptureError(

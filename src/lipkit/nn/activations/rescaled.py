@@ -8,7 +8,7 @@ from torch.nn import functional
 from lipkit.errors import ArgumentError
 from lipkit.nn import slopes
 from lipkit.nn.gain import gain_of
-from lipkit.nn.stated import SAFE, Contraction
+from lipkit.nn.stated import SAFE, Contraction, at_least_one
 
 
 @final
@@ -88,7 +88,7 @@ class Rescaled(Contraction):
     @property
     def gain(self) -> float:
         """1 while the module has the constant it was built with; of another one, what that makes of it."""
-        return max(1.0, gain_of(self.module) * self.factor)
+        return at_least_one(gain_of(self.module), self.factor)
 
     def forward(self, x: Tensor) -> Tensor:
         """The module's output times the factor."""

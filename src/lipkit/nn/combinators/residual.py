@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from lipkit.nn.combinators.sums import ConvexSum, same_shape
 from lipkit.nn.gain import gain_of
-from lipkit.nn.stated import SAFE, Contraction
+from lipkit.nn.stated import SAFE, Contraction, at_least_one
 
 
 @final
@@ -30,7 +30,7 @@ class ConvexResidual(Contraction):
     @property
     def gain(self) -> float:
         """1 while the branch has the constant it was built with; of another branch, what that makes of it."""
-        return max(1.0, gain_of(self.branch) * self.factor)
+        return at_least_one(gain_of(self.branch), self.factor)
 
     def forward(self, x: Tensor) -> Tensor:
         """The mixture of x and the branch."""
@@ -54,7 +54,7 @@ class ScaledResidual(Contraction):
     @property
     def gain(self) -> float:
         """1 while the branch has the constant it was built with; of another branch, what that makes of it."""
-        return max(1.0, (1 + gain_of(self.branch)) * self.factor)
+        return at_least_one(1 + gain_of(self.branch), self.factor)
 
     def forward(self, x: Tensor) -> Tensor:
         """The scaled sum."""

@@ -50,7 +50,7 @@ class _OneStep(torch.autograd.Function):
         sums = correlations.abs().sum((1, -1), dtype=torch.float64)
         factor = inverse_root(with_rounding(sums, kernel), tall.dtype, room)
         # Float64, like the factor: this rounds once.
-        weight = (tall * _over_taps(factor, tall)).to(tall.dtype)
+        weight = (tall * over_taps(factor, tall)).to(tall.dtype)
         return weight, factor, correlations.sgn().to(tall.dtype)
 
     @staticmethod
@@ -79,7 +79,7 @@ class _OneStep(torch.autograd.Function):
         groups, rows, cols, *taps = tall.shape
         axes = range(1, 1 + len(taps))
         turned = moved.view(groups, *taps, cols, rows).flip(tuple(axes)).permute(0, -1, -2, *axes)
-        return torch.addcmul(turned, out, _over_taps(factor.to(tall.dtype), tall)), None, None
+        return torch.addcmul(turned, out, over_taps(factor.to(tall.dtype), tall)), None, None
 
 
 @final
@@ -91,8 +91,8 @@ class _ForwardOneStep(_OneStep):
         both = all_shifts(every_tap(tall), tall.shape, every_tap(change))
         sums = (signs * both).sum((1, -1), dtype=torch.float64)
         moved = sums * _slope(factor, ctx.room)
-        first = change * _over_taps(factor, tall)
-        return (first + tall * _over_taps(moved, tall)).to(tall.dtype), moved, None
+        first = change * over_taps(factor, tall)
+        return (first + tall * over_taps(moved, tall)).to(tall.dtype), moved, None
 
 
 def _slope(factor: Float64[Tensor, "groups cols"], room: float) -> Float64[Tensor, "groups cols"]:
@@ -100,7 +100,7 @@ def _slope(factor: Float64[Tensor, "groups cols"], room: float) -> Float64[Tenso
     return factor**3 * (-0.5 / room**2)
 
 
-def _over_taps(numbers: Float[Tensor, "groups cols"], tall: Tensor) -> Tensor:
+def over_taps(numbers: Float[Tensor, "groups cols"], tall: Tensor) -> Tensor:
     """One number for each column, to be multiplied with a kernel."""
     return numbers[(slice(None), None, slice(None), *(None,) * (tall.ndim - 3))]
 

@@ -13,7 +13,7 @@ from lipkit.errors import ArgumentError
 from lipkit.nn.geometry import Geometry
 from lipkit.nn.methods._base import Blocks, Method, Promise
 from lipkit.nn.methods._filter_gram import absolute_gram, majorant, polyphase, unphased
-from lipkit.nn.methods._one_step import inverse_root, one_step, worth_it
+from lipkit.nn.methods._one_step import inverse_root, one_step, over_taps, worth_it
 from lipkit.nn.methods._rounding import room_for
 
 # Rounds of the fixed point behind `inverse`, each a product of small matrices, or with more steps a whole rescaling.
@@ -88,7 +88,7 @@ def rescaled(raw: Blocks, geometry: Geometry, steps: int, side: Side) -> Blocks:
     else:
         factor = inverse_root(majorant(tall, steps), raw.dtype, room)
         # Float64, like the factor: this rounds once.
-        found = (tall * factor.reshape(len(factor), 1, -1, *(1,) * (kernel.ndim - 3))).to(raw.dtype)
+        found = (tall * over_taps(factor, tall)).to(raw.dtype)
     return unphased(found.transpose(1, 2) if flipped else found, geometry)
 
 
@@ -102,7 +102,6 @@ def unscaled(weight: Float64[Tensor, "groups rows cols *taps"], geometry: Geomet
     flipped = _flipped(kernel, side)
     tall = kernel.transpose(1, 2) if flipped else kernel
     groups, _, cols = tall.shape[:3]
-    trailing = (1,) * (kernel.ndim - 3)
     scale = torch.ones(groups, cols, dtype=torch.float64, device=weight.device)
     dead = tall.abs().amax((1, *range(3, tall.ndim))) == 0
     sums = absolute_gram(tall) if steps == 1 else None
@@ -110,7 +109,7 @@ def unscaled(weight: Float64[Tensor, "groups rows cols *taps"], geometry: Geomet
         if sums is not None:
             square = scale * (sums @ scale[..., None]).squeeze(-1)
         else:
-            square = majorant(tall * scale.reshape(groups, 1, cols, *trailing), steps)
+            square = majorant(tall * over_taps(scale, tall), steps)
         # Overstepping by a half takes half as many rounds as the plain fixed point.
         found = torch.where(dead, 1.0, scale * (square / scale.square()).pow(0.75))
         found = found / found.amax(1, keepdim=True)
@@ -118,7 +117,7 @@ def unscaled(weight: Float64[Tensor, "groups rows cols *taps"], geometry: Geomet
         scale = found
         if done:
             break
-    wide = tall * scale.reshape(groups, 1, cols, *trailing)
+    wide = tall * over_taps(scale, tall)
     return unphased(wide.transpose(1, 2) if flipped else wide, geometry)
 
 
