@@ -136,6 +136,14 @@ def test_float32_majorant_dominates_the_exact_one() -> None:
         assert bool((majorant(weight.unsqueeze(-1))[0] >= true).all())
 
 
+def test_one_step_counts_the_rounding_of_its_products() -> None:
+    """Equal entries are rounded the same way in every sum, so that errors add up; the norm is known without a sum."""
+    for value in torch.rand(50, generator=torch.Generator().manual_seed(0)):
+        found = one_step(value.expand(1, 2**16, 2, 1).contiguous(), 1 - 2.0**-24)
+        # All entries are one number w, so the norm is w 2^(17 / 2); w is rounded once, which the room is for.
+        assert float(found.double().max()) * 2.0**8.5 <= 1
+
+
 def test_correction_costs_little() -> None:
     """Half a percent is the most that float32 may cost at 256 channels; an orthogonal start is the worst case seen."""
     geometry = kernel3(256, 256)
