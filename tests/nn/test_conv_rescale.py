@@ -1,6 +1,7 @@
 """AOL and Rescale: contractions in every geometry, tight where they should be, invertible on their range."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -8,12 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from layer_checks import singular_values
 from layer_geometries import FILLS, accepted, filled
 from lipkit import nn as lnn
 from lipkit.errors import ArgumentError
 from lipkit.nn import Geometry
+from lipkit.nn.methods import _one_step
 from lipkit.nn.methods._filter_gram import absolute_sums, half_gram, majorant, polyphase, unphased
 from lipkit.nn.methods._one_step import one_step
 from lipkit.nn.methods.aol import AOL
@@ -139,9 +142,126 @@ def test_float32_majorant_dominates_the_exact_one() -> None:
 def test_one_step_counts_the_rounding_of_its_products() -> None:
     """Equal entries are rounded the same way in every sum, so that errors add up; the norm is known without a sum."""
     for value in torch.rand(50, generator=torch.Generator().manual_seed(0)):
-        found = one_step(value.expand(1, 2**16, 2, 1).contiguous(), 1 - 2.0**-24)
-        # All entries are one number w, so the norm is w 2^(17 / 2); w is rounded once, which the room is for.
-        assert float(found.double().max()) * 2.0**8.5 <= 1
+        # A row and a column of their own for the largest entry, by which all others are divided.
+        kernel = functional.pad(value.expand(1, 2**16, 2, 1), (0, 0, 0, 1, 0, 1))
+        kernel[0, -1, -1, 0] = 1
+        found = one_step(kernel, 1 - 2 * 2.0**-24)
+        # All entries of a block are one number w, so its norm is w 2^(17 / 2); w and its factor are rounded once, which
+        # the room is for.
+        assert float(found[0, :-1, :-1].double().max()) * 2.0**8.5 <= 1
+
+
+def on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_one_step, "launches_count", lambda _: True)
+
+
+@pytest.mark.parametrize("exponent", [-120, -100, 90, 110])
+def test_one_step_does_not_see_the_scale(exponent: int) -> None:
+    """Powers of two change no digit of the weight, and the gradient by one over them."""
+    generator = torch.Generator().manual_seed(0)
+    kernel = torch.rand(2, 4, 3, 3, 2, generator=generator) - 0.5
+    out = torch.randn(2, 4, 3, 3, 2, generator=generator)
+    free, scaled = kernel.requires_grad_(), (kernel.detach() * 2.0**exponent).requires_grad_()
+    weight, same = one_step(free, 0.9), one_step(scaled, 0.9)
+    assert torch.equal(weight, same)
+    expected, found = torch.autograd.grad(weight, free, out)[0], torch.autograd.grad(same, scaled, out)[0]
+    assert torch.equal(found.double() * 2.0**exponent, expected.double())
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-45, 1e-40, 1e-37, 1e-30, 1e30, 1e38])
+def test_one_step_of_degenerate_numbers(monkeypatch: pytest.MonkeyPatch, scale: float) -> None:
+    on_an_accelerator(monkeypatch)
+    layer = lnn.Conv2d(3, 3, 3, padding=1)
+    raw = layer.get_parameter("parametrizations.weight.original")
+    with torch.no_grad():
+        torch.nn.init.uniform_(raw, -scale, scale, generator=torch.Generator().manual_seed(0))
+        # Squares of these vanish.
+        raw[:, 0] *= 1e-30
+    values = singular_values(layer, (3, 5, 5))
+    assert float(values[0]) <= 1
+    assert (float(values[0]) > 0.3) == (scale > 0)
+    assert bool((layer.weight[:, 0] == 0).all())
+    # Gradients are those of numbers that do not depend on the scale, divided by it: beyond float32 for the smallest.
+    (gradient,) = torch.autograd.grad(layer.weight.square().sum(), raw)
+    assert bool(torch.isfinite(gradient).all()) or 0 < scale < 1e-38
+    assert not bool(gradient.isnan().any())
+    (gradient,) = torch.autograd.grad(layer.weight.sum() * 0, raw)
+    assert bool((gradient == 0).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_one_step_is_the_layer_on_every_device(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, stride: int
+) -> None:
+    """Weight and gradient as from the half of the shifts, which a CPU multiplies."""
+    layer = lnn.Conv2d(4, 6, 3, stride, padding=1, groups=2).to(dtype)
+    filled(layer, "normal")
+    raw = layer.get_parameter("parametrizations.weight.original")
+
+    def found() -> tuple[Tensor, Tensor]:
+        weight = layer.weight
+        return weight.detach(), torch.autograd.grad(weight[:, 0].sum(), raw)[0]
+
+    expected = found()
+    on_an_accelerator(monkeypatch)
+    # As many digits as the type has; what rounding may cost is counted in different order.
+    digits = {torch.bfloat16: 1e-2, torch.float32: 1e-5, torch.float64: 1e-12}[dtype]
+    torch.testing.assert_close(found(), expected, rtol=digits, atol=digits)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*batching rule for aten..unfold_backward:UserWarning")
+def test_one_step_under_transforms(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_an_accelerator(monkeypatch)
+    geometry = kernel3(2, 3)
+    raws, outs = drawn(Geometry(4, 2, 3, (3, 3), (1, 1), ((1, 1),) * 2, (1, 1))).split([3, 1])
+    raws, out = raws[:, None], outs[0]
+
+    def value(raw: Tensor) -> Tensor:
+        return (AOL()(raw, geometry) * out).sum().square()
+
+    mapped = torch.vmap(torch.func.grad(value))(raws)
+    torch.testing.assert_close(mapped, torch.stack([torch.func.grad(value)(raw) for raw in raws]))
+    forward = torch.func.jacfwd(value)(raws[0])
+    torch.testing.assert_close(forward, torch.func.grad(value)(raws[0]))
+    twice = [outer(inner(value))(raws[0]) for outer, inner in _TWICE]
+    for second in twice[1:]:
+        torch.testing.assert_close(second, twice[0])
+
+
+_TWICE = [
+    (torch.func.jacrev, torch.func.jacrev), (torch.func.jacfwd, torch.func.jacrev),
+    (torch.func.jacrev, torch.func.jacfwd), (torch.func.jacfwd, torch.func.jacfwd),
+]  # fmt: skip
+
+
+class Launches(TorchDispatchMode):
+    """Counts the operations that compute something: all but views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        found = func(*args, **(kwargs or {}))
+        memory = {arg.untyped_storage().data_ptr() for arg in args if isinstance(arg, Tensor)}
+        self.count += not (isinstance(found, Tensor) and found.untyped_storage().data_ptr() in memory)
+        return found
+
+
+def test_launches_of_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small convolutions take as long as their operations need to be launched."""
+    on_an_accelerator(monkeypatch)
+    raw = drawn(kernel3(4, 4), torch.float32).requires_grad_()
+    with Launches() as forward:
+        weight = AOL()(raw, kernel3(4, 4))
+    with Launches() as backward:
+        torch.autograd.grad(weight, raw, torch.ones_like(weight))
+    # What is in the code, and the ones.
+    assert (forward.count, backward.count) == (17, 11 + 1)
 
 
 def test_correction_costs_little() -> None:

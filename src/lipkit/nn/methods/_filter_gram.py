@@ -14,7 +14,7 @@ from lipkit.nn.precision import exact_products
 
 _UNIT = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
 # More than all products of a sum can lose to underflow, for entries of at most one.
-_TINY = {torch.float32: 2.0**-100, torch.float64: 2.0**-960}
+TINY = {torch.float32: 2.0**-100, torch.float64: 2.0**-960}
 # float32 sums of this many entries make the bound looser by 0.5 % for orthogonal matrices; larger ones use float64.
 _WIDE = 2**18
 # Up to this many taps an accelerator is faster with all pairs of them at once: 81 products for 3 x 3 instead of 54, in
@@ -34,6 +34,11 @@ def periods(geometry: Geometry) -> tuple[Shape, Shape]:
     return apart, tuple(-(-k // p) for k, p in zip(geometry.taps, apart, strict=True))
 
 
+def _one_phase(geometry: Geometry) -> bool:
+    """Whether `periods` are all one: asked at every use of a weight."""
+    return all(d % s == 0 or k == 1 for s, d, k in zip(geometry.stride, geometry.dilation, geometry.taps, strict=True))
+
+
 def polyphase(
     blocks: Float[Tensor, "groups rows cols *taps"], geometry: Geometry
 ) -> Float[Tensor, "groups rows phased *lengths"]:
@@ -43,9 +48,9 @@ def polyphase(
     """
     if not geometry.taps:
         return blocks.unsqueeze(-1)
-    apart, lengths = periods(geometry)
-    if all(p == 1 for p in apart):
+    if _one_phase(geometry):
         return blocks
+    apart, lengths = periods(geometry)
     axes = range(len(apart))
     spare = [n for i in reversed(axes) for n in (0, apart[i] * lengths[i] - geometry.taps[i])]
     split = functional.pad(blocks, spare)
@@ -61,9 +66,9 @@ def unphased(
     """The inverse of `polyphase`."""
     if not geometry.taps:
         return kernel.squeeze(-1)
-    apart, _ = periods(geometry)
-    if all(p == 1 for p in apart):
+    if _one_phase(geometry):
         return kernel
+    apart, _ = periods(geometry)
     rank = len(apart)
     split = kernel.unflatten(2, (geometry.cols, *apart))
     order = [0, 1, 2]
@@ -96,16 +101,20 @@ def majorant(
     for _ in range(steps - 1):
         half = half_gram(kernel)
         # Any factor would do, so no gradient needs to pass through it.
-        factor = half.detach().abs().amax((1, 2, 3, 4)).clamp(min=_TINY[kernel.dtype])
+        factor = half.detach().abs().amax((1, 2, 3, 4)).clamp(min=TINY[kernel.dtype])
         factors.append(factor.to(torch.float64))
         factor = factor[:, None]
-        kernel = _mirrored(half / factor[..., None, None, None], _added(kernel, None).to(kernel.dtype) / factor, kernel)
+        added = with_rounding(factor.new_zeros(1, 1, 1, dtype=torch.float64), kernel.detach())
+        added = (added.squeeze(2) + TINY[kernel.dtype]).to(kernel.dtype)
+        kernel = _mirrored(half / factor[..., None, None, None], added / factor, kernel)
     size = absolute_gram(kernel)
-    sums = size.sum(-1) if q is None else (size @ q[..., None]).squeeze(-1) / q
-    sums = with_rounding(sums, kernel, q)
+    sums = size.sum(2, keepdim=True) if q is None else size @ q[..., None]
+    # The last factor is for the roots: five of them leave 2^-46 of it.
+    sums = with_rounding(sums, kernel.detach(), q, 1 + 2.0**-41).squeeze(2)
+    sums = (sums if q is None else sums / q) + TINY[kernel.dtype]
     for factor in reversed(factors):
         sums = factor[:, None] * sums.sqrt()
-    return sums * (1 + 2.0**-46)
+    return sums
 
 
 def in_enough_digits(kernel: Float[Tensor, "groups rows cols *taps"]) -> torch.dtype:
@@ -115,13 +124,28 @@ def in_enough_digits(kernel: Float[Tensor, "groups rows cols *taps"]) -> torch.d
 
 
 def with_rounding(
-    sums: Float64[Tensor, "groups cols"], kernel: Float[Tensor, "groups rows cols *taps"], q: Tensor | None = None
-) -> Float64[Tensor, "groups cols"]:
-    """Sums of |M_ij| as computed, enlarged by what rounding may have taken from them."""
-    # The sum over shifts may be in the dtype of the kernel, the rest is in float64.
+    sums: Float64[Tensor, "#groups #cols 1"],
+    kernel: Float[Tensor, "groups rows cols *taps"],
+    q: Float64[Tensor, "groups cols"] | None = None,
+    scale: float = 1.0,
+) -> Float64[Tensor, "groups cols 1"]:
+    """Sums of |M_ij| q_j as computed, enlarged by what rounding may have taken from them, times `scale`.
+
+    The kernel and q are taken as numbers without gradient. What underflow may have taken, at most `TINY` of the dtype,
+    is left to the caller.
+    """
+    rows, cols, *taps = kernel.shape[1:]
+    unit, count = _UNIT[kernel.dtype], math.prod(taps)
     # A list, because compilers cannot read generators.
-    shifts = math.prod([2 * t - 1 for t in kernel.shape[3:]])
-    return torch.add(_added(kernel, q), sums, alpha=1 + 2 * (shifts + 4) * _UNIT[kernel.dtype])
+    shifts = math.prod([2 * t - 1 for t in taps])
+    # The sum over shifts may be in the dtype of the kernel; all terms of a row are added up in float64.
+    found = 1 + 2 * (shifts + 4) * unit + 2 * shifts * cols * _UNIT[torch.float64]
+    depth = (rows + count + 8) * unit
+    # Twice the taps and a little for the rounding of this formula itself.
+    lost = depth / (1 - 2 * depth) * (1 + 4 * count * unit)
+    size = torch.linalg.vector_norm(kernel, 1, dim=tuple(range(3, kernel.ndim)), dtype=torch.float64)
+    whole = size.sum(2, keepdim=True) if q is None else size @ q.detach()[..., None]
+    return torch.baddbmm(sums, size.mT, whole, beta=scale * found, alpha=scale * lost)
 
 
 def half_gram(kernel: Float[Tensor, "groups rows cols *taps"]) -> Float[Tensor, "groups first rest cols cols"]:
@@ -133,36 +157,45 @@ def half_gram(kernel: Float[Tensor, "groups rows cols *taps"]) -> Float[Tensor, 
     """
     groups, rows, cols, first, *taps = kernel.shape
     flat = kernel.permute(0, *range(3, kernel.ndim), 2, 1).reshape(groups, first, -1, rows)
+    rank = len(taps)
+    order = [0, 2 + rank, *_alternating(1, 3 + rank, rank), 1 + rank, 3 + 2 * rank]
     total: Tensor | None = None
     for a in range(first):
         pairs = flat[:, a] @ flat[:, a:].flatten(1, 2).mT
-        found = _by_shift(pairs.view(groups, *taps, cols, first - a, *taps, cols), taps)
+        apart = pairs.view(groups, *taps, cols, first - a, *taps, cols).permute(order)
+        found = _by_shift(apart, taps, 2).reshape(groups, first - a, -1, cols, cols)
         total = found if total is None else total + functional.pad(found, (0, 0) * 3 + (0, a))
     assert total is not None
     return total
 
 
-def _by_shift(
-    pairs: Float[Tensor, "groups *taps_cols_first_taps_cols"], taps: Sequence[int]
-) -> Float[Tensor, "groups first shifts cols cols"]:
-    """The sums of all pairs of taps (a, b) with the same shift b - a, on every axis; in order of the shifts."""
-    rank = len(taps)
-    order = [0, 2 + rank, *(place for i in range(rank) for place in (1 + i, 3 + rank + i)), 1 + rank, 3 + 2 * rank]
-    found = pairs.permute(order)
-    for i, t in enumerate(taps):
+def _alternating(first: int, second: int, rank: int) -> list[int]:
+    """The axes first, second, first + 1, second + 1, ...: the two taps of a pair side by side."""
+    return [place + i for i in range(rank) for place in (first, second)]
+
+
+def _by_shift(pairs: Float[Tensor, "*before_taps_after"], taps: Sequence[int], start: int) -> Tensor:
+    """The sums of all pairs of taps (a, b) with the same shift b - a, on every axis; in order of the shifts.
+
+    The axes of a and b stand side by side, from the axis `start` on; the axis of shifts takes their place.
+    """
+    found = pairs
+    for i, t in enumerate(taps, start):
         if t == 1:
-            found = found.squeeze(2 + i)
+            found = found.squeeze(i)
             continue
         # Rows of 2 t - 2 entries, read as rows of 2 t - 1, move by one place each: equal shifts stand in one column.
-        wide = functional.pad(found, (0, 0) * (found.ndim - 4 - i) + (0, t - 2, 1, 1)).flatten(2 + i, 3 + i)
-        found = wide.narrow(2 + i, t - 1, t * (2 * t - 1)).unflatten(2 + i, (t, 2 * t - 1)).sum(2 + i)
-    return found.flatten(2, 1 + rank) if rank else found.unsqueeze(2)
+        wide = functional.pad(found, (0, 0) * (found.ndim - 2 - i) + (0, t - 2, 1, 1)).flatten(i, i + 1)
+        moved = wide.narrow(i, t - 1, t * (2 * t - 1))
+        found = moved.view(*moved.shape[:i], t, 2 * t - 1, *moved.shape[i + 1 :]).sum(i)
+    return found
 
 
 def absolute_gram(kernel: Float[Tensor, "groups rows cols *taps"]) -> Float64[Tensor, "groups cols cols"]:
     """sum over all shifts of |M_ij|: half of the filter Gram counted twice or, if launches count, all of it."""
     if launches_count(kernel):
-        return all_shifts(every_tap(kernel), kernel.shape).abs().sum(1, dtype=torch.float64)
+        shifts = all_shifts(every_tap(kernel), kernel.shape)
+        return torch.linalg.vector_norm(shifts.flatten(3), 1, dim=3, dtype=torch.float64)
     return absolute_sums(half_gram(kernel))
 
 
@@ -171,20 +204,21 @@ def launches_count(kernel: Float[Tensor, "groups rows cols *taps"]) -> bool:
     return math.prod(kernel.shape[3:]) <= _FEW and kernel.device.type != "cpu"
 
 
-def every_tap(kernel: Float[Tensor, "groups rows cols *taps"]) -> Float[Tensor, "groups channels rows"]:
-    """The channels at all taps as rows, taps first."""
-    groups, rows = kernel.shape[:2]
-    return kernel.permute(0, *range(3, kernel.ndim), 2, 1).reshape(groups, -1, rows)
+def every_tap(kernel: Float[Tensor, "groups rows cols *taps"]) -> Float[Tensor, "groups rows channels"]:
+    """The channels at all taps as columns, as they stand in memory: nothing is copied."""
+    return kernel.reshape(*kernel.shape[:2], -1)
 
 
 def all_shifts(
-    every: Float[Tensor, "groups channels rows"], shape: torch.Size, change: Tensor | None = None
-) -> Float[Tensor, "groups shifts cols cols"]:
+    every: Float[Tensor, "groups rows channels"], shape: torch.Size, change: Tensor | None = None
+) -> Float[Tensor, "groups cols cols *shifts"]:
     """The filter Gram at all shifts by one product of all pairs of taps; or how it moves with `change`."""
     groups, _, cols, *taps = shape
-    pairs = every @ every.mT if change is None else change @ every.mT
+    rank = len(taps)
+    pairs = torch.bmm(every.mT, every if change is None else change)
     pairs = pairs if change is None else pairs + pairs.mT
-    return _by_shift(pairs.view(groups, *taps, cols, 1, *taps, cols), taps).squeeze(1)
+    apart = pairs.view(groups, cols, *taps, cols, *taps).permute(0, 1, 2 + rank, *_alternating(2, 3 + rank, rank))
+    return _by_shift(apart, taps, 3)
 
 
 def absolute_sums(half: Float[Tensor, "groups first rest n n"]) -> Float64[Tensor, "groups n n"]:
@@ -195,21 +229,6 @@ def absolute_sums(half: Float[Tensor, "groups first rest n n"]) -> Float64[Tenso
         return centre
     beside = size[:, 1:].sum(1).to(torch.float64)
     return centre + beside + beside.mT
-
-
-def _added(kernel: Tensor, q: Tensor | None) -> Tensor:
-    """What rounding may have taken from the sums of absolute values of a row of the filter Gram; float64."""
-    rows, taps = kernel.shape[1], math.prod(kernel.shape[3:])
-    depth = rows + taps + 8
-    unit = depth * _UNIT[kernel.dtype]
-    size = torch.linalg.vector_norm(kernel.detach().flatten(3), 1, dim=3, dtype=torch.float64)
-    if q is None:
-        sums = (size.mT @ size.sum(2, keepdim=True)).squeeze(2)
-    else:
-        q = q.detach()
-        sums = (size.mT @ (size @ q[..., None])).squeeze(2) / q
-    # Twice the taps and a little for the rounding of this formula itself.
-    return sums * (unit / (1 - 2 * unit) * (1 + 4 * taps * _UNIT[kernel.dtype])) + _TINY[kernel.dtype]
 
 
 def _mirrored(half: Tensor, added: Tensor, kernel: Tensor) -> Tensor:

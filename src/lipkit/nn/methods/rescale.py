@@ -13,7 +13,7 @@ from lipkit.errors import ArgumentError
 from lipkit.nn.geometry import Geometry
 from lipkit.nn.methods._base import Blocks, Method, Promise
 from lipkit.nn.methods._filter_gram import absolute_gram, majorant, polyphase, unphased
-from lipkit.nn.methods._one_step import inverse_root, one_step, over_taps, worth_it
+from lipkit.nn.methods._one_step import inverse_root, largest, one_step, over_taps, shrinking, worth_it
 from lipkit.nn.methods._rounding import room_for
 
 # Rounds of the fixed point behind `inverse`, each a product of small matrices, or with more steps a whole rescaling.
@@ -77,18 +77,15 @@ def _said(steps: int, side: Side) -> str:
 
 def rescaled(raw: Blocks, geometry: Geometry, steps: int, side: Side) -> Blocks:
     """The weights of `Rescale` and `AOL`: every channel i times T_i^(-1/2); channels of zeros stay zero."""
-    # The result does not depend on the scale of a block, so this factor needs no gradient.
-    largest = torch.linalg.vector_norm(raw.detach().flatten(1), math.inf, dim=1).clamp(min=torch.finfo(raw.dtype).tiny)
-    kernel = polyphase(raw / largest.reshape(-1, *(1,) * (raw.ndim - 1)), geometry)
+    kernel = polyphase(raw, geometry)
     flipped = _flipped(kernel, side)
     tall = kernel.transpose(1, 2) if flipped else kernel
     room = room_for(geometry.rows, geometry.cols, math.prod(geometry.taps), raw.dtype)
     if steps == 1 and worth_it(tall):
         found = one_step(tall, room)
     else:
-        factor = inverse_root(majorant(tall, steps), raw.dtype, room)
-        # Float64, like the factor: this rounds once.
-        found = (tall * over_taps(factor, tall)).to(raw.dtype)
+        level = tall / largest(tall.detach())
+        found = level * over_taps(inverse_root(majorant(level, steps) * shrinking(room), raw.dtype), level)
     return unphased(found.transpose(1, 2) if flipped else found, geometry)
 
 
