@@ -1,5 +1,6 @@
 """Runs that survive: to the bit on one process, over several, with settings that are checked first."""
 
+import json
 import math
 import os
 import re
@@ -250,7 +251,21 @@ def test_mixed_precision_and_averages(tmp_path: Path) -> None:
     assert same(dict(found.model.state_dict()), state["average"])
 
 
-def test_tensorboard_is_told_everything_finite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_a_journal_is_json_also_where_the_constant_is_no_number(
+    value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Blobs, "constant", lambda *_: value)
+    train(Blobs(epochs=1), tmp_path, HERE)
+
+    def refused(word: str) -> float:
+        raise AssertionError(f"{word} is not JSON")
+
+    for line in (tmp_path / "journal.jsonl").read_text().splitlines():
+        assert json.loads(line, parse_constant=refused)["constant"] is None
+
+
+def test_tensorboard_is_told_everything_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[str, float, int]] = []
 
     class SummaryWriter:
@@ -267,7 +282,8 @@ def test_tensorboard_is_told_everything_finite(tmp_path: Path, monkeypatch: pyte
     assert [(name, value) for name, value, _ in told if name == "loss"] == [
         ("loss", entry["loss"]) for entry in found.journal
     ]
-    # This recipe watches no constant: NaN, which is no point of a curve.
+    # This recipe watches no constant.
+    assert {entry["constant"] for entry in found.journal} == {None}
     assert "constant" not in {name for name, _, _ in told}
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(ArgumentError, match=r"lipkit\[logging\]"):

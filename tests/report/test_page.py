@@ -261,6 +261,19 @@ def test_data_without_a_name_are_those_of_the_recipe(contents: Contents):
     assert '<th scope="row">data</th><td>as the recipe makes them</td>' in text
 
 
+def test_a_model_that_was_given_has_no_recipe(contents: Contents):
+    given = replace(contents.about, recipe="", model="mine.py:<f>", seconds=None, prints=Prints("", "", "", "d" * 64))
+    text = report.page(replace(contents, about=given, training=()))
+    assert "<h1>Model mine.py:&lt;f&gt; on digits &amp; co.: what is proven</h1>" in text
+    assert '<th scope="row">model</th><td>mine.py:&lt;f&gt;</td>' in text
+    assert '<th scope="row">training</th><td>not here: the model was given as it is</td>' in text
+    assert f'<th scope="row">SHA-256 of model code</th><td><code>{"d" * 64}</code>' in text
+    assert "There is no journal of a training run: the model was given as it is." in text
+    assert "<caption>Settings of the evaluation</caption>" in text
+    # No trace of what such a model does not have; the command is the caller's.
+    assert "recipe" not in text.replace("recipes/digits.py", "").lower()
+
+
 def test_a_failing_drawing_takes_no_other_along(contents: Contents, text: str, monkeypatch: pytest.MonkeyPatch):
     def broken(*_: object) -> str:
         raise ZeroDivisionError("by <nothing>")

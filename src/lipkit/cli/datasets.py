@@ -38,7 +38,15 @@ def test_set(words: str) -> Examples:
     raise ArgumentError(f"--data is digits, {known} or a .npz file with x and y, got {words!r}.")
 
 
+def short_name(words: str) -> str:
+    """What a reader calls the data of these words: without the folder they are in."""
+    name, colon, _ = words.partition(":")
+    return name if colon and name in _FOLDERS else Path(words).name
+
+
 def _archive(path: Path) -> Examples:
+    if not path.is_file():
+        raise ArgumentError(f"There is no file {path}; --data names a .npz file with arrays x and y.")
     try:
         with np.load(path, allow_pickle=False) as found:
             x, y = found["x"], found["y"]

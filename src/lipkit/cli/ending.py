@@ -44,7 +44,9 @@ def ended(act: Callable[[], None]) -> Code:
     except ModuleNotFoundError as missing:
         return _said(f"This needs {missing.name}; pip install 'lipkit[cli,data,plot]' brings it.", Code.USAGE)
     except KeyboardInterrupt:
-        return _said("Interrupted; what is in --out is intact, and the same command continues it.", Code.INTERRUPTED)
+        return _said(
+            "Interrupted; with --out what was done is kept, and the same command continues it.", Code.INTERRUPTED
+        )
     return Code.OK
 
 

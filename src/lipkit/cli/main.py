@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from lipkit.cli.bound import Request, Task, check, run
 from lipkit.cli.ending import Code, ended
-from lipkit.cli.evaluate import Wanted, evaluate
+from lipkit.cli.evaluate import evaluate
 from lipkit.cli.names import DEFAULT
 from lipkit.cli.train import Asked, redraw
 from lipkit.cli.train import train as act_train
+from lipkit.cli.wanted import Wanted
 
 if TYPE_CHECKING:
     import typer
@@ -133,7 +134,9 @@ def _runs(made: "typer.Typer") -> None:
 
     @made.command()
     def report(
-        run: Annotated[Path, typer.Argument(help="The folder of a run, or a report.json.", metavar="RUN")],
+        run: Annotated[
+            Path, typer.Argument(help="The --out of train, certify or attack; or a report.json.", metavar="RUN")
+        ],
         out: Annotated[Path | None, typer.Option(help="Folder for report.html; by default that of the run.")] = None,
         json: Annotated[Path | None, typer.Option(help="File for the shares.")] = None,
     ) -> None:
@@ -172,7 +175,8 @@ def _evaluations(made: "typer.Typer") -> None:
         Norm: TypeAlias = Annotated[str, typer.Option(help="Norm of the radii: 2, 1 or inf.")]
         Samples: TypeAlias = Annotated[int | None, typer.Option(help="Only the first so many.", min=1)]
         Out: TypeAlias = Annotated[
-            Path | None, typer.Option(help="Folder for results as they come; continues an earlier one.")
+            Path | None,
+            typer.Option(help="Folder for results as they come, and the report; the same continues."),
         ]
         Device: TypeAlias = Annotated[str, typer.Option(help="cpu or cuda.")]
         Seed: TypeAlias = Annotated[int, typer.Option(help="Draws weights where there are none, and attacks.")]
@@ -192,7 +196,7 @@ def _evaluations(made: "typer.Typer") -> None:
         seed: Given.Seed = 0,
         json: Given.Json = None,
     ) -> None:
-        """The share of test samples whose class is proven within each radius."""
+        """The share of test samples whose class is proven within each radius; with --out, a report."""
         wanted = Wanted(model, data, eps, weights, method, norm, samples, out=out, device=device, seed=seed, json=json)
         raise typer.Exit(ended(lambda: evaluate(wanted)))
 
@@ -214,7 +218,10 @@ def _evaluations(made: "typer.Typer") -> None:
         seed: Given.Seed = 0,
         json: Given.Json = None,
     ) -> None:
-        """The same, and the share that survives an attack; ends with 5 if one breaks a certificate."""
+        """The same, and the share that survives an attack; ends with 5 if one breaks a certificate.
+
+        With --out, the report shows both.
+        """
         wanted = Wanted(
             model, data, eps, weights, method, norm, samples, steps, restarts, every_class, box, out, device, seed, json
         )

@@ -1,6 +1,7 @@
 """Strings of the command line as the types they stand for; nowhere else are strings options."""
 
 import math
+import os
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
@@ -156,3 +157,5 @@ def check_json(path: Path | None) -> None:
         raise ArgumentError(f"--json {path} is a folder; name a file.")
     if path is not None and not path.absolute().parent.is_dir():
         raise ArgumentError(f"--json {path} lies in no folder that exists.")
+    if path is not None and not os.access(path.absolute().parent, os.W_OK):
+        raise ArgumentError(f"--json {path} may not be written (Permission denied); name another file.")

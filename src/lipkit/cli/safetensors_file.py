@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from lipkit.errors import ArgumentError
 
@@ -13,6 +13,12 @@ def tensors_to(tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = 
     from safetensors.torch import save
 
     return save(dict(tensors), dict(about) if about else None)
+
+
+def model_to(model: nn.Module) -> bytes:
+    """The bytes of a file with the weights of a model; the same weights give the same bytes."""
+    # Copies: two names of one storage cannot be in one file.
+    return tensors_to({name: value.detach().cpu().clone().contiguous() for name, value in model.state_dict().items()})
 
 
 def tensors_from(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

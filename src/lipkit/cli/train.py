@@ -6,7 +6,9 @@ from typing import final
 
 from lipkit.cli import names
 from lipkit.cli.console import terminal
-from lipkit.cli.run import Order, device_of, ordered, run
+from lipkit.cli.device import device_of
+from lipkit.cli.run import Order, ordered, run
+from lipkit.cli.settling import command_in
 from lipkit.cli.shares import plain, write_json
 from lipkit.cli.training.place import Team
 from lipkit.errors import ArgumentError
@@ -55,6 +57,8 @@ def redraw(run: Path, out: Path | None, json: Path | None = None) -> None:
         text = source.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
+        if run.is_dir() and (begun := command_in(run)):
+            raise ArgumentError(f"{run} has no report.json ({why}); this command continues to it: {begun}") from error
         raise ArgumentError(f"{source} cannot be read ({why}); name the folder of a run.") from error
     contents = Contents.from_json(text)
     page, _ = write(contents, source.parent if out is None else out)

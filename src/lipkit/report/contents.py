@@ -22,15 +22,15 @@ from lipkit.report.pixels import Pixels
 class Prints:
     """SHA-256 of what a report rests on, "" for what is not known.
 
-    `weights` is that of the file of weights and `recipe` that of the file in which the recipe's class is written, as
-    sha256sum tells them; `inputs` and `labels` are those of the test samples that were evaluated, as the records of
-    `accuracy` have them.
+    `weights` is that of the file of weights and `code` that of the file in which the recipe's class, or the model, is
+    written, as sha256sum tells them; `inputs` and `labels` are those of the test samples that were evaluated, as the
+    records of `accuracy` have them.
     """
 
     weights: str = ""
     inputs: str = ""
     labels: str = ""
-    recipe: str = ""
+    code: str = ""
 
 
 @final
@@ -38,30 +38,32 @@ class Prints:
 class About:
     """Where the numbers come from: the command that makes them again, and what it ran on.
 
-    `date` is the caller's, as it should be printed; `seconds` are those of the training; `data` names the data set, ""
-    where only the recipe knows it; `fields` are those of the recipe, by name, as text.
+    `date` is the caller's, as it should be printed. What was trained here has a `recipe`, and `seconds` of the
+    training; a model that was given as it is has neither ("" and None), and `model` names it. `data` names the data
+    set, "" where only the recipe knows it; `fields` are the settings of the recipe, or of the evaluation, as text.
     """
 
     command: str
     date: str
-    seconds: float
+    seconds: float | None
     seed: int
     device: str
     data: str
     recipe: str
+    model: str
     fields: tuple[tuple[str, str], ...]
     software: Software
     prints: Prints
 
     @classmethod
     def here(
-        cls, *, command: str, date: str, seconds: float, seed: int, device: str, data: str, recipe: str,
-        fields: Mapping[str, object], prints: Prints | None = None,
+        cls, *, command: str, date: str, seconds: float | None, seed: int, device: str, data: str, recipe: str = "",
+        model: str = "", fields: Mapping[str, object], prints: Prints | None = None,
     ) -> "About":  # fmt: skip
         """With the versions of what runs now."""
         texts = tuple((name, str(value)) for name, value in fields.items())
         prints = Prints() if prints is None else prints
-        return cls(command, date, seconds, seed, device, data, recipe, texts, Software.here(), prints)
+        return cls(command, date, seconds, seed, device, data, recipe, model, texts, Software.here(), prints)
 
 
 @final

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from lipkit.bound import Bound
+from lipkit.bounds.captured import captured
 from lipkit.bounds.issuing import table_on
 from lipkit.bounds.table import LayerRow
 from lipkit.certify import Evaluation, Sample
@@ -17,9 +18,9 @@ from lipkit.report.contents import About, ClassRow, Constant, Contents, Entry, F
 from lipkit.report.counts import curve, histogram
 from lipkit.report.depth import gradient_norms
 from lipkit.report.neighbours import gallery, why_no_gallery
+from lipkit.report.opened import opened
 from lipkit.report.spectra import spectra
 from lipkit.trace import Network
-from lipkit.trace.capture import capture
 
 T = TypeVar("T")
 # Samples that the gradient norms are measured on.
@@ -45,7 +46,8 @@ def gathered(
     _check(test, evaluation)
     parts = _Parts()
     example = _placed(model, test.at([0]))
-    network = parts.made("network", lambda: capture(model, example))
+    with torch.no_grad():
+        network = parts.made("network", lambda: captured(opened(model), example))
     missing = why_no_gallery(test)
     samples = evaluation.samples
     return Contents(

@@ -36,7 +36,8 @@ def page(contents: Contents) -> str:
     A part that could not be measured, or cannot be drawn, is replaced by a sentence that says so and why.
     """
     about = contents.about
-    title = f"Recipe {about.recipe}{about.data and f' on {about.data}'}: what is proven"
+    subject = f"Recipe {about.recipe}" if about.recipe else f"Model {about.model}"
+    title = f"{subject}{about.data and f' on {about.data}'}: what is proven"
     body = "".join(
         f'<section aria-labelledby="{name}"><h2 id="{name}">{escape(heading)}</h2>'
         f"{_part(contents, make, needs)}</section>"
@@ -101,14 +102,14 @@ def _environment(contents: Contents) -> str:
     known = about.prints
     hashes = (
         ("weights", known.weights), ("test inputs", known.inputs), ("test labels", known.labels),
-        ("recipe code", known.recipe),
+        ("recipe code" if about.recipe else "model code", known.code),
     )  # fmt: skip
     rows: list[list[Cell]] = [
         ["data", about.data or "as the recipe makes them"],
-        ["recipe", about.recipe],
+        ["recipe", about.recipe] if about.recipe else ["model", about.model],
         ["seed", str(about.seed)],
         ["device", about.device],
-        ["training", f"{about.seconds:.1f} s"],
+        ["training", "not here: the model was given as it is" if about.seconds is None else f"{about.seconds:.1f} s"],
         ["constant", f"{constant(one.log_value, one.kind)} ({one.kind.value})"],
         ["values of it", f"{one.entries}, for {one.of}; the smallest is {constant(one.log_smallest, one.kind)}"],
         ["lower bound of it", "not known" if one.log_lower is None else constant(one.log_lower, Kind.LOWER)],
@@ -118,7 +119,8 @@ def _environment(contents: Contents) -> str:
         ["python", f"{about.software.python}, {about.software.platform}"],
         *([f"SHA-256 of {what}", Markup(f"<code>{escape(found)}</code>")] for what, found in hashes if found),
     ]  # fmt: skip
-    fields = table("Fields of the recipe", ("field", "value"), about.fields) if about.fields else ""
+    caption = "Fields of the recipe" if about.recipe else "Settings of the evaluation"
+    fields = table(caption, ("field", "value"), about.fields) if about.fields else ""
     return (
         paragraph("This command makes the page again:")
         + f'<pre tabindex="0" aria-label="command"><code>{escape(about.command)}</code></pre>'

@@ -125,7 +125,10 @@ def spectra(contents: Contents) -> str:
     """Singular values, a small drawing for each layer."""
     known = contents.spectra
     if known is None or not (known.shown or known.left_out):
-        return paragraph("The network has no dense or convolutional layer.")
+        return paragraph(
+            "No dense or convolutional layer of the network stands by itself; those inside a block that promises a "
+            "constant of its own are not shown."
+        )
     top = max((one.values[0] for one in known.shown), default=1.0) or 1.0
     parts = [
         f"<figure>{charts.spectrum(one, i, top)}<figcaption>{_caption(one.name, one.operator)}: {one.total} values, "

@@ -62,6 +62,7 @@ svg * { stroke-linejoin: round; stroke-linecap: butt; }
 svg text { font-family: inherit; }
 .grid { display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: .9rem; }
 .grid figure { margin: 0; }
+.grid svg { max-width: 20rem; }
 .cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(9.2rem, 1fr)); gap: .8rem; }
 @media (min-width: 50rem) { .cards { grid-template-columns: repeat(4, 1fr); } }
 .cards, .figures { padding: 0; list-style: none; }

@@ -1,6 +1,5 @@
 """The course of a run for TensorBoard."""
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, final
@@ -22,8 +21,8 @@ class Board:
         self._writer = SummaryWriter(str(folder))
 
     def __call__(self, entry: Mapping[str, Any]) -> None:
-        """Add an entry; what is not finite is left out."""
+        """Add an entry; what is not there is left out."""
         for name, value in entry.items():
-            if name != "step" and math.isfinite(value):
+            if name != "step" and value is not None:
                 self._writer.add_scalar(name, value, entry["step"])
         self._writer.flush()

@@ -35,10 +35,10 @@ class Journal:
         write_whole(self._path, "".join(json.dumps(entry) + "\n" for entry in kept).encode())
 
     def add(self, entry: dict[str, Any]) -> None:
-        """Append an entry; it is on the disk when this returns."""
+        """Append an entry of finite numbers; it is on the disk when this returns."""
         try:
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(entry, allow_nan=True) + "\n")
+                file.write(json.dumps(entry, allow_nan=False) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:

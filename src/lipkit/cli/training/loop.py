@@ -1,5 +1,6 @@
 """The one training loop: resumable to the bit, on one process or many."""
 
+import math
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -242,7 +243,9 @@ class _Run:
         constant = self.recipe.constant(self.model)
         if self.team.leads:
             entry = {
-                "step": self.step, "loss": float(loss), "constant": constant,
+                "step": self.step, "loss": float(loss),
+                # JSON has no word for others; a network that overflows stops at its loss.
+                "constant": constant if constant is not None and math.isfinite(constant) else None,
                 "rate": self.recipe.rate((self.step - 1) / self.total), "seconds": round(self._seconds, 3),
             }  # fmt: skip
             self._journal.add(entry)

@@ -1,0 +1,44 @@
+"""The constant that certifies, found once and kept beside the results that rest on it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from lipkit.bound import Bound, Kind, Metric, Of
+from lipkit.bounds.captured import captured
+from lipkit.bounds.fingerprint import network_prints, row_hashes
+from lipkit.cli.training import checkpoint
+from lipkit.cli.training.place import Team
+from lipkit.errors import ArgumentError
+from lipkit.regions import Everywhere
+
+
+def kept(
+    path: Path, model: nn.Module, example: torch.Tensor, source: str, find: Callable[[], Bound], team: Team
+) -> Bound:
+    """The constant that `find` gives for a model, from the file if it is that of the same model and code.
+
+    A randomised constant, or one that depends on the time there was, is so drawn once, by the first process, and
+    results that were begun with it continue. Its kind is as it was found. Cost: one capture, and `find` the first time.
+    """
+    with torch.no_grad():
+        network = captured(model, example)
+    prints = [source, *row_hashes(network), *(one.sha256 for one in network_prints(network, ()))]
+    if team.leads:
+        stored = checkpoint.load(path) if path.exists() else {}
+        if stored.get("model") != prints:
+            with torch.no_grad():
+                found = find()
+            if not isinstance(found.region, Everywhere):
+                raise ArgumentError(f"The constant of a recipe holds everywhere, got one on a {found.region}.")
+            checkpoint.save(path, {
+                "model": prints, "log_value": found.log_value, "kind": found.kind.name, "of": found.of.name,
+                "metric": list(found.metric), "failure": found.failure, "method": str(found.method),
+            })  # fmt: skip
+    state = team.told(checkpoint.load(path) if team.leads else None)
+    return Bound(
+        state["log_value"].to(torch.float64), Kind[state["kind"]], state["method"], Metric(*state["metric"]),
+        of=Of[state["of"]], failure=state["failure"],
+    )  # fmt: skip
