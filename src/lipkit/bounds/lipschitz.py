@@ -11,12 +11,12 @@ from torch.export import ExportedProgram
 from lipkit.bound import Bound, Kind, Of
 from lipkit.bounds._base import Method
 from lipkit.bounds.auto import Auto
+from lipkit.bounds.captured import captured
 from lipkit.bounds.pairwise import Pairwise, PairwiseLipLT
 from lipkit.bounds.sampling import Sampling
 from lipkit.errors import ArgumentError, BrokenCertificateError
 from lipkit.regions import Everywhere, Region
 from lipkit.trace import Network
-from lipkit.trace.capture import capture
 
 Model = nn.Module | ExportedProgram | Network
 Example = Tensor | tuple[Any, ...] | Mapping[str, Any] | None
@@ -109,6 +109,6 @@ def network_of(model: Model, example: Example, wrt: str | tuple[str, ...] | None
     if isinstance(model, Network):
         return model
     if isinstance(example, Mapping):
-        return capture(model, wrt=wrt, output=output, **example)
+        return captured(model, wrt=wrt, output=output, **example)
     args = () if example is None else (example,) if isinstance(example, Tensor) else tuple(example)
-    return capture(model, *args, wrt=wrt, output=output)
+    return captured(model, *args, wrt=wrt, output=output)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -21,10 +22,13 @@ def in_full_precision(fn: Callable[[Tensor], Tensor], raw: Tensor) -> Tensor:
     That is the type of `raw`, or autocast's where it is on. Room is made for rounding to fewer digits than float32.
     """
     target = dtype_in_use(raw)
-    if torch.is_autocast_enabled(raw.device.type):
-        with torch.autocast(raw.device.type, enabled=False):
-            return narrowed(fn(_wide(raw)), target)
-    return narrowed(fn(_wide(raw)), target)
+    with uncast(raw.device.type):
+        return narrowed(fn(_wide(raw)), target)
+
+
+def uncast(device: str) -> AbstractContextManager[object]:
+    """Autocast switched off where it is on; nothing elsewhere, because exports keep a graph apart for every switch."""
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 def dtype_in_use(raw: Tensor) -> torch.dtype:

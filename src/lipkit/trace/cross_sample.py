@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 from torch.utils import _pytree as pytree
 
 from lipkit.errors import CaptureError
@@ -28,7 +29,8 @@ def refuse_mixing(
     A model that takes several samples but none of the replacements is refused, for nothing is known of it. One that
     raises for every batch of several samples has no answers that could be mixed; see `takes_one_sample_only`.
     """
-    with torch.no_grad():
+    # A parametrized weight is the same for all of these runs.
+    with torch.no_grad(), parametrize.cached():
         way = _batch(model, args, kwargs)
         if way is None:
             return

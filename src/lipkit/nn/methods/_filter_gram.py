@@ -238,8 +238,9 @@ def _mirrored(half: Tensor, added: Tensor, kernel: Tensor) -> Tensor:
     # Its two halves are each other's transposes up to rounding; the mean of both is exactly so.
     centre = (centre + centre.flip(2).mT) / 2
     n = centre.shape[-1]
-    middle = torch.zeros(centre.shape[2], dtype=half.dtype, device=half.device)
-    middle[centre.shape[2] // 2] = 1
+    # Not written in place, which would make exports trace everything a second time.
+    places = torch.arange(centre.shape[2], device=half.device)
+    middle = (places == centre.shape[2] // 2).to(half.dtype)
     margin = 1 + 4 * _UNIT[half.dtype]
     diagonal = torch.diag_embed(added * margin + 4 * _UNIT[half.dtype] * centre.detach().abs().amax((1, 2, 3)))
     centre = centre + middle[:, None, None] * diagonal[:, None, None]

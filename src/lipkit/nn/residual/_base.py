@@ -12,7 +12,7 @@ from lipkit.linops import Padding, Shape
 from lipkit.nn.computed import Computed
 from lipkit.nn.conv import PaddingMode
 from lipkit.nn.geometry import Geometry
-from lipkit.nn.precision import dtype_in_use
+from lipkit.nn.precision import dtype_in_use, uncast
 from lipkit.nn.residual._step import PlainStep, step
 from lipkit.nn.residual.monotone import monotone
 from lipkit.nn.stated import Stated
@@ -30,7 +30,7 @@ class Coefficient(Computed):
 
     def compute(self, *parameters: Tensor) -> Tensor:
         weight = parameters[0]
-        with torch.autocast(weight.device.type, enabled=False):
+        with uncast(weight.device.type):
             wide = weight if weight.dtype in (torch.float32, torch.float64) else weight.to(torch.float32)
             largest = wide.detach().abs().amax()
             # c is homogeneous of degree -2 in the weight, so this scale needs no gradient; its rounding is counted.

@@ -1,0 +1,80 @@
+"""Networks captured without gradients: the same numbers, weights computed once, nothing left behind."""
+
+import pytest
+import torch
+from torch import nn
+
+from lipkit import nn as lnn
+from lipkit.bounds import DAG
+from lipkit.bounds.captured import captured
+from lipkit.errors import CaptureError
+from lipkit.nn.computed import Computed
+from lipkit.trace.capture import capture
+
+
+def _model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(lnn.SLLConv(3, 3, 4, steps=2), nn.Flatten(), lnn.Linear(48, 8, method=lnn.Bjorck()), nn.ReLU())
+
+
+def _count(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which computed weights are computed from now on, in order."""
+    calls: list[str] = []
+    for part in model.modules():
+        if isinstance(part, Computed):
+
+            def compute(*parameters: torch.Tensor, part: Computed = part, own: object = part.compute) -> torch.Tensor:
+                calls.append(type(part).__name__)
+                return own(*parameters)  # type: ignore[operator]
+
+            monkeypatch.setattr(part, "compute", compute)
+    return calls
+
+
+def test_weights_are_computed_once_without_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = _model()
+    calls = _count(model, monkeypatch)
+    with torch.no_grad():
+        captured(model, torch.randn(2, 3, 4, 4))
+    assert sorted(calls) == sorted(type(part).__name__ for part in model.modules() if isinstance(part, Computed))
+    assert len(calls) == 2
+
+
+def test_the_network_computes_what_the_model_does_and_has_its_constant() -> None:
+    model, x = _model(), torch.randn(5, 3, 4, 4)
+    with torch.no_grad():
+        quick = captured(model, x)
+        plain = capture(model, x)
+        # Traced, the same weights are computed by other kernels: some roundings of float32.
+        torch.testing.assert_close(DAG()(quick).log_value, DAG()(plain).log_value, rtol=0, atol=1e-6)
+        torch.testing.assert_close(quick(x), model.eval()(x), rtol=1e-5, atol=1e-6)  # a few roundings of float32
+
+
+def test_with_gradients_the_constant_reaches_the_free_numbers() -> None:
+    free = nn.Linear(4, 4)
+    bound = DAG()(captured(nn.Sequential(free, lnn.Linear(4, 3)), torch.randn(1, 4)))
+    (gradient,) = torch.autograd.grad(bound.value, free.weight)
+    assert bool(gradient.abs().sum() > 0)
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 4, 4), (1, 7)])
+def test_nothing_is_held_afterwards_also_after_an_error(shape: tuple[int, ...]) -> None:
+    model = _model()
+    with torch.no_grad():
+        if shape == (1, 7):
+            with pytest.raises(CaptureError):
+                captured(model, torch.randn(shape))
+        else:
+            captured(model, torch.randn(shape))
+    assert all(not part.holding and not part.held for part in model.modules() if isinstance(part, Computed))
+
+
+def test_a_model_that_works_in_place_leaves_the_example_alone() -> None:
+    class InPlace(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.mul_(2.0)
+
+    x = torch.ones(1, 3)
+    with torch.no_grad():
+        captured(InPlace(), x)
+    assert torch.equal(x, torch.ones(1, 3))
