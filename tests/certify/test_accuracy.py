@@ -221,6 +221,15 @@ def test_a_stored_sample_with_other_radii_is_named(tmp_path: Path) -> None:
         accuracy(layer, data_set, bound, [0.1], records=tmp_path)
 
 
+@pytest.mark.parametrize("other", [PGD(0.1, low=0.0, high=1.0), PGD(0.1, step_size=0.01), PGD(0.1, random_start=False)])
+def test_results_of_another_attack_are_not_continued(other: PGD, tmp_path: Path) -> None:
+    # These differ from the first in numbers that an attack does not tell in its name.
+    layer, data_set, bound = affine()
+    accuracy(layer, data_set, bound, [0.1], attack=PGD(0.1), records=tmp_path)
+    with pytest.raises(RecordError, match="attack"):
+        accuracy(layer, data_set, bound, [0.1], attack=other, records=tmp_path)
+
+
 def test_failures_of_local_constants_add_up_and_survive(tmp_path: Path) -> None:
     layer, data_set, bound = affine()
     unsure = replace(bound, failure=1e-5)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -220,8 +220,14 @@ def _settings(
         "bound": _told(bound) if isinstance(bound, Bound) else "a function",
         "eps": list(eps),
         "norm": norm if math.isfinite(norm) else "inf",
-        "attack": None if attack is None else str(attack),
+        "attack": None if attack is None else {"is": str(attack), **_numbers(attack)},
     }
+
+
+def _numbers(attack: Attack) -> dict[str, str]:
+    """The fields of an attack that are numbers: it may not tell all of them, its box for example."""
+    values = {field.name: getattr(attack, field.name) for field in fields(attack)}
+    return {name: str(value) for name, value in values.items() if value is None or isinstance(value, float | int)}
 
 
 def _told(bound: Bound) -> dict[str, Any]:
