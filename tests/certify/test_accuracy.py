@@ -93,7 +93,8 @@ def test_a_planted_wrong_constant_is_found_and_kept(tmp_path: Path) -> None:
     # The printed factor of linf outputs swapped with that of l1 halves the constant.
     wrong = replace(bound, log_value=bound.log_value - math.log(2.0))
     with pytest.raises(BrokenCertificateError, match="please report") as caught:
-        accuracy(layer, data_set, wrong, [0.5], attack=PGD(eps=1.0, steps=20), records=tmp_path)
+        # A constant for each batch, of which nothing is compared beforehand.
+        accuracy(layer, data_set, lambda _: wrong, [0.5], attack=PGD(eps=1.0, steps=20), records=tmp_path, name="wrong")
     (path,) = tmp_path.glob("counterexample-*.npz")
     assert str(path) in str(caught.value)
     with np.load(path) as file:

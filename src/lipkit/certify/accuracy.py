@@ -16,6 +16,7 @@ from lipkit.certify._shards import Data, Place, batches, described
 from lipkit.certify.attacks import Attack
 from lipkit.certify.attacks.coarse import coarse_products
 from lipkit.certify.counterexample import contradiction, provably_changed
+from lipkit.certify.disproof import refuse_disproved
 from lipkit.certify.evaluation import Evaluation
 from lipkit.certify.forward import Forward, Logits
 from lipkit.certify.radius import Radii, radius, require_certifying
@@ -55,6 +56,7 @@ def accuracy(
     which stored results know it again. Logits are evaluated in float64 with their rounding error (`Forward`), unless
     `logits` gives them.
 
+    A bound that the first inputs disprove, one of another model for example, is refused (`refuse_disproved`).
     With `attack`, samples that are classified correctly are attacked at every radius. An attack that provably changes
     the class inside a certified radius stops the evaluation with a `BrokenCertificateError`; the counter-example is
     saved in `records` or in the working directory.
@@ -108,6 +110,8 @@ def accuracy(
     with evaluating(model), frozen(model):
         for indices, inputs, labels, total in batches(data, place, done.keys()):
             x, y = model_in.placed(inputs, labels)
+            if not fresh and isinstance(bound, Bound):
+                refuse_disproved(model, model_in.logits, x, bound)
             run = _Batch(model_in, x, y, indices, norm, seed, Path(records or "."))
             found = [sample for sample in run.samples(bound, eps, attack) if sample.index not in done]
             fresh += found

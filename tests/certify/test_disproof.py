@@ -1,0 +1,109 @@
+"""Constants that the model itself disproves are refused; true ones never are, however tight."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+import lipkit
+from lipkit import nn as lnn
+from lipkit.bound import Bound, Kind, Metric, Of
+from lipkit.bounds import DAG
+from lipkit.certify import accuracy, head_pairwise
+from lipkit.certify.disproof import refuse_disproved
+from lipkit.certify.forward import Forward
+from lipkit.errors import BrokenCertificateError
+from lipkit.regions import Ball
+
+EXPONENTS = (1.0, 2.0, math.inf)
+
+
+def _exact(weight: Tensor, of: Of, metric: Metric) -> Tensor:
+    """The constants of x -> W x in closed form."""
+    dual = {1.0: math.inf, 2.0: 2.0, math.inf: 1.0}[metric.p_in]
+    match of:
+        case Of.CLASS:
+            return torch.linalg.vector_norm(weight, dual, 1)
+        case Of.PAIR:
+            return torch.linalg.vector_norm(weight[:, None] - weight[None], dual, 2)
+        case _:
+            return torch.linalg.matrix_norm(weight, metric.p_in)
+
+
+def _bound(value: Tensor, of: Of, metric: Metric) -> Bound:
+    return Bound.from_value(value, Kind.UPPER, "a closed form", metric, of)
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    of=st.sampled_from([Of.WHOLE, Of.CLASS, Of.PAIR]),
+    p=st.sampled_from(EXPONENTS),
+    scale=st.sampled_from([1e-3, 1.0, 1e4]),
+)
+def test_exact_constants_pass_and_smaller_ones_of_pairs_do_not(seed: int, of: Of, p: float, scale: float) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    layer = nn.Linear(6, 4)
+    with torch.no_grad():
+        layer.weight.copy_(torch.randn(4, 6, generator=generator) * scale)
+    x = torch.randn(5, 6, generator=generator)
+    metric = Metric(p, p)
+    exact = _exact(layer.weight.detach().double(), of, metric)
+    logits = Forward(layer, x[:1])
+    # The smallest margin above the truth that a proven constant could have.
+    refuse_disproved(layer, logits, x, _bound(exact * (1 + 1e-12), of, metric))
+    if of is Of.PAIR:
+        # The direction looked at is that of a pair, so 1 % is seen; some pair is leading at every input.
+        with pytest.raises(BrokenCertificateError, match="disproves the constant"):
+            refuse_disproved(layer, logits, x, _bound(exact * 0.99, of, metric))
+
+
+def test_a_constant_of_another_model_does_not_certify() -> None:
+    torch.manual_seed(0)
+    inner = nn.Sequential(nn.Flatten(), lnn.Linear(12, 32), lnn.MaxMin(), lnn.Linear(32, 4))
+    data = TensorDataset(torch.rand(40, 3, 2, 2), torch.randint(0, 4, (40,)))
+    bound = head_pairwise(inner, data.tensors[0][:1], DAG())
+    accuracy(inner, data, bound, [0.1])
+    # The classic: the normalisation is in the model that is evaluated, not in the one that was bounded.
+    whole = nn.Sequential(lnn.Normalize([0.5] * 3, [0.25] * 3), inner)
+    with pytest.raises(BrokenCertificateError, match="was a normalisation left out"):
+        accuracy(whole, data, bound, [0.1])
+    accuracy(whole, data, head_pairwise(whole, data.tensors[0][:1], DAG()), [0.1])
+
+
+def test_inputs_are_compared_with_each_other_where_there_is_no_gradient() -> None:
+    class Opaque(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                return x @ torch.diag(torch.tensor([3.0, 1.0]))
+
+    x = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    metric = Metric(2.0, 2.0)
+    model = Opaque()
+    given = Forward(model, x[:1])
+    refuse_disproved(model, given, x, _bound(torch.tensor(3.0), Of.WHOLE, metric))
+    with pytest.raises(BrokenCertificateError, match=r"constant 2\.9"):
+        refuse_disproved(model, given, x, _bound(torch.tensor(2.9), Of.WHOLE, metric))
+
+
+def test_nothing_is_said_of_a_region_or_of_single_samples() -> None:
+    layer, x = nn.Linear(3, 2), torch.randn(4, 3)
+    tiny = _bound(torch.tensor(1e-9), Of.WHOLE, Metric(2.0, 2.0))
+    refuse_disproved(layer, Forward(layer, x[:1]), x, replace(tiny, region=Ball(torch.zeros(3), 1e-3)))
+
+
+def test_a_trained_looking_network_with_kinks_and_ties_passes() -> None:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 8), lnn.MaxMin(), nn.Linear(8, 3))
+    # Zeros meet every kink, where formal derivatives may belong to no piece.
+    x = torch.cat([torch.zeros(4, 5), torch.randn(8, 5)])
+    with torch.no_grad():
+        for layer in (model[0], model[2]):
+            assert isinstance(layer, nn.Linear)
+            layer.bias.zero_()
+    refuse_disproved(model, Forward(model, x[:1]), x, lipkit.lipschitz(model, x[:1]))
