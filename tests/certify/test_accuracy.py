@@ -23,6 +23,7 @@ from lipkit import Ball, Bound, Kind, Of, bounds, certify
 from lipkit.certify import Evaluation, Logits, Share, accuracy
 from lipkit.certify.attacks import PGD, EveryClass
 from lipkit.certify.evaluation import said_radius
+from lipkit.certify.records import Records
 from lipkit.errors import (
     ArgumentError,
     BrokenCertificateError,
@@ -104,24 +105,54 @@ def test_a_planted_wrong_constant_is_found_and_kept(tmp_path: Path) -> None:
     assert float((after - before).norm()) <= float(kept["distance"]) < float(kept["radius"])
 
 
-def test_what_only_rounding_changes_is_not_broken(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seen", [False, True])
+def test_what_only_rounding_changes_is_not_broken_and_what_is_seen_is_no_proof(seen: bool, tmp_path: Path) -> None:
     layer, data_set, bound = affine()
     inputs = data_set.tensors[0]
 
     def doubtful(x: Tensor) -> Logits:
-        """The truth for the inputs themselves; elsewhere the two best classes swapped, and an error that admits it."""
+        """The truth for the inputs; elsewhere the runner-up leads, clearly or by a hair; the error admits it."""
         z = layer(x).detach().double()
         best = z.topk(2, 1)
-        swapped = z.scatter(1, best.indices, best.values.flip(1))
+        ahead = best.values[:, :1] + (0.01 if seen else 1e-8) * best.values.abs().amax(1, keepdim=True)
+        swapped = z.scatter(1, best.indices[:, 1:], ahead)
         moved = ~(x[:, None] == inputs[None]).all(2).any(1)
-        value = torch.where(moved[:, None], swapped, z)
-        return Logits(value, torch.where(moved, best.values[:, 0] - best.values[:, 1], 1e-9).abs() + 1e-9)
+        return Logits(torch.where(moved[:, None], swapped, z), torch.where(moved, 2 * z.abs().amax(1), 1e-9))
 
-    found = accuracy(layer, data_set, bound, [1e-6], attack=PGD(eps=1.0, steps=1), logits=doubtful, records=tmp_path)
+    found = accuracy(
+        layer, data_set, lambda _: bound, [1e-6], attack=PGD(eps=1.0, steps=1), logits=doubtful, records=tmp_path,
+        name="doubtful",
+    )  # fmt: skip
     assert found.overall.attacked is not None
+    clean, left = found.overall.clean.count, found.overall.attacked[0].count
     # The true margin is at least the error: no class changed within 1e-6, whatever the computed order says.
-    assert found.overall.attacked[0].count == found.overall.clean.count > 0
     assert not list(tmp_path.glob("counterexample-*"))
+    assert clean > 0
+    assert (left, found.unproven) == ((0, clean) if seen else (clean, 0))
+    assert ("by observation in float64" in str(found)) is seen
+    assert sum(sample.unproven for sample in Records(tmp_path, _settings(tmp_path)).read().values()) == found.unproven
+
+
+def _settings(folder: Path) -> dict[str, object]:
+    return json.loads((folder / "settings.json").read_text())
+
+
+def test_an_attack_on_a_deep_network_without_constraints_is_seen() -> None:
+    # Norms multiply to far more than signals grow by, so that nothing is proven of the rounding of its logits.
+    torch.manual_seed(0)
+    layers = [part for _ in range(40) for part in (nn.Linear(64, 64), nn.ReLU())]
+    net = nn.Sequential(*layers, nn.Linear(64, 3)).double()
+    with torch.no_grad():
+        for layer in net:
+            if isinstance(layer, nn.Linear):
+                nn.init.kaiming_normal_(layer.weight)
+    x = torch.randn(20, 64, dtype=torch.float64)
+    data_set = TensorDataset(x, net(x).argmax(1))
+    bound = lipkit.lipschitz(net, x[:1], bounds.Product())
+    found = accuracy(net, data_set, bound, [5.0], attack=PGD(eps=1.0, steps=10))
+    assert found.overall.attacked is not None
+    assert found.overall.attacked[0].count < found.overall.clean.count
+    assert found.unproven > 0
 
 
 def test_local_constants_certify_more() -> None:

@@ -15,7 +15,7 @@ from lipkit.bounds.fingerprint import sha256_of, state_prints
 from lipkit.certify._shards import Data, Place, batches, described
 from lipkit.certify.attacks import Attack
 from lipkit.certify.attacks.coarse import coarse_products
-from lipkit.certify.counterexample import contradiction, provably_changed
+from lipkit.certify.counterexample import contradiction, provably_changed, seen_changed
 from lipkit.certify.disproof import refuse_disproved
 from lipkit.certify.evaluation import Evaluation
 from lipkit.certify.forward import Forward, Logits
@@ -169,23 +169,28 @@ class _Batch:
         predicted = found.value.argmax(1)
         broken: list[Tensor] = []
         right = predicted == y
+        unproven = torch.zeros_like(right)
         for e in eps if attack is not None else ():
             assert attack is not None
             # What a smaller radius broke stays broken: the smaller ball is part of the larger one.
-            broken.append(self._attacked(right, radii, replace(attack, eps=e)))
-            right = right & ~broken[-1]
+            seen, sure = self._attacked(right, radii, replace(attack, eps=e))
+            unproven |= seen & ~sure
+            right = right & ~seen
+            broken.append(~right)
         rows = torch.stack(broken, dim=1).tolist() if broken else [()] * len(x)
-        columns = (self.indices, y.tolist(), predicted.tolist(), radii.value.tolist(), rows)
+        columns = (self.indices, y.tolist(), predicted.tolist(), radii.value.tolist(), rows, unproven.tolist())
         # A constant computed for this batch may fail with it: each sample carries that, which counts it often enough.
         own = 0.0 if isinstance(bound, Bound) else radii.failure
-        return [Sample(i, a, b, r, tuple(row), own) for i, a, b, r, row in zip(*columns, strict=True)]
+        return [Sample(i, a, b, r, tuple(row), own, u) for i, a, b, r, row, u in zip(*columns, strict=True)]
 
-    def _attacked(self, right: Bool[Tensor, " batch"], radii: Radii, attack: Attack) -> Bool[Tensor, " batch"]:
-        """Which samples are wrong after an attack: those that were, and those whose class it changed."""
-        broken = ~right
+    def _attacked(
+        self, right: Bool[Tensor, " batch"], radii: Radii, attack: Attack
+    ) -> tuple[Bool[Tensor, " batch"], Bool[Tensor, " batch"]]:
+        """Of which samples that are right an attack changes the class, and of which it provably does."""
+        seen, sure = torch.zeros_like(right), torch.zeros_like(right)
         places = right.nonzero().flatten()
         if not len(places):
-            return broken
+            return seen, sure
         x, y = self.x[places], self.y[places]
         generator = torch.Generator().manual_seed(derived(self.seed, self.indices[0]))
         with coarse_products(x.device):
@@ -193,13 +198,12 @@ class _Batch:
         after = self.model.logits(moved)
         indices = [self.indices[i] for i in places.tolist()]
         contradiction(x, moved, y, after, radii.value[places], self.norm, indices, self.folder)
+        # In another type the attack may have begun elsewhere; only what is in the ball of the input counts.
+        near = vector_norms((moved.double() - x.double()).flatten(1), self.norm) <= attack.eps
+        inside = near if x.dtype != moved.dtype else torch.ones_like(near)
         # What only rounding may have changed has not been broken.
-        changed = provably_changed(after, y)
-        if x.dtype != moved.dtype:
-            # In another type the attack may have begun elsewhere; only what is in the ball of the input counts.
-            changed &= vector_norms((moved.double() - x.double()).flatten(1), self.norm) <= attack.eps
-        broken[places] = changed
-        return broken
+        seen[places], sure[places] = seen_changed(after, y) & inside, provably_changed(after, y) & inside
+        return seen, sure
 
 
 def check_radii(eps: Sequence[float]) -> tuple[float, ...]:

@@ -52,6 +52,14 @@ def said_radius(eps: float) -> str:
     return f"{parts}/255" if parts / 255 == eps else repr(eps)
 
 
+def said_unproven(count: int) -> str:
+    """What to say of samples that are broken without a proof."""
+    return (
+        f"Of the samples broken by the attack, {count} are so by observation in float64: what is proven of its "
+        "rounding in this model is too loose to prove more."
+    )
+
+
 @final
 @dataclass(frozen=True)
 class Shares:
@@ -69,7 +77,8 @@ class Evaluation:
     """Clean, certified and attacked accuracy of a model on data, radius by radius.
 
     `certified[i]` counts samples whose label is proven for all perturbations of length at most `eps[i]` in l_`p`;
-    `attacked[i]` those that the attack of that radius did not break. The truth lies between the two. Intervals are
+    `attacked[i]` those that the attack of that radius did not break. The truth lies between the two (as far as attacks
+    are proven to succeed, see `unproven`). Intervals are
     about the population that the data was drawn from, each at the confidence `level` by itself; `failure` bounds the
     probability that the constant behind all radii is wrong.
     """
@@ -95,12 +104,18 @@ class Evaluation:
         total = min(failure + math.fsum(sample.failure for sample in ordered), 1 - 2.0**-53)
         return cls(tuple(eps), p, level, total, _shares(ordered, eps, level), by_class, ordered)
 
+    @property
+    def unproven(self) -> int:
+        """How many samples an attack broke before our eyes, in float64, where its rounding is not bounded closely."""
+        return sum(sample.unproven for sample in self.samples)
+
     def __str__(self) -> str:
         lines = [f"clean      {self.overall.clean}"]
         attacked = self.overall.attacked or (None,) * len(self.eps)
         for eps, certified, broken in zip(self.eps, self.overall.certified, attacked, strict=True):
             beside = f", attacked {broken.rounded(up=True)}" if broken is not None else ""
             lines.append(f"l{self.p:g} {said_radius(eps):<8} certified {certified}{beside}")
+        lines += [said_unproven(self.unproven)] if self.unproven else []
         return "\n".join(lines)
 
 

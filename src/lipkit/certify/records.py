@@ -17,7 +17,8 @@ class Sample:
     """What was found for one sample: its place in the data, label, decision, radius, and whether an attack broke it.
 
     `broken` has one entry for each radius asked for; it is empty without an attack. `failure` is that of the constant
-    that was computed for this sample alone; of a constant for all samples it is 0 here.
+    that was computed for this sample alone; of a constant for all samples it is 0 here. `unproven` says that the
+    attack's success was seen in float64, clearly, but that the bound on its rounding is too large to prove it.
     """
 
     index: int
@@ -26,6 +27,7 @@ class Sample:
     radius: float
     broken: tuple[bool, ...] = ()
     failure: float = 0.0
+    unproven: bool = False
 
 
 @final
@@ -111,9 +113,10 @@ def _parsed(line: str, where: str) -> Sample:
         index, label, predicted = (data[name] for name in ("index", "label", "predicted"))
         radius, failure, broken = float(data["radius"]), float(data["failure"]), tuple(data["broken"])
         whole = all(type(number) is int and number >= 0 for number in (index, label, predicted))
-        if not (whole and radius >= 0 and 0 <= failure <= 1 and all(isinstance(one, bool) for one in broken)):
+        truths = (*broken, data["unproven"])
+        if not (whole and radius >= 0 and 0 <= failure <= 1 and all(isinstance(one, bool) for one in truths)):
             raise ValueError("a number out of range")
-        return Sample(index, label, predicted, radius, broken, failure)
+        return Sample(index, label, predicted, radius, broken, failure, data["unproven"])
     except (ValueError, KeyError, TypeError) as error:
         raise RecordError(
             f"{where} is no result of a sample ({line[:60]!r}); remove that line to repeat it."

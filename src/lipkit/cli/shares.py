@@ -18,6 +18,7 @@ def plain(found: Evaluation | Contents) -> dict[str, object]:
         "norm": "inf" if found.p == math.inf else found.p,
         "level": found.level,
         "failure": found.failure,
+        "unproven": found.unproven,
         **_plain(found.overall, found.eps),
         "classes": [{"class": k, **_plain(shares, found.eps)} for k, shares in _of_classes(found).items()],
     }

@@ -252,6 +252,7 @@ class Contents:
     p: float
     level: float
     failure: float
+    unproven: int
     overall: Shares
     by_class: tuple[ClassRow, ...]
     outcomes: Outcomes

@@ -58,6 +58,7 @@ def gathered(
         p=evaluation.p,
         level=evaluation.level,
         failure=evaluation.failure,
+        unproven=evaluation.unproven,
         overall=evaluation.overall,
         by_class=tuple(ClassRow(test.classes[k], shares) for k, shares in evaluation.classes.items()),
         outcomes=_outcomes(samples),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from lipkit.bounds.table import LayerRow
 from lipkit.certify import Shares
-from lipkit.certify.evaluation import said_radius
+from lipkit.certify.evaluation import said_radius, said_unproven
 from lipkit.kind import Kind
 from lipkit.report import charts
 from lipkit.report.contents import Contents, Entry
@@ -41,6 +41,7 @@ def curve(contents: Contents) -> str:
             row += [percent(left, Kind.UPPER), between(left)]
         rows.append(row)
     note = "" if attacked else paragraph("No attack was run; only the proven side is known.", "note")
+    note += paragraph(said_unproven(contents.unproven), "note") if contents.unproven else ""
     return (
         figure(charts.accuracy(contents), caption) + note + table("Accuracy against length of the change", head, rows)
     )
