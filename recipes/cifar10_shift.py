@@ -10,6 +10,7 @@ Published, for orientation (Layers Compared, one A100, 24 hours, SOC-M): clean 7
 72/255, 40.0 at 108/255. Exploration with these settings and norms that prove nothing: 76.4 / 65.35 / 52.7 / 40.2.
 """
 
+import enum
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ from lipkit.certify.attacks import PGD
 from lipkit.cli.training import Goal, Precision, Recipe, Sets, only
 from lipkit.data import cifar10, cropped, flipped
 from lipkit.errors import ArgumentError
-from lipkit.losses import EMMA, Linear, Schedule
+from lipkit.losses import EMMA, Linear, LogitAnnealing, Schedule
 from lipkit.nn.shift import near_identity
 from lipkit.optim import StiefelMuon
 
@@ -34,6 +35,13 @@ from lipkit.optim import StiefelMuon
 MEAN = (0.4914, 0.4822, 0.4465)
 # The unit of radii: the customary one.
 UNIT = 36 / 255
+
+
+class Objective(enum.Enum):
+    """What is asked of the margins: EMMA, or logit annealing of the radii themselves."""
+
+    EMMA = "emma"
+    ANNEALING = "annealing"
 
 
 @final
@@ -136,7 +144,10 @@ class Cifar10Shift(Recipe):
     width: int = 2048
     dense: int = 2
     pool: int = 4
+    objective: Objective = Objective.EMMA
     target: float = 2.5
+    temperature: float = 0.8
+    beta: float = 5.0
     jitter: float = 0.2
     cutout: int = 8
     held: int = 5000
@@ -190,10 +201,17 @@ class Cifar10Shift(Recipe):
         return x
 
     def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: float) -> Tensor:
-        """Every rival is moved as far as it already is, but no farther than the radius of this moment."""
+        """Every rival is moved as far as it already is, but no farther than the radius of this moment; or annealing."""
         net = only(model, ShiftNet)
         radius = Linear(0.1 * UNIT, self.target * UNIT, until=0.5)(progress)
-        return EMMA(radius)(model(inputs), labels, net.constants())
+        logits, constants = model(inputs).float(), net.constants()
+        if self.objective is Objective.EMMA:
+            return EMMA(radius)(logits, labels, constants)
+        own = constants[labels]
+        # The lead on every rival as a radius; on itself, where the constant is 0, it is 0 as well.
+        radii = (logits.gather(1, labels[:, None]) - logits) / torch.where(own > 0, own, 1.0)
+        # Temperature and offset are radii too. Adam and Muon do not see the scale of a loss.
+        return LogitAnnealing(self.temperature * UNIT, radius, self.beta)(-radii, labels)
 
     def optimizers(self, model: nn.Module) -> Sequence[torch.optim.Optimizer]:
         """Muon on the orthogonal weights, Adam on stem, biases and head."""
