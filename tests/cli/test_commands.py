@@ -207,6 +207,14 @@ def test_a_file_of_no_samples_is_named(model: str, tmp_path: Path, capsys: pytes
     np.savez(tmp_path / "none.npz", x=np.zeros((0, 1, 8, 8), np.float32), y=np.zeros(0, np.int64))
     assert main(["certify", model, "--data", str(tmp_path / "none.npz"), "--eps", "0.1"]) == Code.USAGE
     assert "none.npz holds no samples" in capsys.readouterr().err
+    np.savez(tmp_path / "named.npz", inputs=np.zeros((2, 1, 8, 8), np.float32), labels=np.zeros(2, np.int64))
+    assert main(["certify", model, "--data", str(tmp_path / "named.npz"), "--eps", "0.1"]) == Code.USAGE
+    assert "has the arrays inputs, labels; name the inputs x and the classes y." in capsys.readouterr().err
+    # One array by itself, under a name that promises several.
+    with (tmp_path / "single.npz").open("wb") as file:
+        np.save(file, np.zeros(3))
+    assert main(["certify", model, "--data", str(tmp_path / "single.npz"), "--eps", "0.1"]) == Code.USAGE
+    assert "is no .npz file with arrays x and y" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

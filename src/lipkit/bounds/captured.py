@@ -8,6 +8,7 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
+from lipkit.nn.computed import Computed
 from lipkit.nn.freeze import frozen
 from lipkit.trace.canonical import evaluating
 from lipkit.trace.capture import capture
@@ -29,7 +30,7 @@ def captured(
     there is to trace. Guarantee: the same network, without gradients to the free numbers. Cost: that of `capture` of
     plain layers, and one evaluation of one sample.
     """
-    if isinstance(model, ExportedProgram) or torch.is_grad_enabled():
+    if isinstance(model, ExportedProgram) or torch.is_grad_enabled() or not _computes(model):
         return capture(model, *args, wrt=wrt, output=output, **kwargs)
     with frozen(model):
         one, named = pytree.tree_map(_copied, first_samples(args, kwargs))
@@ -37,6 +38,10 @@ def captured(
         with contextlib.suppress(Exception), without_casts(), evaluating(model):
             model(*one, **named)
         return capture(model, *args, wrt=wrt, output=output, **kwargs)
+
+
+def _computes(model: nn.Module) -> bool:
+    return any(isinstance(part, Computed) for part in model.modules())
 
 
 def _copied(leaf: object) -> object:

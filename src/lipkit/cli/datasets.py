@@ -49,9 +49,12 @@ def _archive(path: Path) -> Examples:
         raise ArgumentError(f"There is no file {path}; --data names a .npz file with arrays x and y.")
     try:
         with np.load(path, allow_pickle=False) as found:
-            x, y = found["x"], found["y"]
-    except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
+            names = ", ".join(found.files) or "none"
+            x, y = (found[name] if name in found.files else None for name in ("x", "y"))
+    except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, AttributeError) as error:
         raise ArgumentError(f"{path} is no .npz file with arrays x and y ({error}).") from error
+    if x is None or y is None:
+        raise ArgumentError(f"{path} has the arrays {names}; name the inputs x and the classes y.")
     if x.dtype.kind != "f" or y.dtype.kind not in "iu":
         raise ArgumentError(f"{path} needs x as floating point and y as class indices, got {x.dtype} and {y.dtype}.")
     if y.ndim != 1 or x.shape[:1] != y.shape:
