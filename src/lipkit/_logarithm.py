@@ -8,6 +8,7 @@ from torch import Tensor
 
 # A float64 logarithm, exponential or sum is within one unit in the last place, 2^-52 relative; twice that is safe.
 _ULPS = 2.0**-51
+_FINITE = torch.finfo(torch.float64).max
 # Between these logarithms exp is a normal float64, so the relative error above holds.
 _TINY, _HUGE = -707.0, 709.78
 
@@ -20,8 +21,9 @@ def log_of(value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 
 def moved(log: Float[Tensor, "..."], side: float) -> Float[Tensor, "..."]:
     """A logarithm moved past its own rounding error to a side; the derivative stays 1."""
-    step = log.detach().abs() * _ULPS
-    return log + side * torch.where(torch.isfinite(step), step, 0.0)
+    # Infinities stay what they are: no finite number moves them.
+    size = log.detach().clamp(-_FINITE, _FINITE).abs()
+    return torch.add(log, size, alpha=side * _ULPS)
 
 
 def log_product(log_a: Float[Tensor, "..."], log_b: Float[Tensor, "..."], side: float) -> Float[Tensor, "..."]:

@@ -36,7 +36,8 @@ def over_grid(
         enclosure, point, group = _largest(first, kernels.detach(), inner, grid)
         error = replace(first, kernel=kernels).error()
         gain, least = (math.log(first.gain * factor * (1 + slack)) for slack in (gamma(16), -gamma(32)))
-        scale = log_up(torch.ones_like(exponent), exponent), log_down(torch.ones_like(exponent), exponent)
+        ones = torch.ones_like(exponent)
+        scale = log_up(ones, exponent), log_down(ones, exponent)
         log_upper = outward(widened(enclosure.log_upper, error, Kind.UPPER) + gain + scale[0], Kind.UPPER)
         log_lower = outward(widened(enclosure.log_lower, error, Kind.LOWER) + least + scale[1], Kind.LOWER)
     if kernels.requires_grad:

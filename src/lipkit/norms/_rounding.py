@@ -8,6 +8,7 @@ Factorisations (SVD, Cholesky) are never trusted: their results are multiplied o
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float, Inexact
@@ -71,7 +72,12 @@ def normalised(x: Inexact[Tensor, "batch *rest"], what: object) -> tuple[Tensor,
     return x * torch.exp2(-half).view(tail) * torch.exp2(half - exponent).view(tail), exponent
 
 
-def log_up(value: Float[Tensor, "*b"], exponent: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
+def inverse_scale(size: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
+    """The power of two that brings a number into [1/2, 1); 1 for zero."""
+    return torch.ldexp(torch.ones_like(size), -torch.frexp(size).exponent)
+
+
+def log_up(value: Float[Tensor, "*b"], exponent: Float[Tensor, "*b"] | None = None) -> Float[Tensor, "*b"]:
     """log(value 2^exponent), rounded up; -inf for 0."""
     return _moved(value, exponent, 2.0**-50)
 
@@ -81,23 +87,45 @@ def log_down(value: Float[Tensor, "*b"], exponent: Float[Tensor, "*b"]) -> Float
     return _moved(value.clamp(min=0), exponent, -(2.0**-50))
 
 
-def _moved(value: Tensor, exponent: Tensor, ulps: float) -> Tensor:
-    # At zero the logarithm is -inf with derivative zero; NaN stays NaN.
-    log = torch.where(value == 0, 1.0, value).log().masked_fill(value == 0, -math.inf)
-    scale = exponent * math.log(2)
-    size = torch.where(torch.isfinite(log), log.detach().abs(), 0.0) + scale.abs() + 1
-    return log + scale + ulps * size
+def _moved(value: Tensor, exponent: Tensor | None, ulps: float) -> Tensor:
+    if value.requires_grad:
+        # At zero the logarithm is -inf with derivative zero.
+        log = torch.where(value == 0, 1.0, value).log().masked_fill(value == 0, -math.inf)
+    else:
+        log = value.log()
+    # No logarithm of a float64 but that of zero is smaller; NaN stays NaN.
+    size = log.detach().clamp(min=-1000.0).abs() + 1
+    if exponent is not None:
+        scale = exponent * math.log(2)
+        log, size = log + scale, size + scale.abs()
+    return torch.add(log, size, alpha=ulps)
+
+
+def unsquared(
+    size: Float[Tensor, "*b"], units: Sequence[Float[Tensor, "*b"]], errors: Sequence[float | Tensor]
+) -> Float[Tensor, "*b"]:
+    """log of a bound of s_0 from a bound of s_n, where s_k = r_k / units[k] and r_k^2 <= s_(k+1) + errors[k].
+
+    Units are powers of two with r_k <= 1, so nothing over- or underflows. Zero stays zero: it is squared without error.
+    A root halves the relative error of what is under it, so two roundings for each of the steps are four in all.
+    """
+    dead = size.detach() == 0
+    for unit, error in zip(reversed(units), reversed(errors), strict=True):
+        size = (size + error).sqrt() / unit
+    return log_up((size * (1 + 2.0**-50)).masked_fill(dead, 0.0))
 
 
 def widened(log: Float[Tensor, "*b"], error: Float[Tensor, "*b"], kind: Kind) -> Float[Tensor, "*b"]:
-    """log(exp(log) + error) rounded up for UPPER, log(exp(log) - error) rounded down for LOWER; never overflows."""
-    sign = -1.0 if kind is Kind.LOWER else 1.0
-    relative = torch.where(error == 0, 0.0, error * torch.exp(-log)) * (1 + 2.0**-40)
-    moved = log + torch.log1p((sign * relative).clamp(min=-1))
-    alone = (
-        torch.where(error > 0, error, 0.0).log() + 2.0**-40
-        if kind is not Kind.LOWER
-        else torch.full_like(log, -math.inf)
-    )
-    size = torch.where(torch.isfinite(moved), moved.detach().abs(), 0.0) + 1
-    return torch.where(torch.isneginf(log), alone, moved + sign * 2.0**-50 * size)
+    """log(exp(log) + error) rounded up for UPPER, log(exp(log) - error) rounded down for LOWER; never overflows.
+
+    For logarithms of at most a thousand in size, and no gradients.
+    """
+    log_error = error.log()
+    if kind is Kind.LOWER:
+        # Nothing of nothing is a quotient of zeros: all of it.
+        relative = ((log_error - log).exp() * (1 + 2.0**-40)).nan_to_num(nan=1.0)
+        found, ulps = log + torch.log1p(-relative.clamp(max=1.0)), -(2.0**-50)
+    else:
+        found, ulps = torch.logaddexp(log, log_error), 2.0**-50
+    # Minus infinity stays what it is: no finite number moves it.
+    return torch.add(found, found.clamp(min=-1e300).abs() + 1, alpha=ulps)

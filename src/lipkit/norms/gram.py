@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError
 from lipkit.norms._base import BlockNorm, Enclosure, positive_int
-from lipkit.norms._rounding import log_up, norm_up, normalised, product_error, sums_up
+from lipkit.norms._rounding import inverse_scale, norm_up, normalised, product_error, sums_up, unsquared
 from lipkit.norms._vectors import chosen, rayleigh
 
 
@@ -92,21 +92,16 @@ def _iterate(x: Tensor, steps: int, readout: Readout) -> tuple[Tensor, Tensor]:
     Forward: X_{k+1} = fl(Y* Y) with Y = X_k / 2^e_k, an exact division with ||Y||_F <= 1. So
     sigma(Y)^2 <= sigma(X_{k+1}) + c_k, with c_k >= ||Y* Y - X_{k+1}||; the bound walks back along this chain.
     """
-    exponents: list[Tensor] = []
+    units: list[Tensor] = []
     errors: list[float] = []
     for _ in range(steps):
-        e = torch.frexp(norm_up(x.detach(), 2)).exponent.to(torch.float64)
-        exponents.append(e)
+        unit = inverse_scale(norm_up(x.detach(), 2))
+        units.append(unit)
         errors.append(product_error(x.shape[-2], x.dtype))
-        x = x * torch.exp2(-e)[..., None, None]
+        x = x * unit[..., None, None]
         x = x.mH @ x
     size = norm_up(x, 2) if readout is Readout.FROBENIUS else sums_up(x)
-    log_size = log_up(size, torch.zeros_like(size))
-    for e, error in zip(reversed(exponents), reversed(errors), strict=True):
-        # A zero block stays at -inf: Y = 0 is squared without error.
-        inflated = torch.where(torch.isneginf(log_size), 0.0, log_size.exp() + error)
-        log_size = 0.5 * log_up(inflated, 2 * e)
-    return log_size, x
+    return unsquared(size, units, errors), x
 
 
 class _Schatten(torch.autograd.Function):

@@ -110,4 +110,4 @@ def _largest_norm(op: LinearOperator, axis: int, p: float) -> Tensor:
 def _log(value: Tensor) -> Tensor:
     # A zero operator has the subgradient zero; its logarithm alone would give NaN.
     safe = torch.where(value > 0, value, 1.0)
-    return torch.where(value > 0, log_up(safe, torch.zeros_like(safe)), -math.inf)
+    return torch.where(value > 0, log_up(safe), -math.inf)

@@ -13,7 +13,7 @@ from lipkit.bound import Bound, Kind
 from lipkit.linops import LinearOperator
 from lipkit.norms._base import Norm, positive_int, refuse_state
 from lipkit.norms._grid import symbols
-from lipkit.norms._rounding import gamma, log_up, norm_up, normalised, product_error
+from lipkit.norms._rounding import gamma, inverse_scale, log_up, norm_up, normalised, product_error, unsquared
 
 _CONV: dict[int, Callable[..., Tensor]] = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 
@@ -83,19 +83,15 @@ def gram_error(kernel: Tensor) -> Tensor:
 
 def _iterate(kernel: Tensor, steps: int, section: int | None) -> Tensor:
     """log of the bound, per kernel; the chain of roundings is walked back as in `gram`."""
-    exponents: list[Tensor] = []
+    units: list[Tensor] = []
     errors: list[Tensor] = []
     for _ in range(steps):
-        e = torch.frexp(norm_up(kernel.detach(), kernel.ndim - 1)).exponent.to(torch.float64)
-        kernel = kernel * torch.exp2(-e).reshape(-1, *(1,) * (kernel.ndim - 1))
-        exponents.append(e)
+        unit = inverse_scale(norm_up(kernel.detach(), kernel.ndim - 1))
+        kernel = kernel * unit.reshape(-1, *(1,) * (kernel.ndim - 1))
+        units.append(unit)
         errors.append(gram_error(kernel))
         kernel = filter_gram(kernel)
     size = wiener(kernel)
     if section is not None:
         size = torch.minimum(size, norm_up(kernel, kernel.ndim - 1) * math.sqrt(section) * (1 + gamma(2)))
-    log_size = log_up(size, torch.zeros_like(size))
-    for e, error in zip(reversed(exponents), reversed(errors), strict=True):
-        inflated = torch.where(torch.isneginf(log_size), 0.0, log_size.exp() + error)
-        log_size = 0.5 * log_up(inflated, 2 * e)
-    return log_size
+    return unsquared(size, units, errors)
