@@ -35,11 +35,14 @@ def over_grid(
     with torch.no_grad():
         enclosure, point, group = _largest(first, kernels.detach(), inner, grid)
         error = replace(first, kernel=kernels).error()
-        gain, least = (math.log(first.gain * factor * (1 + slack)) for slack in (gamma(16), -gamma(32)))
-        ones = torch.ones_like(exponent)
-        scale = log_up(ones, exponent), log_down(ones, exponent)
-        log_upper = outward(widened(enclosure.log_upper, error, Kind.UPPER) + gain + scale[0], Kind.UPPER)
-        log_lower = outward(widened(enclosure.log_lower, error, Kind.LOWER) + least + scale[1], Kind.LOWER)
+        gain, ones = math.log(first.gain * factor * (1 + gamma(16))), torch.ones_like(exponent)
+        widest = widened(enclosure.log_upper, error, Kind.UPPER) + gain + log_up(ones, exponent)
+        log_upper = outward(widest, Kind.UPPER)
+        lower: list[Bound | None] = [None] * len(kernels)
+        if exact:
+            least = math.log(first.gain * factor * (1 - gamma(32)))
+            narrowest = widened(enclosure.log_lower, error, Kind.LOWER) + least + log_down(ones, exponent)
+            lower = [Bound(one, Kind.LOWER, method) for one in outward(narrowest, Kind.LOWER)]
     if kernels.requires_grad:
         blocks = torch.stack(
             [
@@ -50,10 +53,7 @@ def over_grid(
         gradient = inner.attached(blocks, enclosure)
         log_upper = log_upper + torch.where(torch.isfinite(gradient), gradient - gradient.detach(), 0.0)
     kind = Kind.EXACT if exact and inner.kind is Kind.EXACT else Kind.UPPER
-    return [
-        Bound(log_upper[i], kind, method, lower=Bound(log_lower[i], Kind.LOWER, method) if exact else None)
-        for i in range(len(kernels))
-    ]
+    return [Bound(one, kind, method, lower=below) for one, below in zip(log_upper, lower, strict=True)]
 
 
 def _largest(first: Symbol, kernels: Tensor, inner: BlockNorm, grid: Shape) -> tuple[Enclosure, Tensor, list[int]]:
