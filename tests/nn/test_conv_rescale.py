@@ -1,7 +1,6 @@
 """AOL and Rescale: contractions in every geometry, tight where they should be, invertible on their range."""
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -9,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from layer_checks import singular_values
 from layer_geometries import FILLS, accepted, filled
@@ -21,6 +19,7 @@ from lipkit.nn.methods._filter_gram import absolute_sums, half_gram, majorant, p
 from lipkit.nn.methods._one_step import one_step
 from lipkit.nn.methods.aol import AOL
 from lipkit.nn.methods.rescale import Rescale, Side
+from nn.launches import Launches
 
 METHODS = [AOL(), AOL(Side.SMALLER), Rescale(2), Rescale(3), Rescale(2, Side.SMALLER)]
 
@@ -234,22 +233,6 @@ _TWICE = [
     (torch.func.jacrev, torch.func.jacrev), (torch.func.jacfwd, torch.func.jacrev),
     (torch.func.jacrev, torch.func.jacfwd), (torch.func.jacfwd, torch.func.jacfwd),
 ]  # fmt: skip
-
-
-class Launches(TorchDispatchMode):
-    """Counts the operations that compute something: all but views."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        found = func(*args, **(kwargs or {}))
-        memory = {arg.untyped_storage().data_ptr() for arg in args if isinstance(arg, Tensor)}
-        self.count += not (isinstance(found, Tensor) and found.untyped_storage().data_ptr() in memory)
-        return found
 
 
 def test_launches_of_one_step(monkeypatch: pytest.MonkeyPatch) -> None:

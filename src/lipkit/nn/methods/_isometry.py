@@ -8,7 +8,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from lipkit.nn.methods._base import MatrixMethod
-from lipkit.nn.methods._products import gram_of, product
+from lipkit.nn.methods._products import of_step, pulled, pushed, with_signature
 from lipkit.nn.methods._rounding import room_for
 from lipkit.nn.methods._transforms import plainly
 
@@ -51,27 +51,31 @@ def closed(
     In exact arithmetic an isometry is left as it is, so the derivative is that of the matrix before, unless it may fall
     short of one; then it is that of the step.
     """
-    if may_fall_short or plainly():
-        return _repaired(tall, dtype, flat=not may_fall_short)
-    return (_Repair if torch.compiler.is_compiling() else _ForwardRepair).apply(tall, dtype)
+    given = tall, dtype, room_of_step(tall, dtype)
+    if plainly():
+        return _stepped(*given, flat=not may_fall_short)[0]
+    if may_fall_short:
+        return (_Step if torch.compiler.is_compiling() else _ForwardStep).apply(*given)[0]
+    return (_Repair if torch.compiler.is_compiling() else _ForwardRepair).apply(*given)
 
 
 class _Repair(torch.autograd.Function):
-    """`_repaired` with the derivative of the matrix before."""
+    """The step with the derivative of the matrix before."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(tall: Tensor, dtype: torch.dtype) -> Tensor:
-        return _repaired(tall, dtype, flat=True)
+    @with_signature
+    def forward(tall: Tensor, dtype: torch.dtype, room: float) -> Tensor:
+        return _stepped(tall, dtype, room, flat=True)[0]
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, torch.dtype], output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Tensor, torch.dtype, float], output: Tensor) -> None:
         ctx.kind, ctx.found = inputs[0].dtype, output.dtype
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return gradients[0].to(ctx.kind), None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        return gradients[0].to(ctx.kind), None, None
 
 
 @final
@@ -83,27 +87,60 @@ class _ForwardRepair(_Repair):
         return tangents[0].to(ctx.found, copy=True)
 
 
-def _repaired(tall: Tensor, dtype: torch.dtype, flat: bool) -> Tensor:
-    gram = gram_of(tall, torch.float64)
-    root = excess_of(gram, flat).rsqrt()
-    return _product(tall, gram, root, dtype)
+class _Step(torch.autograd.Function):
+    """The step with its own derivative, in the type of the matrix before."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    @with_signature
+    def forward(tall: Tensor, dtype: torch.dtype, room: float) -> tuple[Tensor, Tensor, Tensor]:
+        weight, inner, root = _stepped(tall, dtype, room, flat=False)
+        return weight, inner.to(tall.dtype), root.to(tall.dtype)
+
+    @staticmethod
+    def setup_context(
+        ctx: Any, inputs: tuple[Tensor, torch.dtype, float], output: tuple[Tensor, Tensor, Tensor]
+    ) -> None:
+        tall, ctx.found, room = inputs
+        # The Gram matrix is an output because derivatives of the derivative go through it.
+        _, inner, root = output
+        ctx.factors = of_step(1.0, room)
+        ctx.mark_non_differentiable(root)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(tall, inner, root)
+        ctx.save_for_forward(tall, inner, root)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor, None, None]:
+        tall, inner, root = ctx.saved_tensors
+        out, by_inner, _ = gradients
+        out = torch.zeros_like(tall) if out is None else out.to(tall.dtype)
+        scaled = tall / root
+        direct, more = pulled(scaled, inner, ctx.factors, out, by_inner)
+        return torch.baddbmm(direct, scaled, more + more.mT) / root, None, None
 
 
-def finished(tall: Float[Tensor, "batch rows cols"], dtype: torch.dtype) -> Float[Tensor, "batch rows cols"]:
-    """`closed` for a matrix whose norm is known to be below 3^(1/2): the last step of an iteration."""
-    return _product(tall, gram_of(tall, torch.float64), 1.0, dtype)
+@final
+class _ForwardStep(_Step):
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, Tensor, None]:
+        tall, inner, root = ctx.saved_tensors
+        moved, both = pushed(tall / root, inner, ctx.factors, tangents[0] / root)
+        return moved.to(ctx.found), both, None
 
 
-def factor(
-    gram: Float[Tensor, "batch cols cols"], scale: float | Tensor = 1.0, room: float | Tensor = 1.0
-) -> Float[Tensor, "batch cols cols"]:
-    """(3/2 c I - 1/2 c^3 W'W) r: what a Björck step from c W multiplies W by, with r in [0, 1] for rounding."""
-    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    return (1.5 * room * scale) * identity - (0.5 * room * scale**3) * gram
+def _stepped(tall: Tensor, dtype: torch.dtype, room: float, flat: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The step, the Gram matrix it is from, and what the matrix was divided by before."""
+    wide = tall.to(torch.float64)
+    gram = torch.bmm(wide.mT, wide)
+    excess = excess_of(gram, flat)
+    root, inner = excess.sqrt(), gram / excess
+    return last_step(wide / root, inner, dtype, room), inner, root
 
 
 def excess_of(
-    gram: Float64[Tensor, "batch cols cols"], flat: bool, error: float | Tensor = 0.0
+    gram: Float64[Tensor, "batch cols cols"], flat: bool, error: Float64[Tensor, "batch 1 1"] | None = None
 ) -> Float64[Tensor, "batch 1 1"]:
     """What to divide W'W by for singular values in [0, 3^(1/2)]: 1, where that is proven of it as it is.
 
@@ -111,17 +148,29 @@ def excess_of(
     the given numbers may be. A constant for autograd.
     """
     fixed = gram.detach()
-    square = fixed.abs().sum(-1).amax(-1)
+    square = torch.linalg.vector_norm(fixed, 1, -1, keepdim=True).amax(-2, keepdim=True)
     if not flat:
         eighth = torch.linalg.matrix_power(fixed, 4)
-        square = torch.minimum(square, torch.linalg.vector_norm(eighth, dim=(-2, -1)) ** 0.25)
-    square = square + error
+        square = torch.minimum(square, torch.linalg.vector_norm(eighth, dim=(-2, -1), keepdim=True) ** 0.25)
     # Below the 3 of the argument by more than any rounding of the bound.
-    return torch.where(square > 2.9, square, 1.0)[:, None, None]
+    return torch.threshold(square if error is None else square + error, 2.9, 1.0)
 
 
-def _product(tall: Tensor, gram: Tensor, scale: float | Tensor, dtype: torch.dtype) -> Tensor:
+def last_step(
+    wide: Float64[Tensor, "batch rows cols"], gram: Float64[Tensor, "batch cols cols"], dtype: torch.dtype, room: float
+) -> Float[Tensor, "batch rows cols"]:
+    """(3/2 W - 1/2 W (W'W)) r for ||W||^2 <= 3 and r = `room_of_step`, with norm at most 1 in `dtype`."""
+    linear, cubic = of_step(1.0, room)
+    return torch.baddbmm(wide, wide, gram, beta=linear, alpha=cubic).to(dtype)
+
+
+def room_of_step(tall: Float[Tensor, "batch rows cols"], dtype: torch.dtype) -> float:
+    """What a step in float64 is made smaller by for its own rounding and that to `dtype`.
+
+    With s^2 <= 3, u = 2^-53 and ||abs(W)|| <= cols^(1/2) s, to first order: the Gram matrix is known up to rows cols
+    s^2 u, which counts by s/2; its product with W, the factors and the sum are rounded by (cols + 3) cols s^3 u / 2 and
+    9/2 cols^(1/2) s u; dividing by the excess, twice for W and once for W'W, by 3 cols^(1/2) s u and 3/2 cols s^3 u. In
+    all that is below 2.6 cols (rows + cols + 11) u.
+    """
     rows, cols = tall.shape[-2:]
-    # The rounding of the two products: at most 3 cols (gamma_rows + gamma_cols) in norm, for s^2 <= 3.
-    room = room_for(rows, cols, 1, dtype) * (1 - 4 * cols * (rows + cols + 8) * 2.0**-53)
-    return product(tall, factor(gram, scale, room), dtype)
+    return room_for(rows, cols, 1, dtype) * (1 - 4 * cols * (rows + cols + 8) * 2.0**-53)

@@ -1,6 +1,5 @@
 """One step of rescaling as a single function: few launches, and one product backward instead of two."""
 
-import inspect
 import math
 from typing import Any, final
 
@@ -9,6 +8,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from lipkit.nn.methods._filter_gram import TINY, all_shifts, every_tap, in_enough_digits, launches_count, with_rounding
+from lipkit.nn.methods._products import with_signature
 from lipkit.nn.methods._transforms import plainly
 
 # Channels with smaller sums count as zero. `TINY` is less than a unit of the last digit of all others, and the cube of
@@ -66,6 +66,7 @@ class _OneStep(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
+    @with_signature
     def forward(tall: Tensor, scale: float, digits: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         divisor = largest(tall)
         level = tall / divisor
@@ -105,10 +106,6 @@ class _OneStep(torch.autograd.Function):
         found = torch.addcmul(turned, out, factor)
         found = found if by_level is None else found + by_level
         return found / divisor, None, None
-
-
-# torch asks for it at every call; finding it out again takes longer (13 us) than two launches.
-_OneStep.forward.__dict__["__signature__"] = inspect.signature(_OneStep.forward)
 
 
 @final

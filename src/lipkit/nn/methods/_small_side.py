@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from lipkit.nn.methods._isometry import excess_of, factor
+from lipkit.nn.methods._isometry import excess_of
 from lipkit.nn.methods._products import gram_of, product
 from lipkit.nn.methods._rounding import room_for
 from lipkit.nn.methods._scaling import levelled, size_of
@@ -31,23 +31,31 @@ def by_gram(tall: Float[Tensor, "batch rows cols"], scales: tuple[float, ...]) -
     inner = product(root.mT, half.mT, torch.float64)
     error = _error(scaled, root)
     excess = excess_of(inner, False, error)
-    room = room_for(rows, cols, 1, tall.dtype) / (1 + error)[:, None, None]
-    whole = product(root, factor(inner, excess.rsqrt(), room), torch.float64)
+    room = room_for(rows, cols, 1, tall.dtype) / (1 + error)
+    whole = product(root, _factor(inner, excess.rsqrt(), room), torch.float64)
     return product(scaled, whole, tall.dtype)
 
 
 def _root(gram: Float[Tensor, "batch cols cols"], scales: tuple[float, ...]) -> Float[Tensor, "batch cols cols"]:
-    root = step = factor(gram, scales[0])
+    root = step = _factor(gram, scales[0])
     for scale in scales[1:]:
-        gram = gram @ gram_of(step, step.dtype)
-        step = factor(gram, scale)
-        root = root @ step
+        gram = torch.bmm(gram, gram_of(step, step.dtype))
+        step = _factor(gram, scale)
+        root = torch.bmm(root, step)
     return root
+
+
+def _factor(
+    gram: Float[Tensor, "batch cols cols"], scale: float | Tensor, room: float | Tensor = 1.0
+) -> Float[Tensor, "batch cols cols"]:
+    """(3/2 c I - 1/2 c^3 W'W) r: what a Björck step from c W multiplies W by, with r in [0, 1] for rounding."""
+    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    return (1.5 * room * scale) * identity - (0.5 * room * scale**3) * gram
 
 
 def _error(
     scaled: Float[Tensor, "batch rows cols"], root: Float[Tensor, "batch cols cols"]
-) -> Float64[Tensor, " batch"]:
+) -> Float64[Tensor, "batch 1 1"]:
     """How much the five products of the last step can add to its norm by rounding, and to that of T'W'W T.
 
     With t^2 = min(||T||_F^2, ||T||_1 ||T||_inf), a bound of ||abs(T)||^2, and q = t ||W||_F: the Gram matrix is known
@@ -55,7 +63,9 @@ def _error(
     leaves 3 cols^(1/2) gamma_(cols + 5) q for the other two. Twice that, for the rounding of this formula.
     """
     rows, cols = scaled.shape[-2:]
-    entries = root.detach().to(torch.float64).abs()
-    square = torch.minimum(entries.square().sum((-2, -1)), entries.sum(-1).amax(-1) * entries.sum(-2).amax(-1))
-    q = square.sqrt() * torch.linalg.vector_norm(scaled.detach(), dim=(-2, -1), dtype=torch.float64)
+    both = (-2, -1)
+    entries = root.detach().to(torch.float64)
+    by_row, by_col = (torch.linalg.vector_norm(entries, 1, axis, keepdim=True).amax(both, True) for axis in (-1, -2))
+    square = torch.minimum(torch.linalg.vector_norm(entries, dim=both, keepdim=True).square(), by_row * by_col)
+    q = square.sqrt() * torch.linalg.vector_norm(scaled.detach(), dim=both, keepdim=True, dtype=torch.float64)
     return 2.0**-52 * (rows + 5 * cols + 16) * q * (q + math.sqrt(cols))

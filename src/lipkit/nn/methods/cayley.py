@@ -46,15 +46,17 @@ class Cayley(IsometryMethod):
         most = _MOST[tall.dtype]
         upper, lower = tall[:, :n], tall[:, n:]
         # The eigenvalues of a skew matrix come in pairs, so its norm is at most ||A||_F / 2^(1/2).
-        # Halves, because the difference of the largest numbers is infinite.
+        # Halves, because the difference of the largest numbers is infinite, and 2 Z is the inverse of (I + A) / 2.
         half = upper / 2
-        inner = capped(half - half.mT, most * math.sqrt(0.5), times=2.0)
+        inner = capped(half - half.mT, most * math.sqrt(0.5))
         identity = torch.eye(n, dtype=tall.dtype, device=tall.device).expand(len(tall), -1, -1)
+        inner = torch.add(inner, identity, alpha=0.5)
+        # Without the check for zero pivots, for which a GPU would be waited for: there are none.
         if not lower.shape[-2]:
-            return 2 * torch.linalg.inv(identity + inner) - identity
+            return torch.linalg.inv_ex(inner).inverse - identity
         lower = capped(lower, math.sqrt(most))
-        solved = torch.linalg.inv(identity + inner + lower.mT @ lower)
-        return torch.cat([2 * solved - identity, -2 * lower @ solved], -2)
+        solved = torch.linalg.inv_ex(torch.baddbmm(inner, lower.mT, lower, alpha=0.5)).inverse
+        return torch.cat([solved - identity, torch.bmm(-lower, solved)], -2)
 
     def inverse_isometry(self, tall: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
         n = tall.shape[-1]

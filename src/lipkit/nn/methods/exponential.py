@@ -42,18 +42,18 @@ class Exponential(IsometryMethod):
         upper, lower = tall[:, :n], tall[:, n:]
         # Halves, because the difference of the largest numbers is infinite.
         half = upper / 2
-        rotation = torch.matrix_exp(capped(half - half.mT, most / 2, times=2.0))
+        rotation = torch.matrix_exp(2 * capped(half - half.mT, most / 2))
         if not lower.shape[-2]:
             return rotation
         lower = capped(lower, most)
         # Any positive number may stand here; this one makes the two corners alike, and the powers small.
         size = torch.linalg.vector_norm(lower.detach(), dim=(-2, -1), keepdim=True).clamp(min=1.0)
-        gram = lower.mT @ lower / size
+        gram = torch.bmm(lower.mT, lower) / size
         identity = torch.eye(n, dtype=tall.dtype, device=tall.device) * size
         zero = torch.zeros_like(gram)
         turned = torch.matrix_exp(torch.cat([torch.cat([zero, -gram], -1), torch.cat([identity, zero], -1)], -2))
         cosine, sine = turned[:, :n, :n], turned[:, n:, :n] / size
-        return torch.cat([cosine, lower @ sine], -2) @ rotation
+        return torch.bmm(torch.cat([cosine, torch.bmm(lower, sine)], -2), rotation)
 
     def inverse_isometry(self, tall: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
         n = tall.shape[-1]

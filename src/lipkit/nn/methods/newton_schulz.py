@@ -46,11 +46,11 @@ class NewtonSchulz(IsometryMethod):
     def isometry(self, tall: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
         tall = contracted(tall)
         wide = torch.eye(tall.shape[-1], dtype=tall.dtype, device=tall.device).expand(len(tall), -1, -1)
-        gram = tall.mT @ tall + _RIDGE[tall.dtype] * wide
+        gram = torch.baddbmm(wide, tall.mT, tall, beta=_RIDGE[tall.dtype])
         # The first step, with Z = I; the last is the one in float64.
-        step = 1.5 * wide - 0.5 * gram
-        gram, root = gram @ step, step
+        step = torch.sub(1.5 * wide, gram, alpha=0.5)
+        gram, root = torch.bmm(gram, step), step
         for _ in range(self.steps - 2):
             step = torch.baddbmm(wide, root, gram, beta=1.5, alpha=-0.5)
-            gram, root = gram @ step, step @ root
-        return tall @ root
+            gram, root = torch.bmm(gram, step), torch.bmm(step, root)
+        return torch.bmm(tall, root)

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lipkit.nn.methods._isometry import IsometryMethod
-from lipkit.nn.methods._scaling import LEAST
+from lipkit.nn.methods._scaling import levelled
 
 # How far below the size of the matrix a singular value has to be to count as zero.
 _RIDGE = {torch.float32: 2.0**-22, torch.float64: 2.0**-40}
@@ -66,7 +66,7 @@ class QR(IsometryMethod):
 
 def _scaled(tall: Tensor) -> Tensor:
     """W / ||W||_F."""
-    scaled = tall / tall.detach().abs().amax((-2, -1), keepdim=True).clamp(min=LEAST)
+    scaled = levelled(tall)
     return scaled / torch.linalg.vector_norm(scaled, dim=(-2, -1), keepdim=True).clamp(min=1.0)
 
 
