@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "lipkit"
 
 # From the bottom up; a unit is a module or a package right below lipkit, and `lipkit` is its __init__.py.
 LAYERS = (
-    ("errors", "kind", "_logarithm", "_files", "regions", "bound", "_typing", "data"),
+    ("errors", "kind", "_logarithm", "_files", "regions", "bound", "_typing", "_reading", "data"),
     ("linops",),
     ("norms", "implicit"),
     ("trace", "nn"),

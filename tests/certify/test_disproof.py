@@ -16,7 +16,7 @@ from lipkit.bound import Bound, Kind, Metric, Of
 from lipkit.bounds import DAG
 from lipkit.certify import accuracy, head_pairwise
 from lipkit.certify.disproof import refuse_disproved
-from lipkit.certify.forward import Forward
+from lipkit.certify.forward import Forward, Logits
 from lipkit.errors import BrokenCertificateError
 from lipkit.regions import Ball
 
@@ -107,3 +107,88 @@ def test_a_trained_looking_network_with_kinks_and_ties_passes() -> None:
             assert isinstance(layer, nn.Linear)
             layer.bias.zero_()
     refuse_disproved(model, Forward(model, x[:1]), x, lipkit.lipschitz(model, x[:1]))
+
+
+class Centred(nn.Module):
+    """Works in place on what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            x.sub_(1.0)
+        return self.layer(x)
+
+
+def test_inputs_are_left_as_they_are() -> None:
+    torch.manual_seed(0)
+    model, x = Centred(), torch.randn(8, 3)
+    before = x.clone()
+    bound = _bound(torch.tensor(5.0), Of.WHOLE, Metric(2.0, 2.0))
+    refuse_disproved(model, Forward(model, x[:1]), x, bound)
+    assert torch.equal(x, before)
+
+
+class Several(nn.Module):
+    """Gives more than its scores."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x[:, :2], x
+
+
+class Shy(nn.Module):
+    """Refuses to be differentiated."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.requires_grad:
+            raise ValueError("no gradients here")
+        return x[:, :2]
+
+
+@pytest.mark.parametrize("model", [Several(), Shy()])
+def test_models_that_cannot_be_differentiated_are_compared_all_the_same(model: nn.Module) -> None:
+    x = torch.randn(6, 3)
+
+    def scores(points: Tensor) -> Logits:
+        return Logits(points[:, :2].double(), torch.zeros(len(points), dtype=torch.float64))
+
+    refuse_disproved(model, scores, x, _bound(torch.tensor(1.0 + 1e-9), Of.WHOLE, Metric(2.0, 2.0)))
+    with pytest.raises(BrokenCertificateError):
+        refuse_disproved(model, scores, x, _bound(torch.tensor(0.1), Of.WHOLE, Metric(2.0, 2.0)))
+
+
+def test_data_made_in_inference_mode_are_no_obstacle() -> None:
+    with torch.inference_mode():
+        x = torch.randn(8, 3)
+    layer, labels = nn.Linear(3, 2), torch.zeros(8, dtype=torch.long)
+    accuracy(layer, [(x, labels)], lipkit.lipschitz(layer, torch.zeros(1, 3)), [0.1])
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float16, 6.4e4), (torch.float32, 3.3e38)])
+def test_steps_stay_in_the_range_of_numbers(dtype: torch.dtype, size: float) -> None:
+    layer = nn.Linear(3, 2)
+    nn.init.constant_(layer.weight, 1e-20)
+    x = torch.full((4, 3), size, dtype=dtype)
+    refuse_disproved(layer, Forward(layer, torch.zeros(1, 3)), x, lipkit.lipschitz(layer, torch.zeros(1, 3)))
+
+
+def test_a_probe_that_the_scores_refuse_says_nothing() -> None:
+    layer, x = nn.Linear(3, 2), torch.rand(4, 3)
+    found = Forward(layer, x[:1])
+
+    def scores(points: Tensor) -> Logits:
+        if bool((points > 1).any()) or bool((points < 0).any()):
+            raise ValueError("pixels lie in [0, 1]")
+        return found(points)
+
+    refuse_disproved(layer, scores, x, lipkit.lipschitz(layer, x[:1]))
+
+
+def test_an_infinite_constant_beside_a_false_one_hides_nothing() -> None:
+    layer, x = nn.Linear(3, 2), torch.randn(8, 3)
+    x[1] = x[0]
+    bound = Bound(torch.tensor([math.log(0.001), 800.0], dtype=torch.float64), Kind.UPPER, "one of each", of=Of.CLASS)
+    with pytest.raises(BrokenCertificateError, match=r"constant 0\.001 "):
+        refuse_disproved(layer, Forward(layer, x[:1]), x, bound)

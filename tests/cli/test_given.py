@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 import shlex
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -264,3 +265,21 @@ def test_places_that_cannot_be_written_are_told_first(
     monkeypatch.setattr("os.access", lambda *_: False)
     assert certify("table", "table.npz", "--eps", "0.1", "--json", "a.json") == Code.USAGE
     assert "--json a.json may not be written (Permission denied)" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("here")
+def test_code_that_the_model_imports_belongs_to_it(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("neighbour_of_models.py").write_text("MEAN = 0.0\n")
+    Path("own_models.py").write_text(
+        "from torch import nn\nfrom neighbour_of_models import MEAN\n\n"
+        "class Net(nn.Linear):\n    def __init__(self):\n        super().__init__(6, 3)\n\n"
+        "    def forward(self, x):\n        return super().forward(x - MEAN)\n"
+    )
+    words = ("--eps", "0.1", "--out", "out")
+    assert certify("Net", "table.npz", *words) == Code.OK
+    assert certify("Net", "table.npz", *words) == Code.OK
+    Path("neighbour_of_models.py").write_text("MEAN = 5.0\n")
+    sys.modules.pop("neighbour_of_models", None)
+    capsys.readouterr()
+    assert certify("Net", "table.npz", *words) != Code.OK
+    assert "what the model computes has changed" in capsys.readouterr().err

@@ -67,7 +67,8 @@ def accuracy(
     the attack draws from `seed` and the place of a batch. `progress` is called with the samples done and their number
     in this process.
 
-    Guarantee: certified <= true robust accuracy <= attacked, on these samples, with the bound's failure probability.
+    Guarantee: certified <= true robust accuracy <= attacked, on these samples, with the bound's failure probability;
+    the second as far as attacks are proven to succeed (`Evaluation.unproven`).
     Cost: one float64 evaluation of each sample, and the attack.
     """
     eps = check_radii(eps)
@@ -144,7 +145,8 @@ class _Model:
 
     def logits(self, inputs: Tensor) -> Logits:
         if self._logits is None:
-            self._logits = Forward(self.module, inputs[:1].to(self.dtype))
+            # A copy, which is an ordinary tensor also where the data were made in inference mode.
+            self._logits = Forward(self.module, inputs[:1].to(self.dtype, copy=True))
         return self._logits(inputs)
 
 

@@ -1,7 +1,7 @@
 """Whether the model itself disproves the constant that it is to be certified with."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from jaxtyping import Float, Float64
@@ -37,26 +37,42 @@ def refuse_disproved(
     if bound.of is Of.SAMPLE or not isinstance(bound.region, Everywhere):
         return
     x = x[:_FIRST]
-    up = shortest(_gradient(model, x).to(torch.float64), bound.metric.p_in)
-    lengths = [vector_norms(points.to(torch.float64).flatten(1), bound.metric.p_in) for points in (x, up)]
-    scale = torch.where(lengths[1] > 0, (lengths[0] + (lengths[0] == 0)) / lengths[1], 0.0)
-    up = (up * scale.view(-1, *[1] * (x.ndim - 1))).nan_to_num(0.0, 0.0, 0.0).to(x.dtype)
     before = logits(x)
-    for moved in (x.roll(1, 0), *(x + step * up for step in _STEPS)):
-        _compare(before, logits(moved), (moved.double() - x.double()).flatten(1), bound)
+    for moved in _probes(model, x, bound.metric.p_in):
+        try:
+            after = logits(moved)
+        except Exception:  # noqa: BLE001 - a probe may lie where the model refuses to go, and then says nothing
+            continue
+        _compare(before, after, (moved.double() - x.double()).flatten(1), bound)
+
+
+def _probes(model: nn.Module, x: Float[Tensor, "batch ..."], p: float) -> Iterator[Float[Tensor, "batch ..."]]:
+    """Other points for each input: its neighbour, and points up the lead of its class."""
+    yield x.roll(1, 0)
+    up = shortest(_gradient(model, x).to(torch.float64), p)
+    lengths = [vector_norms(points.to(torch.float64).flatten(1), p) for points in (x, up)]
+    scale = torch.where(lengths[1] > 0, (lengths[0] + (lengths[0] == 0)) / lengths[1], 0.0)
+    up = up * scale.view(-1, *[1] * (x.ndim - 1))
+    for step in _STEPS:
+        moved = (x.to(torch.float64) + step * up).to(x.dtype)
+        # Where the step leaves the range of numbers the input stays.
+        fits = torch.isfinite(moved).flatten(1).all(1)
+        yield torch.where(fits.view(-1, *[1] * (x.ndim - 1)), moved, x)
 
 
 def _gradient(model: nn.Module, x: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch ..."]:
     """That of the lead of the largest logit over the next; zero where there is none."""
     parameter = next(model.parameters(), None)
-    with torch.enable_grad():
-        points = x.detach().to(x.dtype if parameter is None else parameter.dtype).requires_grad_()
-        try:
-            first, second = model(points).topk(2, 1).values.unbind(1)
+    dtype = x.dtype if parameter is None else parameter.dtype
+    try:
+        with torch.enable_grad():
+            # A copy: a model may work in place.
+            points = x.detach().clone().to(dtype).requires_grad_()
+            first, second = model(points + 0).topk(2, 1).values.unbind(1)
             (found,) = torch.autograd.grad((first - second).sum(), points, allow_unused=True)
-        except RuntimeError:
-            # A model without derivatives can be certified all the same; its inputs are compared with each other.
-            found = None
+    except Exception:  # noqa: BLE001 - whatever a model raises here
+        # A model without derivatives can be certified all the same; its inputs are compared with each other.
+        found = None
     return torch.zeros_like(x) if found is None else found.nan_to_num(0.0, 0.0, 0.0)
 
 
@@ -65,7 +81,8 @@ def _compare(before: Logits, after: Logits, apart: Float64[Tensor, "batch size"]
     rise = _rise(after.value - before.value, (after.error + before.error)[:, None], bound)
     # Constants of classes or pairs: one row for each sample.
     allowed = run.view(-1, *[1] * bound.of.axes) * bound.value.detach().to(rise)
-    excess = rise * (1 - _SLACK) - allowed * (1 + _SLACK)
+    # No number at all (an infinite constant at distance 0) disproves nothing.
+    excess = (rise * (1 - _SLACK) - allowed * (1 + _SLACK)).nan_to_num(nan=-math.inf)
     if bool((excess > 0).any()):
         place = torch.nonzero(excess == excess.max())[0]
         sample, rest = int(place[0]), tuple(place[1:].tolist())

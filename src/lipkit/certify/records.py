@@ -89,8 +89,12 @@ class Records:
             # Another process may be at work on its last line, or was killed there.
             for number, line in enumerate(text[: text.rfind("\n") + 1].splitlines(), start=1):
                 sample = _parsed(line, f"{path}, line {number}")
-                if sample.index in found:
-                    raise RecordError(f"{path}, line {number}: sample {sample.index} is there twice.")
+                # Two runs at once find the same; anything else is not a sample that was repeated.
+                if found.get(sample.index, sample) != sample:
+                    raise RecordError(
+                        f"{path}, line {number}: sample {sample.index} is there twice, with different results; give "
+                        "another folder."
+                    )
                 found[sample.index] = sample
         return found
 
@@ -113,10 +117,12 @@ def _parsed(line: str, where: str) -> Sample:
         index, label, predicted = (data[name] for name in ("index", "label", "predicted"))
         radius, failure, broken = float(data["radius"]), float(data["failure"]), tuple(data["broken"])
         whole = all(type(number) is int and number >= 0 for number in (index, label, predicted))
-        truths = (*broken, data["unproven"])
+        # Results without an attack are also those of before there was this word.
+        unproven = data.get("unproven", False)
+        truths = (*broken, unproven)
         if not (whole and radius >= 0 and 0 <= failure <= 1 and all(isinstance(one, bool) for one in truths)):
             raise ValueError("a number out of range")
-        return Sample(index, label, predicted, radius, broken, failure, data["unproven"])
+        return Sample(index, label, predicted, radius, broken, failure, unproven)
     except (ValueError, KeyError, TypeError) as error:
         raise RecordError(
             f"{where} is no result of a sample ({line[:60]!r}); remove that line to repeat it."

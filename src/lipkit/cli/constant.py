@@ -11,14 +11,14 @@ from lipkit.bounds.captured import captured
 from lipkit.bounds.fingerprint import network_prints, row_hashes
 from lipkit.cli.training import checkpoint
 from lipkit.cli.training.place import Team
-from lipkit.errors import ArgumentError
+from lipkit.errors import ArgumentError, RecordError
 from lipkit.regions import Everywhere
 
 
 def kept(
     path: Path, model: nn.Module, example: torch.Tensor, source: str, find: Callable[[], Bound], team: Team
 ) -> Bound:
-    """The constant that `find` gives for a model, from the file if it is that of the same model and code.
+    """The constant that `find` gives for a model, from the file if there is one; one of another network is refused.
 
     A randomised constant, or one that depends on the time there was, is so drawn once, by the first process, and
     results that were begun with it continue. Its kind is as it was found. Cost: one capture, and `find` the first time.
@@ -27,8 +27,13 @@ def kept(
         network = captured(model, example)
     prints = [source, *row_hashes(network), *(one.sha256 for one in network_prints(network, ()))]
     if team.leads:
-        stored = checkpoint.load(path) if path.exists() else {}
-        if stored.get("model") != prints:
+        stored = checkpoint.load(path) if path.exists() else {"model": None}
+        if stored.get("model") not in (None, prints):
+            raise RecordError(
+                f"{path} is the constant of another network: what the model computes has changed, for example in code "
+                "that it imports. Remove that file and the folder evaluation beside it, or give another --out."
+            )
+        if stored["model"] is None:
             with torch.no_grad():
                 found = find()
             if not isinstance(found.region, Everywhere):

@@ -26,7 +26,7 @@ def batched(model: nn.Module) -> Iterator[nn.Module]:
         groups.setdefault(key, []).append(site)
     held = [one for members in groups.values() for one in zip(members, _together(members), strict=True)]
     for site, weight in held:
-        site.constraint.held[weight.dtype] = weight
+        site.constraint.held[weight.dtype] = (site.raw,), weight
     try:
         yield model
     finally:

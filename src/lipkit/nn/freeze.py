@@ -28,8 +28,7 @@ def frozen(model: nn.Module) -> Iterator[nn.Module]:
         yield model
     finally:
         for part in parts:
-            part.holding = False
-            part.held.clear()
+            part.release()
     moved = [name for name, p in model.named_parameters() if checksum(p) != before.get(name)]
     if moved:
         raise FrozenError(

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
+from lipkit._reading import is_reading
 from lipkit.linops import Shape
 
 # What a weight is multiplied by before it is rounded to so few digits: more than rounding an isometry adds to its norm
@@ -43,11 +44,12 @@ def exact_products(of: Tensor) -> bool:
     """Whether torch multiplies matrices like this one with all their digits: float32 may be told to use fewer.
 
     Not known, so not promised, in programs compiled for a CPU: they are not compiled again when its setting changes.
+    What `lipkit.trace` reads is not compiled, and must be computed as it is without a compiler.
     """
     if of.dtype == torch.float64:
         return True
     on_cpu = of.device.type == "cpu"
-    return not (on_cpu and torch.compiler.is_compiling()) and _exact(on_cpu)
+    return not (on_cpu and torch.compiler.is_compiling() and not is_reading()) and _exact(on_cpu)
 
 
 def _exact(on_cpu: bool) -> bool:

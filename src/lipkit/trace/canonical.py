@@ -19,6 +19,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Graph, Node
 from torch.utils import _pytree as pytree
 
+from lipkit._reading import reading
 from lipkit.errors import CaptureError
 
 aten = torch.ops.aten
@@ -77,7 +78,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 def exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ExportedProgram:
     """The model on these arguments as a graph over its live tensors; refuses what torch.export cannot trace."""
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), reading():
             warnings.simplefilter("ignore")
             return torch.export.export(model, args, kwargs, strict=False)
     except Exception as error:

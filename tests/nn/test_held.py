@@ -1,0 +1,81 @@
+"""Held weights are those of the parameters they were computed from, in evaluation, in captures and in certificates."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.utils import parametrize
+
+import lipkit
+from lipkit import nn as lnn
+from lipkit.bounds import DAG
+from lipkit.bounds.captured import captured
+from lipkit.certify import accuracy
+from lipkit.trace.capture import capture
+
+
+class Difference(nn.Module):
+    """One layer used with two sets of free numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = lnn.Linear(6, 3)
+        self.second = nn.Parameter(torch.randn(3, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        other: dict[str, Tensor] = {"parametrizations.weight.original": self.second}
+        return self.body(x) - functional_call(self.body, other, (x,))
+
+
+def _twice() -> nn.Module:
+    """One module that makes the weights of two layers."""
+    first, second = nn.Linear(6, 6), nn.Linear(6, 6)
+    made = lnn.Linear(6, 6)
+    constraint = made.get_submodule("parametrizations.weight.0")
+    for layer in (first, second):
+        parametrize.register_parametrization(layer, "weight", constraint)
+    return nn.Sequential(first, nn.ReLU(), second)
+
+
+@pytest.mark.parametrize("build", [Difference, _twice])
+def test_other_parameters_are_not_given_what_is_held(build: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    model, x = build().eval(), torch.randn(64, 6)
+    with torch.no_grad():
+        plain = model(x)
+        with lnn.frozen(model):
+            for _ in range(2):
+                # Batches are multiplied alike, so this is equality to the bit.
+                assert torch.equal(model(x), plain)
+        torch.testing.assert_close(captured(model, x)(x), plain, rtol=1e-5, atol=1e-6)  # roundings of float32
+    found = accuracy(model, [(x, plain.argmax(1))], lipkit.lipschitz(model, x[:1], DAG()), [1e-3])
+    assert found.overall.clean.count == 64
+
+
+@pytest.mark.parametrize(
+    "method",
+    [lnn.Bjorck(), lnn.Cayley(), lnn.Exponential(), lnn.Householder(), lnn.QR(), lnn.NewtonSchulz(), lnn.AOL()],
+    ids=str,
+)
+@pytest.mark.parametrize("grad", [True, False])
+def test_captured_weights_are_those_that_the_model_multiplies_with(method: lnn.Method, grad: bool) -> None:
+    torch.manual_seed(0)
+    layer = lnn.Linear(40, 24, method=method, bias=False)
+    with torch.no_grad():
+        layer.get_parameter("parametrizations.weight.original").add_(0.1 * torch.randn(24, 40))
+    with torch.set_grad_enabled(grad):
+        network = captured(nn.Sequential(layer), torch.zeros(1, 40))
+    (weight,) = [t for op in network.blocks.values() for t in op.tensors() if t.shape == (24, 40)]
+    assert torch.equal(weight.detach(), layer.weight.detach())
+
+
+def test_a_bound_found_with_gradients_is_not_disproved() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(lnn.Linear(72, 10)), torch.randn(32, 72)
+    accuracy(model, [(x, torch.zeros(32, dtype=torch.long))], lipkit.pairwise(model, x[:1]), [0.1])
+
+
+def test_what_is_read_with_gradients_keeps_them() -> None:
+    layer = lnn.Linear(5, 4)
+    bound = DAG()(capture(nn.Sequential(nn.Linear(5, 5), layer), torch.zeros(1, 5)))
+    assert bound.value.requires_grad
