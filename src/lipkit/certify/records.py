@@ -11,6 +11,10 @@ from lipkit._files import write_whole
 from lipkit.errors import ArgumentError, RecordError
 
 
+# Characters of a setting that a message shows.
+_LONG = 120
+
+
 @final
 @dataclass(frozen=True)
 class Sample:
@@ -61,7 +65,7 @@ class Records:
         changed = sorted(key for key in known.keys() | settings.keys() if known.get(key) != settings.get(key))
         if changed:
             first = changed[0]
-            was, now = known.get(first), settings.get(first)
+            was, now = (_short(found.get(first)) for found in (known, settings))
             raise RecordError(
                 f"{self._folder} holds results with other settings ({', '.join(changed)}; {first} was {was}, now "
                 f"{now}); continue with those, or give another folder."
@@ -97,6 +101,12 @@ class Records:
                     )
                 found[sample.index] = sample
         return found
+
+
+def _short(value: object) -> str:
+    """A setting in a message: constants of all pairs of a hundred classes have ten thousand numbers."""
+    text = str(value)
+    return text if len(text) <= _LONG else f"{text[:_LONG]}..."
 
 
 def _mend(path: Path) -> None:

@@ -43,7 +43,10 @@ def kept(
                 "metric": list(found.metric), "failure": found.failure, "method": str(found.method),
             })  # fmt: skip
     state = team.told(checkpoint.load(path) if team.leads else None)
-    return Bound(
-        state["log_value"].to(torch.float64), Kind[state["kind"]], state["method"], Metric(*state["metric"]),
-        of=Of[state["of"]], failure=state["failure"],
-    )  # fmt: skip
+    try:
+        return Bound(
+            state["log_value"].to(torch.float64), Kind[state["kind"]], state["method"], Metric(*state["metric"]),
+            of=Of[state["of"]], failure=state["failure"],
+        )  # fmt: skip
+    except KeyError as missing:
+        raise RecordError(f"{path} lacks {missing}; remove it, and it is found again.") from missing
