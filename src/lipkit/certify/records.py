@@ -10,7 +10,6 @@ from typing import Any, final
 from lipkit._files import write_whole
 from lipkit.errors import ArgumentError, RecordError
 
-
 # Characters of a setting that a message shows.
 _LONG = 120
 
