@@ -192,3 +192,21 @@ def test_an_infinite_constant_beside_a_false_one_hides_nothing() -> None:
     bound = Bound(torch.tensor([math.log(0.001), 800.0], dtype=torch.float64), Kind.UPPER, "one of each", of=Of.CLASS)
     with pytest.raises(BrokenCertificateError, match=r"constant 0\.001 "):
         refuse_disproved(layer, Forward(layer, x[:1]), x, bound)
+
+
+@pytest.mark.parametrize("of", [Of.WHOLE, Of.CLASS, Of.PAIR])
+def test_what_the_error_of_the_logits_may_have_moved_disproves_nothing(of: Of) -> None:
+    # Equal at all points in truth: what moves is error, up to its bound at both points and in both of two scores.
+    model = nn.Linear(3, 2)
+    x = torch.randn(6, 3)
+    calls: list[int] = []
+
+    def scores(points: Tensor) -> Logits:
+        calls.append(len(points))
+        sign = 1.0 if len(calls) == 1 else -1.0
+        value = torch.tensor([[sign, -sign]], dtype=torch.float64).expand(len(points), 2)
+        return Logits(value, torch.ones(len(points), dtype=torch.float64))
+
+    value = torch.zeros((2,) * of.axes, dtype=torch.float64) + 1e-12
+    refuse_disproved(model, scores, x, _bound(value, of, Metric(2.0, 2.0)))
+    assert len(calls) == 5

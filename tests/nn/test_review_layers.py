@@ -145,15 +145,21 @@ def test_rotations_of_the_largest_numbers_are_finite(method: lnn.MatrixMethod, d
     assert bool(torch.isfinite(raw.grad).all())
 
 
-def test_correlations_are_summed_in_float64_where_products_lose_digits(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[torch.dtype] = []
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
+    """The types in which correlations are summed from now on."""
+    types: list[torch.dtype] = []
     plain = _one_step.every_tap
 
     def watched(kernel: Tensor) -> Tensor:
-        seen.append(kernel.dtype)
+        types.append(kernel.dtype)
         return plain(kernel)
 
     monkeypatch.setattr(_one_step, "every_tap", watched)
+    return types
+
+
+def test_correlations_are_summed_in_float64_where_products_lose_digits(seen: list[torch.dtype]) -> None:
     layer = lnn.Linear(4, 4, method=lnn.AOL())
     before = torch.get_float32_matmul_precision()
     try:
@@ -167,16 +173,11 @@ def test_correlations_are_summed_in_float64_where_products_lose_digits(monkeypat
         torch.set_float32_matmul_precision(before)
 
 
-def test_programs_for_a_cpu_do_not_trust_a_setting_that_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_for_a_cpu_do_not_trust_a_setting_that_may_change(
+    seen: list[torch.dtype], monkeypatch: pytest.MonkeyPatch
+) -> None:
     layer = lnn.Linear(4, 4, method=lnn.AOL())
-    seen: list[torch.dtype] = []
-    plain = _one_step.every_tap
-
-    def watched(kernel: Tensor) -> Tensor:
-        seen.append(kernel.dtype)
-        return plain(kernel)
-
-    monkeypatch.setattr(_one_step, "every_tap", watched)
+    seen.clear()
     _ = layer.weight
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     _ = layer.weight
