@@ -244,6 +244,46 @@ def test_a_loss_that_is_not_finite_stops_with_step_and_layer(tmp_path: Path) -> 
         train(Rooted(), tmp_path / "b", HERE)
 
 
+class Refusing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        raise RuntimeError("The algorithm failed to converge.")
+
+
+@dataclass(frozen=True)
+class Decomposed(Rooted):
+    """A layer whose derivative cannot be formed, as those of decompositions of what is not finite."""
+
+    rooted: bool = True
+
+    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: float) -> Tensor:
+        return super().loss(model, Refusing.apply(inputs.requires_grad_()), labels, progress)
+
+    def model(self) -> nn.Module:
+        return super().model() if self.rooted else Blobs.model(self)
+
+
+def test_a_derivative_that_fails_names_the_number_that_is_not_finite_or_itself(tmp_path: Path) -> None:
+    with pytest.raises(NonFiniteError, match=r"step 1 is nan; the first thing .* is the output of 1"):
+        train(Decomposed(), tmp_path / "a", HERE)
+    with pytest.raises(RuntimeError, match="failed to converge"):
+        train(Decomposed(rooted=False), tmp_path / "b", HERE)
+
+
+def test_nothing_has_moved_where_a_loss_is_not_finite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: list[bool] = []
+    monkeypatch.setattr(torch.optim.AdamW, "step", lambda *_: moved.append(True))
+    with pytest.raises(NonFiniteError):
+        train(Rooted(), tmp_path / "a", HERE)
+    assert not moved
+    train(Blobs(epochs=1), tmp_path / "b", HERE)
+    assert moved
+
+
 def test_mixed_precision_and_averages(tmp_path: Path) -> None:
     found = train(Blobs(precision=Precision.BFLOAT16, ema=0.9, clip=1.0), tmp_path, HERE)
     state = checkpoint.load(tmp_path / "checkpoint.safetensors")

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import BFloat16, Float, Float32
 from torch import Tensor
 
+from lipkit.optim._foreach import copy_all, decay_and_add_all, sums
 from lipkit.optim._optimizer import StiefelOptimizer
 from lipkit.optim._stiefel import as_matrix, check_rate, tall, tangent
 
@@ -64,7 +65,7 @@ class StiefelMuon(StiefelOptimizer):
 
     def _move(self, members: Sequence[Tensor], lr: float, momentum: float, nesterov: bool, steps: int) -> None:
         points = torch.stack([tall(as_matrix(p)) for p in members])
-        directions = torch.stack([self._direction(p, momentum, nesterov) for p in members])
+        directions = self._directions(members, momentum, nesterov)
         # A direction needs few digits; on accelerators full float32 products would be most of a step.
         near = points if points.device.type == "cpu" else points.to(torch.bfloat16)
         moved = orthogonalised(tangent(near, directions.to(near.dtype)), steps)
@@ -75,15 +76,18 @@ class StiefelMuon(StiefelOptimizer):
             points = points / math.hypot(1.0, length)
         parts = points.device.type != "cpu" and points.dtype == torch.float32
         back = corrected_in_parts(points) if parts else corrected(points)
-        for parameter, point in zip(members, back, strict=True):
-            tall(as_matrix(parameter)).copy_(point)
+        copy_all([tall(as_matrix(p)) for p in members], list(back.unbind()))
 
-    def _direction(self, parameter: Tensor, momentum: float, nesterov: bool) -> Tensor:
-        gradient = parameter.grad
-        assert gradient is not None, "only parameters with gradients are moved"
-        buffer = self.state[parameter].setdefault("momentum", torch.zeros_like(gradient))
-        buffer.mul_(momentum).add_(gradient)
-        return tall(as_matrix(gradient.add(buffer, alpha=momentum) if nesterov else buffer))
+    def _directions(self, members: Sequence[Tensor], momentum: float, nesterov: bool) -> Tensor:
+        """The momenta after this gradient, in few launches: with many small layers those are most of a step."""
+        gradients = [p.grad for p in members if p.grad is not None]
+        for parameter in members:
+            if "momentum" not in self.state[parameter]:
+                self.state[parameter]["momentum"] = torch.zeros_like(parameter)
+        momenta = [self.state[p]["momentum"] for p in members]
+        decay_and_add_all(momenta, momentum, gradients)
+        ahead = sums(gradients, momentum, momenta) if nesterov else momenta
+        return torch.stack([tall(as_matrix(d)) for d in ahead])
 
     @torch.no_grad()
     def retract(self, steps: int = 3) -> None:

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import final
 
-import torch
 from torch import Tensor, nn
+
+from lipkit.optim._foreach import copy_all, move_all
 
 
 @final
@@ -24,13 +25,12 @@ class Average:
         if not self._values:
             return
         decay = min(self._decay, (1 + step) / (10 + step))
-        with torch.no_grad():
-            parameters = dict(model.named_parameters())
-            for name, value in model.state_dict().items():
-                if name in parameters:
-                    self._values[name].lerp_(value.detach(), 1 - decay)
-                else:
-                    self._values[name].copy_(value)
+        parameters = {name for name, _ in model.named_parameters()}
+        now = model.state_dict()
+        moving = [name for name in now if name in parameters]
+        still = [name for name in now if name not in parameters]
+        move_all([self._values[name] for name in moving], [now[name] for name in moving], 1 - decay)
+        copy_all([self._values[name] for name in still], [now[name] for name in still])
 
     def into(self, model: nn.Module) -> None:
         """Put the average into a model; nothing if it is off."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lipkit.cli.training import checkpoint
+from lipkit.cli.training.answer import asked
 from lipkit.cli.training.average import Average
 from lipkit.cli.training.diagnosis import culprit
 from lipkit.cli.training.journal import Journal
@@ -211,8 +212,15 @@ class _Run:
                 f"{type(recipe).__name__}.loss must give one number that depends on the parameters, got "
                 f"{f'shape {tuple(loss.shape)}' if isinstance(loss, Tensor) else type(loss).__name__}."
             )
-        finite = bool(torch.isfinite(loss))
-        # All stop together: one that leaves alone lets the others wait for its gradients.
+        answer = asked(torch.isfinite(loss.detach()))
+        try:
+            loss.backward()
+        except RuntimeError:
+            # Decompositions refuse what is not finite; the message below says more.
+            if answer():
+                raise
+        finite = answer()
+        # All stop together, before anything has moved: one that leaves alone lets the others wait for it.
         if self.team.agreed(float(not finite)) > 0:
             if finite:
                 raise NonFiniteError(
@@ -222,7 +230,6 @@ class _Run:
                 f"The loss of step {self.step + 1} is {float(loss.detach())}; the first thing that is not finite is "
                 f"{culprit(self.model, inputs)}. Lower the learning rate, or clip gradients with --clip=1."
             )
-        loss.backward()
         if recipe.clip:
             nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
         return loss
