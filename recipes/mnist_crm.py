@@ -20,7 +20,6 @@ import torch
 from torch import Tensor, nn
 
 import lipkit
-from lipkit import nn as lnn
 from lipkit import norms
 from lipkit.bound import Bound
 from lipkit.bounds import PairwiseLipLT
@@ -37,25 +36,17 @@ class Objective(enum.Enum):
     EMMA = "emma"
 
 
-class Activation(enum.Enum):
-    """What stands between the layers: the published one, or one that keeps norms and gradients."""
-
-    RELU = "relu"
-    MAX_MIN = "max_min"
-
-
 @final
 class Net4C3F(nn.Module):
-    """Four convolutions and three dense layers, and the running constants of their pairs."""
+    """Four convolutions and three dense layers with ReLU, and the running constants of their pairs."""
 
-    def __init__(self, channels: tuple[int, int], width: int, activation: Activation) -> None:
+    def __init__(self, channels: tuple[int, int], width: int) -> None:
         super().__init__()
         c, d = channels
-        bend = nn.ReLU() if activation is Activation.RELU else lnn.MaxMin()
         self.layers = nn.Sequential(
-            *(nn.Conv2d(1, c, 3, 1, 1), bend, nn.Conv2d(c, c, 4, 2, 1), bend),
-            *(nn.Conv2d(c, d, 3, 1, 1), bend, nn.Conv2d(d, d, 4, 2, 1), bend, nn.Flatten()),
-            *(nn.Linear(49 * d, width), bend, nn.Linear(width, width), bend, nn.Linear(width, 10)),
+            *(nn.Conv2d(1, c, 3, 1, 1), nn.ReLU(), nn.Conv2d(c, c, 4, 2, 1), nn.ReLU()),
+            *(nn.Conv2d(c, d, 3, 1, 1), nn.ReLU(), nn.Conv2d(d, d, 4, 2, 1), nn.ReLU(), nn.Flatten()),
+            *(nn.Linear(49 * d, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)),
         )
         self.constants = RunningLipLT(self.layers, torch.zeros(1, 1, 28, 28))
 
@@ -73,7 +64,6 @@ class MnistCRM(Recipe):
     channels: tuple[int, int] = (32, 64)
     width: int = 512
     objective: Objective = Objective.CRM
-    activation: Activation = Activation.RELU
     target: float = 2.2
     weight: float = 30.0
     temperature: float = 5.0
@@ -95,7 +85,7 @@ class MnistCRM(Recipe):
 
     def model(self) -> nn.Module:
         """The published network; its constants are a program of their own if anything is compiled."""
-        net = Net4C3F(self.channels, self.width, self.activation)
+        net = Net4C3F(self.channels, self.width)
         if self.compile:
             net.constants.compile(fullgraph=True)
         return net

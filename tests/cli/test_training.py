@@ -247,10 +247,12 @@ def test_a_loss_that_is_not_finite_stops_with_step_and_layer(tmp_path: Path) -> 
 class Refusing(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
+        del ctx
         return x.clone()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        del ctx, gradients
         raise RuntimeError("The algorithm failed to converge.")
 
 
