@@ -195,6 +195,13 @@ def measured(family: str, name: str, layer: nn.Module, x: Tensor, most: float) -
         return "left out: out of memory"
 
 
+def awake() -> None:
+    """Products and convolutions once, so that loading the libraries behind them is not counted as a layer's step."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    for layer, x in ((nn.Linear(8, 8), torch.randn(8, 8)), (nn.Conv2d(8, 8, 3), torch.randn(1, 8, 8, 8))):
+        step(layer.to(device), x.to(device))
+
+
 def table(channels: int, size: int, batch: int, most: float, only: str, before: list[tuple[int, Row]]) -> list[Row]:
     """All rows for one number of channels, families together; `before` is what was measured with others, in order."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -255,9 +262,22 @@ def overhead(channels: int, size: int, batch: int) -> None:
             base = seconds if base is None else base
             memory = torch.cuda.max_memory_allocated() / 2**20
             print(
-                f"{how:9} {name:18} {seconds / 20 * 1e3:8.3f} ms  {seconds / base:5.2f}x  peak {memory:.0f} MiB",
+                f"{how:9} {name:18} {seconds / 20 * 1e3:8.3f} ms  {seconds / base:5.2f}x  peak {memory:.0f} MiB, "
+                f"kernels {busy(once)}",
                 flush=True,
             )
+
+
+def busy(once: Callable[[], None], calls: int = 10, shown: int = 5) -> str:
+    """Milliseconds of kernels in a call, and the longest: what is missing to the time of a call is the host's."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        for _ in range(calls):
+            once()
+        torch.cuda.synchronize()
+    kernels = sorted(seen.key_averages(), key=lambda event: -event.self_device_time_total)
+    times = [(event.self_device_time_total / calls / 1e3, event.key[:40]) for event in kernels]
+    longest = ", ".join(f"{ms:.3f} {name}" for ms, name in times[:shown])
+    return f"{sum(ms for ms, _ in times):.3f} ms ({longest})"
 
 
 def main() -> None:
@@ -277,6 +297,7 @@ def main() -> None:
         sys.path.insert(0, args.peers)
     torch.set_num_threads(args.threads)
     print(machine())
+    awake()
     if args.overhead:
         overhead(256, args.size[0], 256)
         return
