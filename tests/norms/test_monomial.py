@@ -34,6 +34,7 @@ def test_agrees_with_the_proven_svd(op: LinearOperator) -> None:
     assert dense.lower is not None
     assert dense.lower.value <= found.value
     # Both are exact up to their slack; a full decomposition of 64 unknowns has the larger one.
+    # A dense decomposition with its slack on the other side: below 1e-11 of the largest entry.
     assert found.value == pytest.approx(float(dense.value), rel=1e-11, abs=1e-14)
 
 
@@ -59,6 +60,7 @@ def test_agrees_with_the_proven_svd(op: LinearOperator) -> None:
 def test_closed_forms(op: LinearOperator, norm: float) -> None:
     value = Monomial()(op).value
     # A few roundings, upwards.
+    # One logarithm, one exponential and a rounding up: a few dozen units of 1e-16.
     assert norm <= value <= norm * (1 + 1e-14)
 
 
@@ -73,6 +75,7 @@ def test_gradient_is_the_sign_at_the_largest_entry() -> None:
     scale = torch.tensor([1.0, -3.0, 2.0], dtype=torch.float64, requires_grad=True)
     (gradient,) = torch.autograd.grad(Monomial()(Diagonal(scale, (3,))).value, scale)
     # The value is moved up by a few roundings, and its derivative with it.
+    # Through a logarithm and back: a few units of 1e-16.
     torch.testing.assert_close(gradient, torch.tensor([0.0, -1.0, 0.0], dtype=torch.float64), rtol=0, atol=1e-14)
     weight, variance = (torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in ([2.0, 5.0], [1.0, 2.0]))
     assert torch.autograd.gradcheck(lambda w, v: Monomial()(BatchNorm(w, v, 1e-3, (2, 2))).value, (weight, variance))

@@ -34,6 +34,7 @@ def test_from_below_and_never_falling(op: LinearOperator) -> None:
     truth = torch.linalg.svdvals(materialize(op)).max()
     values = [float(Power(steps)(op).value) for steps in (0, 1, 2, 4, 9)]
     # A converged value may fall by what is subtracted for rounding, n 2^-53 of the operator without signs.
+    # Rising in exact arithmetic; each value is a norm of products of at most a hundred terms.
     assert all(after >= before - 1e-12 * (1 + float(truth)) for before, after in itertools.pairwise(values))
     assert all(value <= truth * (1 + 150 * 2.0**-53) for value in values)
 
@@ -42,6 +43,7 @@ def test_a_warm_start_goes_on_where_it_stopped() -> None:
     for op in (Dense(gaussian(9, 6)), Dense(gaussian(6, 9))):
         half = Power(5)(op)
         # Normalising once more in between changes the last digit.
+        # The same steps in the same order, but for one more normalisation.
         assert Power(5)(op, state=vector(half)).value == pytest.approx(float(Power(10)(op).value), rel=1e-13, abs=0)
         assert Power(0)(op, state=vector(half)).value == pytest.approx(float(half.value), rel=1e-13, abs=0)
         assert half.kind is Kind.LOWER
@@ -55,6 +57,7 @@ def test_the_sequential_form() -> None:
     for steps in range(1, 6):
         v = matrix.mT @ u / (matrix.mT @ u).norm()
         u = matrix @ v / (matrix @ v).norm()
+        # The same steps written out: a few roundings apart.
         assert Power(steps)(Dense(matrix)).value == pytest.approx(float(u @ matrix @ v), rel=1e-13)
 
 

@@ -32,6 +32,7 @@ def supremum(weight: Tensor) -> float:
 def test_the_worked_example() -> None:
     op = conv(EXAMPLE, 8)
     # All published to four digits.
+    # Expected values are printed with three or two decimals.
     assert norm(op) == pytest.approx(8.992, abs=5e-4)
     assert supremum(EXAMPLE) == pytest.approx(9.370, abs=5e-4)
     for steps, expected in ((1, 13.38), (2, 10.91), (3, 9.914)):
@@ -68,8 +69,10 @@ def test_few_output_positions_help(n: int) -> None:
         weight = torch.randn(3, 2, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
         for some in (weight, weight.transpose(0, 1)):
             op = conv(some, n)
+            # The norm on the left is a decomposition, off by some 1e-15 itself.
             assert norm(op) * (1 - 1e-14) <= Toeplitz(3)(op).value
             # On one position the operator is the middle of the kernel; without the second form it would be 3 times it.
+            # Equal in exact arithmetic at worst; both are sums of some hundred products.
             assert Toeplitz(3)(op).value <= Toeplitz(3)(conv(some, n, Padding.CIRCULAR)).value * (1 + 1e-13)
 
 
