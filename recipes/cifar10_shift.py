@@ -11,7 +11,6 @@ Published, for orientation (Layers Compared, one A100, 24 hours, SOC-M): clean 7
 """
 
 import enum
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import final
@@ -27,8 +26,7 @@ from lipkit.certify.attacks import PGD
 from lipkit.cli.training import Goal, Precision, Recipe, Sets, only
 from lipkit.data import cifar10, cropped, flipped
 from lipkit.errors import ArgumentError
-from lipkit.losses import EMMA, Linear, LogitAnnealing, Schedule
-from lipkit.nn.shift import near_identity
+from lipkit.losses import EMMA, Linear, LogitAnnealing, Schedule, WarmCosine
 from lipkit.optim import StiefelMuon
 
 # The mean of each channel over the training set.
@@ -111,22 +109,8 @@ def _projected(many: int, few: int) -> list[nn.Module]:
 
 def _square(width: int) -> nn.Module:
     layer = nn.Linear(width, width)
-    layer.weight = nn.Parameter(near_identity(width))
+    layer.weight = nn.Parameter(lnn.near_identity(width))
     return layer
-
-
-@final
-@dataclass(frozen=True)
-class WarmCosine(Schedule):
-    """From 0 to 1 while the progress goes to `warm`, then half a wave down to 0."""
-
-    warm: float
-
-    def _at(self, progress: float) -> float:
-        if progress < self.warm:
-            # The first step is at progress 0 and must move something.
-            return max(progress / self.warm, 1e-3)
-        return (1 + math.cos(math.pi * (progress - self.warm) / (1 - self.warm))) / 2
 
 
 @dataclass(frozen=True)
@@ -229,9 +213,7 @@ class Cifar10Shift(Recipe):
     def settled(self, model: nn.Module) -> None:
         """Averages of orthogonal weights are not orthogonal: pull them back. Nothing trains them any more."""
         assert isinstance(model, ShiftNet), "the loop gives what `model` returned"
-        with torch.no_grad():
-            for weight in model.orthogonal():
-                weight.copy_(lnn.Bjorck().matrix(weight.flatten(1)[None])[0].reshape(weight.shape))
+        lnn.orthonormal_(model.orthogonal())
         model.requires_grad_(False)
 
     def constant(self, model: nn.Module) -> float:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipkit.errors import ArgumentError
-from lipkit.losses import Constant, Cosine, Exponential, Linear, LipschitzMargin, Piecewise
+from lipkit.losses import Constant, Cosine, Exponential, Linear, LipschitzMargin, Piecewise, WarmCosine
 
 RAMPS = [Linear, Cosine, Exponential]
 
@@ -40,6 +40,9 @@ def test_values_in_the_middle():
     corner = Piecewise(((0.0, 1.0), (0.5, 2.0), (0.5, 5.0), (0.9, 3.0)))
     assert [corner(t) for t in (0.0, 0.25, 0.5, 0.7, 0.9, 1.0)] == pytest.approx([1.0, 1.5, 5.0, 4.0, 3.0, 3.0])
     assert Piecewise(((0.5, 2.0),))(0.1) == 2.0
+    warm = WarmCosine(0.2)
+    assert [warm(t) for t in (0.0, 0.1, 0.2, 0.6, 1.0)] == pytest.approx([1e-3, 0.5, 1.0, 0.5, 0.0])
+    assert WarmCosine(0.0)(0.0) == 1.0
 
 
 def test_a_loss_follows_a_schedule():
@@ -62,6 +65,8 @@ def test_a_loss_follows_a_schedule():
         (lambda: Piecewise(((0.5, 1.0), (0.2, 1.0))), "sort"),
         (lambda: Linear(0.0, 1.0)(1.5), "divide the step"),
         (lambda: Constant(1.0)(math.nan), "Progress"),
+        (lambda: WarmCosine(1.0), "share of the rise"),
+        (lambda: WarmCosine(math.nan), "share of the rise"),
     ],
 )
 def test_what_is_no_schedule_is_refused(make: Callable[[], object], complaint: str):

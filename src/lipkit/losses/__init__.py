@@ -41,6 +41,7 @@ from lipkit.losses.schedules import Exponential as Exponential
 from lipkit.losses.schedules import Linear as Linear
 from lipkit.losses.schedules import Piecewise as Piecewise
 from lipkit.losses.schedules import Schedule as Schedule
+from lipkit.losses.schedules import WarmCosine as WarmCosine
 from lipkit.losses.soft_hkr import LseHKR as LseHKR
 from lipkit.losses.soft_hkr import SoftHKR as SoftHKR
 from lipkit.losses.temperature import TauBCE as TauBCE

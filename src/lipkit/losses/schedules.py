@@ -103,6 +103,23 @@ class Exponential(_Ramp):
 
 @final
 @dataclass(frozen=True)
+class WarmCosine(Schedule):
+    """progress / warm up to `warm`, at least a thousandth so that a first step moves; then half a wave from 1 to 0."""
+
+    warm: float
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.warm < 1.0:
+            raise ArgumentError(f"warm is the share of the rise, in [0, 1), got {self.warm}.")
+
+    def _at(self, progress: float) -> float:
+        if progress < self.warm:
+            return max(progress / self.warm, 1e-3)
+        return (1 + math.cos(math.pi * (progress - self.warm) / (1 - self.warm))) / 2
+
+
+@final
+@dataclass(frozen=True)
 class Piecewise(Schedule):
     """Straight lines through (progress, value) points in increasing order; constant outside. Equal progresses jump."""
 

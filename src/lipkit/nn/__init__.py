@@ -74,6 +74,8 @@ from lipkit.nn.normalization import BatchNorm as BatchNorm
 from lipkit.nn.normalization import CenterNorm as CenterNorm
 from lipkit.nn.normalization import LayerCentering as LayerCentering
 from lipkit.nn.one_batch_norm import one_batch_norm as one_batch_norm
+from lipkit.nn.orthonormal import near_identity as near_identity
+from lipkit.nn.orthonormal import orthonormal_ as orthonormal_
 from lipkit.nn.pooling import GlobalAvgPool as GlobalAvgPool
 from lipkit.nn.pooling import L2NormPool1d as L2NormPool1d
 from lipkit.nn.pooling import L2NormPool2d as L2NormPool2d

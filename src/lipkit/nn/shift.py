@@ -15,13 +15,12 @@ from lipkit.nn.constrained import constrain, is_constrained
 from lipkit.nn.geometry import Geometry
 from lipkit.nn.methods._base import MatrixMethod
 from lipkit.nn.methods.bjorck import Bjorck
+from lipkit.nn.orthonormal import near_identity
 from lipkit.nn.sort_and_move import available, prepare, sort_and_move
 from lipkit.norms import NearIsometry
 
 # A share of the channels moves in each direction.
 _SHARE = 8
-# Size of the noise on the identity that the mixing starts from.
-_NOISE = 0.2
 
 
 @final
@@ -113,9 +112,3 @@ def _shifted(high: Float[Tensor, "..."], low: Float[Tensor, "..."], rank: int) -
         at = (i % 2) * (_SHARE // 2) + i // 2
         parts[at] = torch.roll(parts[at], way, place)
     return torch.cat(parts, -1)
-
-
-def near_identity(channels: int) -> Float[Tensor, "channels channels"]:
-    """An orthogonal matrix near the identity: that nearest to I plus noise of norm about 0.2."""
-    noise = torch.randn(channels, channels) * (_NOISE / (2 * channels**0.5))
-    return Bjorck().matrix((torch.eye(channels) + noise)[None])[0]

@@ -1,0 +1,39 @@
+"""Plain weights with orthonormal rows or columns, for optimizers that keep them so: their start and their end."""
+
+from collections.abc import Iterable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lipkit.errors import ArgumentError, ShapeError
+from lipkit.nn.methods.bjorck import Bjorck
+
+# Size of the noise on the identity.
+_NOISE = 0.2
+
+
+def near_identity(size: int) -> Float[Tensor, "size size"]:
+    """An orthogonal matrix near the identity: that nearest to I plus noise of norm about 0.2."""
+    if size < 1:
+        raise ArgumentError(f"The size of a matrix is at least 1, got {size}.")
+    noise = torch.randn(size, size) * (_NOISE / (2 * size**0.5))
+    return Bjorck().matrix((torch.eye(size) + noise)[None])[0]
+
+
+@torch.no_grad()
+def orthonormal_(weights: Iterable[Tensor]) -> None:
+    """Each matrix, or kernel with one tap, replaced in place by the one with orthonormal rows or columns nearest to it.
+
+        W <- U V' of W = U S V', by `Bjorck`: averages of orthogonal weights are not orthogonal, this pulls them back.
+
+    Guarantee: that of `Bjorck`: norm at most 1 as stored, and orthonormal up to rounding unless a singular value is far
+    below the others, which averages over late steps do not have. Cost: 8 Björck steps for each matrix.
+    """
+    for weight in weights:
+        if weight.ndim < 2 or any(n != 1 for n in weight.shape[2:]):
+            raise ShapeError(
+                f"orthonormal_ takes matrices and kernels with one tap, got shape {tuple(weight.shape)}; other kernels "
+                "are constrained by a method, as in lipkit.nn.Conv2d."
+            )
+        weight.copy_(Bjorck().matrix(weight.flatten(1)[None])[0].reshape(weight.shape))
