@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import re
 import shlex
 import sys
@@ -35,6 +36,13 @@ def narrow():
 
 def single():
     return nn.Linear(6, 1)
+
+def picked():
+    model = nn.Sequential(nn.Linear(6, 6, bias=False), nn.ReLU(), nn.Linear(6, 3, bias=False))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.eye(6))
+        model[2].weight.copy_(torch.eye(6)[:3])
+    return model
 
 class Pair(nn.Linear):
     def __init__(self):
@@ -138,6 +146,28 @@ def test_the_command_of_a_page_makes_it_again() -> None:
     again = contents("again")
     assert (again.overall, again.outcomes, again.constant) == (first.overall, first.outcomes, first.constant)
     assert again.about.prints == first.about.prints
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("method", "norm", "expected"),
+    [
+        # z_a - z_b = relu(x_a) - relu(x_b): 2^(1/2) in l2, 2 in linf and 1 in l1, found in the norm itself.
+        ("product", "2", 2**0.5),
+        ("product", "inf", 2.0),
+        ("product", "1", 1.0),
+        # What measures in l2 alone is enlarged: 2^(1/2) times 6^(1/2) for linf, not at all for l1.
+        ("eclipse", "inf", 12**0.5),
+        ("eclipse", "1", 2**0.5),
+    ],
+)
+def test_a_constant_is_found_in_the_norm_of_the_radii(method: str, norm: str, expected: float) -> None:
+    words = ["certify", "own_models.py:picked", "--data", "table.npz", "--method", method, "--norm", norm]
+    with torch.random.fork_rng(devices=[]):
+        assert main([*words, "--eps", "0.1", "--samples", "5", "--out", "out"]) == Code.OK
+    # The norms are found to 1e-3 or better; ECLipsE repairs its multipliers, which costs as much.
+    assert math.exp(contents("out").constant.log_value) == pytest.approx(expected, rel=2e-2)
+    assert math.exp(contents("out").constant.log_value) >= expected * (1 - 1e-12)
 
 
 def test_a_command_holds_all_that_was_asked_for() -> None:

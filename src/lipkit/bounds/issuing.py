@@ -125,7 +125,11 @@ def table_on(network: Network, metric: Metric, region: Region, savings: bool) ->
 def assumptions(network: Network) -> tuple[Assumption, ...]:
     """Every constant that a module declared of itself, in the order of the network."""
     return tuple(
-        Assumption(node.path, str(node.promise), float(node.promise.log_value.detach()))
+        Assumption(
+            node.path,
+            f"{node.promise}{'; the same in every norm' if node.every_norm else ''}",
+            float(node.promise.log_value.detach()),
+        )
         for node in network.nodes
         if isinstance(node, Declared)
     )

@@ -12,6 +12,7 @@ from lipkit.certify.evaluation import Shares as Shares
 from lipkit.certify.forward import Forward as Forward
 from lipkit.certify.forward import Logits as Logits
 from lipkit.certify.head import head_pairwise as head_pairwise
+from lipkit.certify.head import in_norm as in_norm
 from lipkit.certify.intervals import Interval as Interval
 from lipkit.certify.intervals import clopper_pearson as clopper_pearson
 from lipkit.certify.intervals import lower_limit as lower_limit

@@ -1,8 +1,11 @@
 """The pairwise constants of a classifier from its last linear layer."""
 
-from lipkit.bound import Bound
+from dataclasses import replace
+
+from lipkit.bound import Bound, Kind, Metric, Of
 from lipkit.bounds import Auto, Method, PairwiseHead
 from lipkit.bounds.lipschitz import Example, Model, pairwise
+from lipkit.errors import ArgumentError, KindError
 from lipkit.regions import Everywhere, Region
 
 
@@ -16,3 +19,21 @@ def head_pairwise(
     Reference: Tsuzuku et al. 2018.
     """
     return pairwise(model, example, PairwiseHead(Auto() if method is None else method), region)
+
+
+def in_norm(bound: Bound, p: float, dimension: int) -> Bound:
+    """Constants of pairs for inputs of n = `dimension` entries that are measured in l_p, from those in l_q.
+
+        K_p = K_q max(1, n^(1/q - 1/p)),   since ||x||_q <= max(1, n^(1/q - 1/p)) ||x||_p
+
+    Guarantee: UPPER if the bound certifies; attained for some linear maps. Cost: one product for each pair.
+    """
+    q = bound.metric.p_in
+    if bound.of is not Of.PAIR or not bound.kind.certifies:
+        raise KindError(f"Upper bounds for pairs are measured in another norm, got {bound}; use head_pairwise.")
+    if not p >= 1 or dimension < 1:
+        raise ArgumentError(f"A norm has p >= 1 and an input at least one entry, got p={p} and {dimension} entries.")
+    # A power is off by a unit of its last digit, or by as many as its exponent's rounding makes of n.
+    factor = 1.0 if p <= q else dimension ** (1 / q - 1 / p) * (1 + 2.0**-40)
+    wider = replace(bound, lower=None, witness=None, metric=Metric(p, p), kind=bound.kind if p == q else Kind.UPPER)
+    return wider if factor == 1.0 else wider.scale(factor)

@@ -1,10 +1,11 @@
 """`lipkit certify` and `lipkit attack`: a model from a file on data from a file, and the report of both."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lipkit.bound import Bound
-from lipkit.certify import head_pairwise
+from lipkit.bounds import Method
+from lipkit.certify import head_pairwise, in_norm
 from lipkit.cli import names
 from lipkit.cli.assessing import assessed, published, tested
 from lipkit.cli.bound import loaded, say_weights
@@ -18,7 +19,7 @@ from lipkit.cli.shares import by_class, plain, write_json
 from lipkit.cli.training.place import Team
 from lipkit.cli.wanted import Wanted
 from lipkit.data._seed import check_seed
-from lipkit.errors import ArgumentError
+from lipkit.errors import ArgumentError, NeedsRegion, UnsupportedError
 from lipkit.regions import Everywhere
 
 
@@ -44,7 +45,7 @@ def evaluate(wanted: Wanted) -> None:
     example = test.inputs[:1].to(team.device)
 
     def find() -> Bound:
-        return head_pairwise(model, example, method)
+        return _smaller(model, example, method, wanted)
 
     with progress() as doing, torch.no_grad():
         doing(f"bounding the model by {wanted.method}")
@@ -62,3 +63,17 @@ def evaluate(wanted: Wanted) -> None:
             page = published(given.folder, model, test, found, bound, (), given.about(wanted, team))
             say(f"report in {page}", soft_wrap=True, markup=False, highlight=False)
     team.leave()
+
+
+def _smaller(model: nn.Module, example: Tensor, method: Method, wanted: Wanted) -> Bound:
+    """The constants in the norm of the radii: found in it, or found in l2 and enlarged, whichever is smaller."""
+    found, p = head_pairwise(model, example, method), wanted.goal.norm
+    if p == 2:
+        return found
+    found = in_norm(found, p, example[0].numel())
+    try:
+        own = names.method(wanted.method, names.metric(wanted.norm), Everywhere(), None)
+        return found.best(head_pairwise(model, example, own))
+    except (ArgumentError, NeedsRegion, UnsupportedError):
+        # A method, or a layer, that knows l2 alone.
+        return found

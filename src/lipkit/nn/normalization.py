@@ -63,6 +63,11 @@ class CenterNorm(Contraction):
 class _Statistics(Contraction):
     """Running statistics of each channel (axis 1, or the only axis of one unbatched vector)."""
 
+    @property
+    def every_norm(self) -> bool:
+        """In evaluation, where the layer is diagonal."""
+        return not self.training
+
     running_mean: Tensor
 
     def __init__(self, features: int, momentum: float, device: torch.device | None, dtype: torch.dtype | None) -> None:

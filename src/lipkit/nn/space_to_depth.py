@@ -5,11 +5,11 @@ from typing import final
 from torch import Tensor
 
 from lipkit.errors import ArgumentError, ShapeError
-from lipkit.nn.stated import Isometric
+from lipkit.nn.stated import EveryNorm, Isometric
 
 
 @final
-class SpaceToDepth(Isometric):
+class SpaceToDepth(EveryNorm, Isometric):
     """Each block of block x ... x block positions becomes channels: (C, n, m) -> (C block^2, n/block, m/block).
 
     A permutation of entries: constant 1 (exact), and it loses nothing, unlike a stride. In two dimensions it is
@@ -40,7 +40,7 @@ class SpaceToDepth(Isometric):
 
 
 @final
-class DepthToSpace(Isometric):
+class DepthToSpace(EveryNorm, Isometric):
     """The inverse of `SpaceToDepth`: (C block^2, n, m) -> (C, n block, m block).
 
     A permutation of entries: constant 1 (exact). In two dimensions it is nn.PixelShuffle. The number of channels must

@@ -38,6 +38,11 @@ class Stated(nn.Module):
         A container whose parts were exchanged for others of unknown constant raises UnsupportedError.
         """
 
+    @property
+    def every_norm(self) -> bool:
+        """Whether `gain` bounds the constant from l_p to l_p for every p, and not for 2 alone."""
+        return False
+
     def declared_lipschitz(self, in_shape: Shape) -> Bound:
         """The constant on one input of `in_shape`, without batch axis: `gain`, by construction."""
         return Bound.from_value(self.gain, self.kind, f"by construction of {type(self).__name__}")
@@ -50,6 +55,19 @@ class Contraction(Stated):
     def gain(self) -> float:
         """1, by construction."""
         return 1.0
+
+
+class EveryNorm(Stated):
+    """A layer whose `gain` holds in every l_p: functions of single entries, sorts, permutations.
+
+    Sorting moves two vectors no further apart in any l_p, because pairs in the same order are the cheapest for every
+    convex cost (rearrangement).
+    """
+
+    @property
+    def every_norm(self) -> bool:
+        """Always."""
+        return True
 
 
 class Isometric(Contraction):

@@ -14,7 +14,7 @@ from lipkit.linops import HasOperator
 from lipkit.regions import Everywhere
 from lipkit.trace.canonical import calls, converts
 from lipkit.trace.fold import Folded
-from lipkit.trace.nodes.declared import Declared, DeclaresLipschitz
+from lipkit.trace.nodes.declared import Declared, DeclaresInEveryNorm, DeclaresLipschitz
 
 Promises = dict[Node, tuple[Declared, Node]]
 
@@ -121,4 +121,5 @@ def _declared(
     tensors = {node: value for node, value in constants.items() if isinstance(value, Tensor)}
     plain = {node: value for node, value in constants.items() if node not in tensors}
     fn: Callable[..., Tensor] = Segment(tuple(nodes), source, result, dict(folded.same), tuple(tensors), plain)
-    return Declared(fn, size, shape, tuple(tensors.values()), promise, call)
+    always = isinstance(module, DeclaresInEveryNorm) and module.every_norm
+    return Declared(fn, size, shape, tuple(tensors.values()), promise, call, always)

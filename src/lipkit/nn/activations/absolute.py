@@ -4,11 +4,11 @@ from typing import final
 
 from torch import Tensor
 
-from lipkit.nn.stated import Isometric
+from lipkit.nn.stated import EveryNorm, Isometric
 
 
 @final
-class Absolute(Isometric):
+class Absolute(EveryNorm, Isometric):
     """|x|: slope -1 or 1, so norms of inputs and, away from zero, of gradients are kept.
 
     Guarantee: constant 1 in every l_p (exact). The derivative at 0 is torch's, 0. It is not monotone: it must not stand

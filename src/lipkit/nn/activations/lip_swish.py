@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipkit.nn import slopes
-from lipkit.nn.stated import Stated
+from lipkit.nn.stated import EveryNorm, Stated
 
 # The published divisors; the constants that are left are computed below.
 _DIVISOR = 1.1
@@ -18,7 +18,7 @@ _UP = 1 + 2.0**-22
 
 
 @final
-class LipSwish(Stated):
+class LipSwish(EveryNorm):
     """x sigmoid(beta x) / 1.1 with a learnt beta > 0 (softplus of a free number, at the start .5).
 
     The largest slope of x sigmoid(beta x) is 1.0998... for every beta, so the constant is .99985 (rounded up).

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from lipkit.errors import ArgumentError
 from lipkit.nn.activations._channels import per_channel, same_channels
-from lipkit.nn.stated import Contraction
+from lipkit.nn.stated import Contraction, EveryNorm
 
 
 @final
-class PReLU(Contraction):
+class PReLU(EveryNorm, Contraction):
     """max(x, 0) + a min(x, 0) with learnt slopes a = sin(free), one for all channels or one for each.
 
     sin reaches both ends, -1 (absolute value) and 1 (identity), and its derivative never stays zero, as a clipped

@@ -8,11 +8,11 @@ from torch.nn import functional
 from lipkit.errors import ArgumentError
 from lipkit.nn import slopes
 from lipkit.nn.gain import gain_of
-from lipkit.nn.stated import SAFE, Contraction, at_least_one
+from lipkit.nn.stated import SAFE, Contraction, EveryNorm, at_least_one
 
 
 @final
-class GELU(Contraction):
+class GELU(EveryNorm, Contraction):
     """GELU / 1.1289..., the slope of GELU at sqrt(2); with `tanh`, its tanh form divided by its own largest slope.
 
     Guarantee: constant 1. The factor is rounded down.
@@ -29,7 +29,7 @@ class GELU(Contraction):
 
 
 @final
-class SiLU(Contraction):
+class SiLU(EveryNorm, Contraction):
     """SiLU / 1.0998..., the largest slope of x sigmoid(x). Guarantee: constant 1. The factor is rounded down."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class SiLU(Contraction):
 
 
 @final
-class Mish(Contraction):
+class Mish(EveryNorm, Contraction):
     """Mish / 1.0885..., the largest slope of x tanh(softplus(x)). Guarantee: constant 1. The factor is rounded down."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Mish(Contraction):
 
 
 @final
-class Softplus(Contraction):
+class Softplus(EveryNorm, Contraction):
     """log(1 + exp(beta x)) / beta: its slope is a sigmoid, at most 1, so it needs no factor.
 
     torch's version jumps by 2e-9 / beta where it switches to x; this one does not switch. Guarantee: constant 1.

@@ -9,7 +9,7 @@ from torch import Tensor
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.nn.activations._channels import channels_of
 from lipkit.nn.exporting import exporting
-from lipkit.nn.stated import Isometric
+from lipkit.nn.stated import EveryNorm, Isometric
 
 
 class Pairing(enum.Enum):
@@ -38,7 +38,7 @@ def ordered(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @final
-class GroupSort(Isometric):
+class GroupSort(EveryNorm, Isometric):
     """Sorts the channels within groups of `size` neighbours, ascending.
 
     The Jacobian is a permutation at every point, ties included: constant 1 in every l_p (exact), norms of inputs and of
@@ -68,7 +68,7 @@ class GroupSort(Isometric):
 
 
 @final
-class MaxMin(Isometric):
+class MaxMin(EveryNorm, Isometric):
     """(min(a, b), max(a, b)) of pairs of channels; `pairing` says which channels are pairs.
 
     The Jacobian is a permutation at every point, ties included: constant 1 in every l_p (exact). The smaller comes
@@ -94,7 +94,7 @@ class MaxMin(Isometric):
 
 
 @final
-class OPLU(Isometric):
+class OPLU(EveryNorm, Isometric):
     """(max(a, b), min(a, b)) of neighbouring channels: MaxMin with the larger first.
 
     The Jacobian is a permutation at every point, ties included: constant 1 in every l_p (exact). The number of channels
@@ -116,7 +116,7 @@ class OPLU(Isometric):
 
 
 @final
-class FullSort(Isometric):
+class FullSort(EveryNorm, Isometric):
     """Sorts all channels, ascending: GroupSort with one group.
 
     The Jacobian is a permutation at every point: constant 1 in every l_p (exact). Cost: torch.sort.

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.nn.activations._channels import channels_of
 from lipkit.nn.activations.prelu import bounded
-from lipkit.nn.stated import Contraction
+from lipkit.nn.stated import Contraction, EveryNorm
 
 # Slopes of this size at the start: at exactly 1 the derivative of sin would be zero.
 _START = 0.99
@@ -32,7 +32,7 @@ class SplineStart(enum.Enum):
 
 
 @final
-class Spline(Contraction):
+class Spline(EveryNorm, Contraction):
     """A continuous piecewise linear function for each channel, with learnt slopes s = sin(free) in [-1, 1].
 
     Knots are at -radius, ..., radius in equal steps, `pieces` intervals between them and one half-line on either side:

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from lipkit.errors import ArgumentError
-from lipkit.nn.stated import Isometric
+from lipkit.nn.stated import EveryNorm, Isometric
 
 
 @final
-class TriangularStairs(Isometric):
+class TriangularStairs(EveryNorm, Isometric):
     """Zigzag of width `width` with slopes 1 and -1 around the line of slope `slope`, |slope| <= 1.
 
     With a = (1 + slope)/2, r = x/width - n the position on stair n = floor(x/width), and S(r) = min(r, 2 a - r),

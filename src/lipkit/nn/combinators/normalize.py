@@ -9,11 +9,11 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError
 from lipkit.nn.activations._channels import per_channel, same_channels
-from lipkit.nn.stated import Stated
+from lipkit.nn.stated import EveryNorm
 
 
 @final
-class Normalize(Stated):
+class Normalize(EveryNorm):
     """(x - mean) / std for each channel: constant 1 / min(std), about 4 for the usual images in [0, 1].
 
     A certificate for a model behind such a transform holds in the units of the transformed images; with the transform

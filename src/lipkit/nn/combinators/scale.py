@@ -5,11 +5,11 @@ from typing import final
 from torch import Tensor
 
 from lipkit.errors import ArgumentError
-from lipkit.nn.stated import Stated
+from lipkit.nn.stated import EveryNorm
 
 
 @final
-class Scale(Stated):
+class Scale(EveryNorm):
     """x -> factor x: constant |factor| (exact, up to the 24 digits with which the factor multiplies)."""
 
     def __init__(self, factor: float) -> None:

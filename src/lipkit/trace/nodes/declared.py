@@ -1,5 +1,6 @@
 """A module that states its own constant."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,6 +10,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+from lipkit._logarithm import log_product
 from lipkit.bound import Bound
 from lipkit.errors import UnsupportedError
 from lipkit.linops import Shape
@@ -33,13 +35,26 @@ class DeclaresLipschitz(Protocol):
         ...
 
 
+@runtime_checkable
+class DeclaresInEveryNorm(DeclaresLipschitz, Protocol):
+    """A module that says whether its declaration holds for every p, whatever p it names."""
+
+    @property
+    def every_norm(self) -> bool:
+        """Whether the constant from l_p to l_p is at most the declared one for every p."""
+        ...
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class Declared(Node):
     """A module call that is believed: Lip = the constant the module declared, whatever its operations are.
 
     `fn` is called with one input of shape `size` and `parameters`, and gives one output. `promise` is the declaration
-    and `path` the module that made it; a certificate lists both as an assumption.
+    and `path` the module that made it; a certificate lists both as an assumption. In another norm than that of the
+    promise the constant follows from the norms' ratios, unless it holds in `every_norm`:
+
+        K_p = K_q n^max(0, 1/q - 1/p) m^max(0, 1/p - 1/q),   n entries in, m out.
     """
 
     fn: Callable[..., Tensor]
@@ -48,6 +63,7 @@ class Declared(Node):
     parameters: tuple[Tensor, ...]
     promise: Bound
     path: str
+    every_norm: bool = False
 
     @property
     def shape(self) -> Shape:
@@ -92,9 +108,13 @@ class Declared(Node):
         return _TRUSTED[dtype]
 
     def log_constant(self, p: float) -> Float64[Tensor, ""]:
-        if p != self.promise.metric.p_in:
-            return torch.full((), torch.inf, dtype=torch.float64)
-        return self.promise.log_value
+        q = self.promise.metric.p_in
+        if p == q or self.every_norm:
+            return self.promise.log_value
+        entries = math.prod(self.size) if p > q else math.prod(self.result)
+        # Two roundings, one of which the logarithm of a large number makes.
+        ratio = abs(1 / q - 1 / p) * math.log(max(1, entries)) * (1 + 2.0**-50)
+        return log_product(self.promise.log_value, self.promise.log_value.new_tensor(ratio), 1.0)
 
     def within(self, reach: Reach) -> "Declared":
         return self
