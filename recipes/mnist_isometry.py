@@ -36,11 +36,11 @@ class Isometries(nn.Module):
         super().__init__()
         first = nn.Linear(784, width)
         nn.init.orthogonal_(first.weight)
-        parts: list[nn.Module] = [nn.Flatten(), first, lnn.MaxMin()]
+        parts: list[nn.Module] = [nn.Flatten(), first, lnn.MaxMin(lnn.Pairing.HALVES)]
         for _ in range(depth - 1):
             layer = nn.Linear(width, width)
             layer.weight = nn.Parameter(lnn.near_identity(width))
-            parts += [layer, lnn.MaxMin()]
+            parts += [layer, lnn.MaxMin(lnn.Pairing.HALVES)]
         self.trunk = nn.Sequential(*parts)
         self.head = nn.Linear(width, 10)
 
@@ -65,7 +65,7 @@ class MnistIsometry(Recipe):
     batch: int = 512
     ema: float = 0.99
     width: int = 256
-    depth: int = 4
+    depth: int = 17
     target: float = 2.2
     rate_of_learning: float = 3e-3
     warm: float = 0.03

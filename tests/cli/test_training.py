@@ -293,6 +293,18 @@ def test_mixed_precision_and_averages(tmp_path: Path) -> None:
     assert same(dict(found.model.state_dict()), state["average"])
 
 
+def test_tied_weights_are_averaged_under_both_names() -> None:
+    first, second = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
+    second.weight = first.weight
+    model = nn.Sequential(first, second)
+    nn.init.zeros_(first.weight)
+    average = Average(model, 0.5)
+    nn.init.ones_(first.weight)
+    average.update(model, 1000)
+    average.into(model)
+    assert torch.equal(first.weight.detach(), torch.full((2, 2), 0.5))
+
+
 @pytest.mark.parametrize("value", [math.inf, math.nan])
 def test_a_journal_is_json_also_where_the_constant_is_no_number(
     value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -47,3 +47,9 @@ def test_what_is_no_matrix_is_refused() -> None:
         lnn.orthonormal_([torch.zeros(4, 4, 3, 3)])
     with pytest.raises(ShapeError, match=r"got shape \(4,\)"):
         lnn.orthonormal_([torch.zeros(4)])
+    with pytest.raises(ArgumentError, match=r"got one \(6, 6, 1, 1\); wrap it in \[\]"):
+        lnn.orthonormal_(nn.Conv2d(6, 6, 1).weight)
+    with pytest.raises(ArgumentError, match=r"got torch\.bfloat16; convert"):
+        lnn.orthonormal_([torch.eye(4, dtype=torch.bfloat16)])
+    with pytest.raises(ShapeError, match=r"got shape \(0, 4\)"):
+        lnn.orthonormal_([torch.zeros(0, 4)])

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import mpmath
 import pytest
 import torch
 from torch import Tensor, nn
@@ -66,6 +67,29 @@ def test_the_constant_is_live_and_larger_in_other_norms():
     assert math.isclose(node.log_constant(1.0).item(), math.log(2 * 0.582 * entries**0.5), rel_tol=1e-12)
     (slope,) = torch.autograd.grad(constant, module[0].slope)
     assert math.isclose(float(slope), 0.5, rel_tol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("p", "q"), [(1.4592279451180352, 1.4542371151022038), (1.0, 2.0), (math.inf, 2.0), (2.0 + 1e-9, 2.0)]
+)
+def test_ratios_of_norms_are_rounded_up(p: float, q: float):
+    size = (10**7,)
+    promise = Bound.from_value(1.0, Kind.EXACT, "one", Metric(q, q))
+    node = Declared(lambda z: z, size, size, (), promise, "here")
+    with mpmath.workdps(50):
+        truth = abs(1 / mpmath.mpf(q) - 1 / mpmath.mpf(p)) * mpmath.log(10**7)
+        found = mpmath.mpf(node.log_constant(p).item())
+        # 2^-52 of the exponent, and the slack of a logarithm of one.
+        assert truth <= found <= truth * (1 + mpmath.mpf(2) ** -45) + mpmath.mpf(10) ** -14
+
+
+def test_a_claim_for_every_norm_is_true_or_false():
+    class Claiming(Wavy):
+        def every_norm(self) -> bool:
+            return False
+
+    with pytest.raises(CaptureError, match="must be True or False, got method"):
+        capture(nn.Sequential(Claiming()).double(), example())
 
 
 def test_the_function_is_live_too():

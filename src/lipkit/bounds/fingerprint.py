@@ -135,7 +135,8 @@ def structure(value: object) -> str:
         case Callable() if not dataclasses.is_dataclass(value):  # pyright: ignore[reportGeneralTypeIssues]
             return str(getattr(value, "__qualname__", None) or type(value).__qualname__)
         case _ if dataclasses.is_dataclass(value):
-            own = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+            # Fields that do not count in comparisons are no part of what is computed.
+            own = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.compare}
             return f"{type(value).__qualname__}{structure(own)}"
         case _:
             return type(value).__qualname__

@@ -31,8 +31,8 @@ def in_norm(bound: Bound, p: float, dimension: int) -> Bound:
     q = bound.metric.p_in
     if bound.of is not Of.PAIR or not bound.kind.certifies:
         raise KindError(f"Upper bounds for pairs are measured in another norm, got {bound}; use head_pairwise.")
-    if not p >= 1 or dimension < 1:
-        raise ArgumentError(f"A norm has p >= 1 and an input at least one entry, got p={p} and {dimension} entries.")
+    if not p >= 1 or type(dimension) is not int or not 1 <= dimension < 2**63:
+        raise ArgumentError(f"A norm has p >= 1 and an input a whole number of entries, got p={p} and {dimension}.")
     # A power is off by a unit of its last digit, or by as many as its exponent's rounding makes of n.
     factor = 1.0 if p <= q else dimension ** (1 / q - 1 / p) * (1 + 2.0**-40)
     wider = replace(bound, lower=None, witness=None, metric=Metric(p, p), kind=bound.kind if p == q else Kind.UPPER)

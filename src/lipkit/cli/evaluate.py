@@ -1,5 +1,8 @@
 """`lipkit certify` and `lipkit attack`: a model from a file on data from a file, and the report of both."""
 
+import functools
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -19,7 +22,7 @@ from lipkit.cli.shares import by_class, plain, write_json
 from lipkit.cli.training.place import Team
 from lipkit.cli.wanted import Wanted
 from lipkit.data._seed import check_seed
-from lipkit.errors import ArgumentError, NeedsRegion, UnsupportedError
+from lipkit.errors import ArgumentError, LipkitError
 from lipkit.regions import Everywhere
 
 
@@ -33,7 +36,7 @@ def evaluate(wanted: Wanted) -> None:
     names.check_json(wanted.json)
     check_seed(wanted.seed, "--seed")
     goal, device = wanted.goal, device_of(wanted.device)
-    method = names.method(wanted.method, names.metric("2"), Everywhere(), None)
+    methods = _methods(wanted)
     model = loaded(wanted.model, wanted.weights, wanted.seed)
     if not isinstance(model, nn.Module):
         raise ArgumentError("Data are evaluated on a model of a Python file; a .pt2 program has a fixed batch.")
@@ -45,7 +48,7 @@ def evaluate(wanted: Wanted) -> None:
     example = test.inputs[:1].to(team.device)
 
     def find() -> Bound:
-        return _smaller(model, example, method, wanted)
+        return _constants(model, example, methods, goal.norm)
 
     with progress() as doing, torch.no_grad():
         doing(f"bounding the model by {wanted.method}")
@@ -65,15 +68,26 @@ def evaluate(wanted: Wanted) -> None:
     team.leave()
 
 
-def _smaller(model: nn.Module, example: Tensor, method: Method, wanted: Wanted) -> Bound:
-    """The constants in the norm of the radii: found in it, or found in l2 and enlarged, whichever is smaller."""
-    found, p = head_pairwise(model, example, method), wanted.goal.norm
-    if p == 2:
-        return found
-    found = in_norm(found, p, example[0].numel())
-    try:
-        own = names.method(wanted.method, names.metric(wanted.norm), Everywhere(), None)
-        return found.best(head_pairwise(model, example, own))
-    except (ArgumentError, NeedsRegion, UnsupportedError):
-        # A method, or a layer, that knows l2 alone.
-        return found
+def _methods(wanted: Wanted) -> tuple[Method, ...]:
+    """What finds constants in the norm of the radii, and in l2 beside it; refuses names that stand for none."""
+    l2 = names.metric("2")
+    if wanted.goal.norm == 2:
+        return (names.method(wanted.method, l2, Everywhere(), None),)
+    return (*names.measuring(wanted.method, names.metric(wanted.norm)), *names.measuring(wanted.method, l2))
+
+
+def _constants(model: nn.Module, example: Tensor, methods: Sequence[Method], p: float) -> Bound:
+    """The constants in l_p: found in it, or found in l2 and enlarged, whichever are smaller.
+
+    A layer may know one of the two norms alone, and a method want a region: what one of them gives is enough.
+    """
+    found: list[Bound] = []
+    failed: list[LipkitError] = []
+    for method in methods:
+        try:
+            found.append(in_norm(head_pairwise(model, example, method), p, example[0].numel()))
+        except LipkitError as error:
+            failed.append(error)
+    if not found:
+        raise failed[0]
+    return functools.reduce(Bound.best, found)

@@ -12,7 +12,7 @@ from torch import Tensor
 from lipkit.bound import Metric
 from lipkit.bounds import Best, GradientAscent, Local, Method, Sampling
 from lipkit.bounds.codec import known
-from lipkit.errors import ArgumentError
+from lipkit.errors import ArgumentError, MetricError
 from lipkit.linops import Shape
 from lipkit.regions import Ball, Box, Everywhere, Region
 
@@ -40,6 +40,19 @@ def method(text: str, metric: Metric, region: Region, budget: float | None) -> M
     return chosen[0] if len(chosen) == 1 else Best(tuple(chosen))
 
 
+def measuring(text: str, metric: Metric) -> list[Method]:
+    """Those of several methods that can measure in these norms."""
+    able: list[Method] = []
+    for name in text.split(","):
+        cls = _class(name.strip())
+        try:
+            able.append(_made(name.strip(), cls, metric, Everywhere(), None))
+        except (ArgumentError, MetricError):
+            # It knows other norms, or l2 alone.
+            continue
+    return able
+
+
 def lower(text: str, metric: Metric, seed: int) -> Method | None:
     """A method for lower bounds by its name, or None for `none`."""
     # Fewer points than in the library: this search is a remark beside the bound.
@@ -53,10 +66,17 @@ def lower(text: str, metric: Metric, seed: int) -> Method | None:
 
 
 def _one(name: str, metric: Metric, region: Region, budget: float | None) -> Method:
+    return _made(name, _class(name), metric, region, budget)
+
+
+def _class(name: str) -> type[Any]:
     classes = methods()
     if name.lower() not in classes:
         raise ArgumentError(f"There is no method {name!r}; --method is one of {', '.join(classes)}.")
-    cls = classes[name.lower()]
+    return classes[name.lower()]
+
+
+def _made(name: str, cls: type[Any], metric: Metric, region: Region, budget: float | None) -> Method:
     settings: dict[str, Any] = {f.name: f for f in fields(cls)}
     given: dict[str, Any] = {}
     if "metric" in settings:
@@ -65,7 +85,7 @@ def _one(name: str, metric: Metric, region: Region, budget: float | None) -> Met
         raise ArgumentError(f"The method {name} measures in l2 only; leave out --norm, or use another method.")
     if budget is not None:
         if "budget" not in settings:
-            able = [known for known, one in classes.items() if any(f.name == "budget" for f in fields(one))]
+            able = [known for known, one in methods().items() if any(f.name == "budget" for f in fields(one))]
             raise ArgumentError(f"The method {name} has no budget of time; {', '.join(able) or 'no method'} has.")
         given["budget"] = budget
     made = cls(**given)

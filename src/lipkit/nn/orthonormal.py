@@ -28,12 +28,16 @@ def orthonormal_(weights: Iterable[Tensor]) -> None:
         W <- U V' of W = U S V', by `Bjorck`: averages of orthogonal weights are not orthogonal, this pulls them back.
 
     Guarantee: that of `Bjorck`: norm at most 1 as stored, and orthonormal up to rounding unless a singular value is far
-    below the others, which averages over late steps do not have. Cost: 8 Björck steps for each matrix.
+    below the others or all are tiny, which averages over late steps are not. Cost: 8 Björck steps for each matrix.
     """
+    if isinstance(weights, Tensor):
+        raise ArgumentError(f"orthonormal_ takes a list of weights, got one {tuple(weights.shape)}; wrap it in [].")
     for weight in weights:
-        if weight.ndim < 2 or any(n != 1 for n in weight.shape[2:]):
+        if weight.ndim < 2 or any(n != 1 for n in weight.shape[2:]) or not weight.numel():
             raise ShapeError(
                 f"orthonormal_ takes matrices and kernels with one tap, got shape {tuple(weight.shape)}; other kernels "
                 "are constrained by a method, as in lipkit.nn.Conv2d."
             )
+        if weight.dtype not in (torch.float32, torch.float64):
+            raise ArgumentError(f"orthonormal_ works in float32 and float64, got {weight.dtype}; convert the weight.")
         weight.copy_(Bjorck().matrix(weight.flatten(1)[None])[0].reshape(weight.shape))

@@ -122,4 +122,9 @@ def _declared(
     plain = {node: value for node, value in constants.items() if node not in tensors}
     fn: Callable[..., Tensor] = Segment(tuple(nodes), source, result, dict(folded.same), tuple(tensors), plain)
     always = isinstance(module, DeclaresInEveryNorm) and module.every_norm
+    if not isinstance(always, bool):
+        raise CaptureError(
+            f"every_norm of the module {call or 'itself'} must be True or False, got {type(always).__name__}; write it "
+            "as an attribute or a property."
+        )
     return Declared(fn, size, shape, tuple(tensors.values()), promise, call, always)

@@ -18,7 +18,8 @@ def asked(flag: Bool[Tensor, ""]) -> Callable[[], bool]:
     here = torch.empty((), dtype=torch.bool, pin_memory=True)
     here.copy_(flag, non_blocking=True)
     copied = torch.cuda.Event()
-    copied.record()
+    # Of the flag's device, which need not be the current one.
+    copied.record(torch.cuda.current_stream(flag.device))
 
     def read() -> bool:
         copied.synchronize()

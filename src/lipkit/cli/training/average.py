@@ -25,8 +25,9 @@ class Average:
         if not self._values:
             return
         decay = min(self._decay, (1 + step) / (10 + step))
-        parameters = {name for name, _ in model.named_parameters()}
-        now = model.state_dict()
+        # A parameter with two names has two averages, which are the same.
+        parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+        now = {name: value.detach() for name, value in model.state_dict().items()}
         moving = [name for name in now if name in parameters]
         still = [name for name in now if name not in parameters]
         move_all([self._values[name] for name in moving], [now[name] for name in moving], 1 - decay)

@@ -213,26 +213,31 @@ class _Run:
                 f"{f'shape {tuple(loss.shape)}' if isinstance(loss, Tensor) else type(loss).__name__}."
             )
         answer = asked(torch.isfinite(loss.detach()))
+        if self.team.size > 1:
+            # All stop together: one that leaves alone lets the others wait for its gradients.
+            self._require_finite(answer(), loss, inputs)
         try:
             loss.backward()
         except RuntimeError:
             # Decompositions refuse what is not finite; the message below says more.
             if answer():
                 raise
-        finite = answer()
-        # All stop together, before anything has moved: one that leaves alone lets the others wait for it.
-        if self.team.agreed(float(not finite)) > 0:
-            if finite:
-                raise NonFiniteError(
-                    f"The loss of step {self.step + 1} is not finite in another process, which says why."
-                )
-            raise NonFiniteError(
-                f"The loss of step {self.step + 1} is {float(loss.detach())}; the first thing that is not finite is "
-                f"{culprit(self.model, inputs)}. Lower the learning rate, or clip gradients with --clip=1."
-            )
+        if self.team.size == 1:
+            # Before anything has moved, and without letting the device wait for the launch of the backward pass.
+            self._require_finite(answer(), loss, inputs)
         if recipe.clip:
             nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
         return loss
+
+    def _require_finite(self, finite: bool, loss: Tensor, inputs: Tensor) -> None:
+        if self.team.agreed(float(not finite)) == 0:
+            return
+        if finite:
+            raise NonFiniteError(f"The loss of step {self.step + 1} is not finite in another process, which says why.")
+        raise NonFiniteError(
+            f"The loss of step {self.step + 1} is {float(loss.detach())}; the first thing that is not finite is "
+            f"{culprit(self.model, inputs)}. Lower the learning rate, or clip gradients with --clip=1."
+        )
 
     def _batch(self) -> tuple[Tensor, Tensor]:
         epoch, place = divmod(self.step, self._steps)

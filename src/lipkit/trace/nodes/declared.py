@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol, final, runtime_checkable
 
@@ -63,7 +63,8 @@ class Declared(Node):
     parameters: tuple[Tensor, ...]
     promise: Bound
     path: str
-    every_norm: bool = False
+    # Not a part of what the node computes, nor of its declaration in the declared norm.
+    every_norm: bool = field(default=False, compare=False)
 
     @property
     def shape(self) -> Shape:
@@ -112,8 +113,8 @@ class Declared(Node):
         if p == q or self.every_norm:
             return self.promise.log_value
         entries = math.prod(self.size) if p > q else math.prod(self.result)
-        # Two roundings, one of which the logarithm of a large number makes.
-        ratio = abs(1 / q - 1 / p) * math.log(max(1, entries)) * (1 + 2.0**-50)
+        # Reciprocals are off by 2^-53 each, which their difference keeps; the rest is relative.
+        ratio = (abs(1 / q - 1 / p) + 2.0**-52) * math.log(max(1, entries)) * (1 + 2.0**-50)
         return log_product(self.promise.log_value, self.promise.log_value.new_tensor(ratio), 1.0)
 
     def within(self, reach: Reach) -> "Declared":
