@@ -94,7 +94,7 @@ def test_every_field_can_be_set_from_the_command_line(path: Path, tmp_path: Path
         assert getattr(again, field.name) == value
 
 
-@pytest.mark.parametrize("wrong", ["--depth=8,8", "--pool=3", "--channels=8,8,8,8 --depth=1,1,1,1"])
+@pytest.mark.parametrize("wrong", ["--depth=8", "--pool=3", "--channels=8,8,8,8 --depth=1,1,1,1"])
 def test_stages_that_do_not_fit_are_refused_before_anything_runs(wrong: str, tmp_path: Path) -> None:
     (path,) = (one for one in RECIPES if one.stem == "cifar10_shift")
     with pytest.raises(ArgumentError, match="stage"):
