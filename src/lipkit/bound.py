@@ -101,7 +101,7 @@ class Bound:
             self._check_lower(self.lower)
         if not bool((self.log_value < math.inf).all()):  # false for NaN too
             raise NonFiniteError(
-                f"{self._how} gave {self.log_value.detach().exp().tolist()}, which is no bound; "
+                f"{self.how} gave {self.log_value.detach().exp().tolist()}, which is no bound; "
                 "check the weights for NaN, infinities or overflow."
             )
 
@@ -201,10 +201,11 @@ class Bound:
         where = [] if self.region == Everywhere() else [f"on the {self.region}"]
         whose = [] if self.of is Of.WHOLE else [f"for {self.of}"]
         sure = [f"failure <= {self.failure:.0e}"] if self.failure else []
-        return f"{number} ({', '.join([self.kind.value, str(self.metric), *whose, *where, self._how, *sure])})"
+        return f"{number} ({', '.join([self.kind.value, str(self.metric), *whose, *where, self.how, *sure])})"
 
     @property
-    def _how(self) -> str:
+    def how(self) -> str:
+        """How it was found, in words."""
         return self.method.value if isinstance(self.method, Rule) else str(self.method)
 
 

@@ -49,7 +49,8 @@ def test_constants_in_another_norm(rows: list[list[float]], p: float, own: float
 
 def test_the_same_norm_changes_nothing() -> None:
     bound = found(head([[1.0, 2.0, 0.0, 0.0], [0.0, 0.0, 3.0, 0.0]]), 2.0)
-    assert torch.equal(in_norm(bound, 2.0, 4).log_value, bound.log_value)
+    assert in_norm(bound, 2.0, 4) is bound
+    assert in_norm(bound, 1.0, 4).how == f"{bound.how}, in l2, enlarged"
 
 
 def test_what_cannot_be_moved_is_refused() -> None:

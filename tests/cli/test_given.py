@@ -179,6 +179,9 @@ def test_a_constant_is_found_in_the_norm_of_the_radii(model: str, method: str, n
     words = ["certify", f"own_models.py:{model}", "--data", "table.npz", "--method", method, "--norm", norm]
     with torch.random.fork_rng(devices=[]):
         assert main([*words, "--eps", "0.1", "--samples", "5", "--out", "out"]) == Code.OK
+    # A page says in words how its constant was found.
+    assert ("enlarged" in contents("out").constant.method) == (norm != "2")
+    assert "Rule" not in contents("out").constant.method
     # The norms are found to 1e-3 or better; ECLipsE repairs its multipliers, which costs as much.
     assert math.exp(contents("out").constant.log_value) == pytest.approx(expected, rel=2e-2)
     # Orthogonal weights are stored smaller than one by a few units of float32.

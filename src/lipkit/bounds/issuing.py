@@ -66,7 +66,7 @@ def certified(
         method=chosen,
         asked=asked,
         found_by=str(chosen),
-        draws=tuple(dict.fromkeys(str(part.method) for part in randomised(bound))),
+        draws=tuple(dict.fromkeys(part.how for part in randomised(bound))),
         cut=cut_of(chosen, subject.network),
         inputs=subject.inputs,
         model=ModelRecord.of(subject),

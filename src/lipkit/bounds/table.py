@@ -88,7 +88,7 @@ def layer_table(network: Network, method: DAG | None = None, savings: bool = Tru
             operator=leaf.said,
             log_norm=log,
             kind=leaf.bound.kind if leaf.bound is not None else Kind.UPPER,
-            method=str(leaf.bound.method) if leaf.bound is not None else "its steepest slope",
+            method=leaf.bound.how if leaf.bound is not None else "its steepest slope",
             elasticity=elasticity,
             share=amount / total if meaningful else None,
             saved=saved.get((leaf.row, leaf.column)),

@@ -28,12 +28,15 @@ def in_norm(bound: Bound, p: float, dimension: int) -> Bound:
 
     Guarantee: UPPER if the bound certifies; attained for some linear maps. Cost: one product for each pair.
     """
-    q = bound.metric.p_in
     if bound.of is not Of.PAIR or not bound.kind.certifies:
         raise KindError(f"Upper bounds for pairs are measured in another norm, got {bound}; use head_pairwise.")
     if not p >= 1 or type(dimension) is not int or not 1 <= dimension < 2**63:
         raise ArgumentError(f"A norm has p >= 1 and an input a whole number of entries, got p={p} and {dimension}.")
+    q = bound.metric.p_in
+    if p == q:
+        return bound
     # A power is off by a unit of its last digit, or by as many as its exponent's rounding makes of n.
     factor = 1.0 if p <= q else dimension ** (1 / q - 1 / p) * (1 + 2.0**-40)
-    wider = replace(bound, lower=None, witness=None, metric=Metric(p, p), kind=bound.kind if p == q else Kind.UPPER)
-    return wider if factor == 1.0 else wider.scale(factor)
+    wider = bound if factor == 1.0 else bound.scale(factor)
+    how = f"{bound.how}, in l{q:g}, enlarged"
+    return replace(wider, lower=None, witness=None, metric=Metric(p, p), kind=Kind.UPPER, method=how)

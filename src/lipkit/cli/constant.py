@@ -40,7 +40,7 @@ def kept(
                 raise ArgumentError(f"The constant of a recipe holds everywhere, got one on a {found.region}.")
             checkpoint.save(path, {
                 "model": prints, "log_value": found.log_value, "kind": found.kind.name, "of": found.of.name,
-                "metric": list(found.metric), "failure": found.failure, "method": str(found.method),
+                "metric": list(found.metric), "failure": found.failure, "method": found.how,
             })  # fmt: skip
     state = team.told(checkpoint.load(path) if team.leads else None)
     try:

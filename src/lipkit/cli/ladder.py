@@ -92,7 +92,7 @@ def ladder_table(title: str, rungs: Sequence[Rung]) -> "Table":
             coloured(bound),
             away,
             f"{seconds:.3f}",
-            escaped(str(bound.method)),
+            escaped(bound.how),
         )
     for rung in rungs:
         if not isinstance(rung.result, Bound):

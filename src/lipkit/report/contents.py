@@ -7,7 +7,7 @@ from typing import final
 
 import torch
 
-from lipkit.bound import Bound, Metric, Of, Rule
+from lipkit.bound import Bound, Metric, Of
 from lipkit.bounds.certificate import Software
 from lipkit.bounds.codec import from_plain, to_plain
 from lipkit.bounds.table import LayerRow
@@ -100,7 +100,7 @@ class Constant:
             kind=bound.kind,
             metric=Metric(*map(float, bound.metric)),
             region=str(bound.region),
-            method=bound.method.value if isinstance(bound.method, Rule) else str(bound.method),
+            method=bound.how,
             failure=bound.failure,
             log_lower=lower,
         )
