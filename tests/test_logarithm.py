@@ -9,7 +9,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lipkit._logarithm import exp_of, log_of, log_product, log_sum, moved, said
+from lipkit._logarithm import exp_of, log_norm_ratio, log_of, log_product, log_sum, moved, said
 
 # Layer norms multiply to 1e150 and more; single numbers are tried over nearly the whole range of float64.
 NUMBERS = st.floats(min_value=1e-300, max_value=1e300) | st.floats(min_value=0.5, max_value=2.0)
@@ -160,3 +160,20 @@ def test_an_array_is_rounded_entry_by_entry_in_double_precision(side: float):
 )
 def test_numbers_are_said_in_five_digits_or_as_powers_of_ten(log: float, text: str):
     assert said(log) == text
+
+
+@given(st.floats(1.0, 1e3), st.floats(0.0, 2.0), st.integers(1, 2**62))
+@example(1.4542371151022038, 0.0049908300158314, 10**7)
+def test_ratios_of_norms_are_rounded_up(q: float, more: float, entries: int) -> None:
+    p = q + more
+    truth = Decimal(0)
+    with localcontext(prec=60):
+        if p > q:
+            exponent = 1 / Fraction(q) - 1 / Fraction(p)
+            truth = Decimal(exponent.numerator) / Decimal(exponent.denominator) * ln(Fraction(entries))
+        found = Decimal(log_norm_ratio(q, p, entries))
+        assert truth <= found
+        # 2^-52 of the exponent times a logarithm of at most 43, and 2^-50 relative.
+        assert found <= truth * (1 + Decimal(2) ** -49) + Decimal(44) * Decimal(2) ** -52
+    assert log_norm_ratio(p, q, entries) == 0 or p < q
+    assert log_norm_ratio(2.0, math.inf, entries) >= 0.5 * math.log(entries) * (1 - 2.0**-52)

@@ -40,6 +40,14 @@ def log_sum(log_a: Float[Tensor, "..."], log_b: Float[Tensor, "..."], side: floa
     return moved(total + side * 2 * _ULPS, side)
 
 
+def log_norm_ratio(q: float, p: float, entries: int) -> float:
+    """The log of the largest ||x||_q / ||x||_p over x of so many entries, max(0, 1/q - 1/p) log n, rounded up."""
+    if p <= q:
+        return 0.0
+    # Reciprocals are off by 2^-53 each, which their difference keeps; the rest is relative.
+    return (1 / q - 1 / p + 2.0**-52) * math.log(max(1, entries)) * (1 + 2.0**-50)
+
+
 def exp_of(log: Float[Tensor, "..."], side: float) -> Float[Tensor, "..."]:
     """exp(log), rounded to a side, and exact at 0 and -inf.
 

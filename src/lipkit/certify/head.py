@@ -1,7 +1,9 @@
 """The pairwise constants of a classifier from its last linear layer."""
 
+import math
 from dataclasses import replace
 
+from lipkit._logarithm import log_norm_ratio
 from lipkit.bound import Bound, Kind, Metric, Of
 from lipkit.bounds import Auto, Method, PairwiseHead
 from lipkit.bounds.lipschitz import Example, Model, pairwise
@@ -35,8 +37,8 @@ def in_norm(bound: Bound, p: float, dimension: int) -> Bound:
     q = bound.metric.p_in
     if p == q:
         return bound
-    # A power is off by a unit of its last digit, or by as many as its exponent's rounding makes of n.
-    factor = 1.0 if p <= q else dimension ** (1 / q - 1 / p) * (1 + 2.0**-40)
-    wider = bound if factor == 1.0 else bound.scale(factor)
+    ratio = log_norm_ratio(q, p, dimension)
+    # An exponential is off by a unit of its last digit.
+    wider = bound.scale(math.exp(ratio) * (1 + 2.0**-50)) if ratio else bound
     how = f"{bound.how}, in l{q:g}, enlarged"
     return replace(wider, lower=None, witness=None, metric=Metric(p, p), kind=Kind.UPPER, method=how)

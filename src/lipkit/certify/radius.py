@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
+from lipkit._logarithm import log_norm_ratio
 from lipkit.bound import Bound, Kind, Of
 from lipkit.certify._room import room
 from lipkit.errors import ArgumentError, KindError, NonFiniteError, ShapeError
@@ -44,7 +45,9 @@ class Radii:
             return self
         if dimension < 1:
             raise ArgumentError(f"Inputs have one entry or more, got dimension={dimension}.")
-        factor = 1.0 if p <= self.p else dimension ** (1 / p - 1 / self.p) * (1 - 2.0**-40)
+        ratio = log_norm_ratio(self.p, p, dimension)
+        # An exponential is off by a unit of its last digit, and the product by half of one.
+        factor = math.exp(-ratio) * (1 - 2.0**-50) if ratio else 1.0
         return replace(self, value=self.value * factor, p=p)
 
     def certified(self, eps: float) -> Bool[Tensor, " batch"]:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from lipkit._logarithm import log_product
+from lipkit._logarithm import log_norm_ratio, log_product
 from lipkit.bound import Bound
 from lipkit.errors import UnsupportedError
 from lipkit.linops import Shape
@@ -112,9 +112,8 @@ class Declared(Node):
         q = self.promise.metric.p_in
         if p == q or self.every_norm:
             return self.promise.log_value
-        entries = math.prod(self.size) if p > q else math.prod(self.result)
-        # Reciprocals are off by 2^-53 each, which their difference keeps; the rest is relative.
-        ratio = (abs(1 / q - 1 / p) + 2.0**-52) * math.log(max(1, entries)) * (1 + 2.0**-50)
+        # One of them is 0.
+        ratio = log_norm_ratio(q, p, math.prod(self.size)) + log_norm_ratio(p, q, math.prod(self.result))
         return log_product(self.promise.log_value, self.promise.log_value.new_tensor(ratio), 1.0)
 
     def within(self, reach: Reach) -> "Declared":
