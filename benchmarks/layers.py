@@ -196,10 +196,10 @@ def measured(family: str, name: str, layer: nn.Module, x: Tensor, most: float) -
 
 
 def awake() -> None:
-    """Products and convolutions once, so that loading the libraries behind them is not counted as a layer's step."""
+    """Products, convolutions and Adam once: loading what is behind them (5 s) is not to count as a layer's step."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    for layer, x in ((nn.Linear(8, 8), torch.randn(8, 8)), (nn.Conv2d(8, 8, 3), torch.randn(1, 8, 8, 8))):
-        step(layer.to(device), x.to(device))
+    for layer, x in ((nn.Linear(8, 8), torch.randn(8, 8)), (nn.Conv2d(8, 8, 3, padding=1), torch.randn(1, 8, 8, 8))):
+        train(layer.to(device), x.to(device), steps=1)
 
 
 def table(channels: int, size: int, batch: int, most: float, only: str, before: list[tuple[int, Row]]) -> list[Row]:
