@@ -82,6 +82,7 @@ class Cifar10CRM(Recipe):
     samples: int | None = None
 
     needs_data = True
+    watches = "largest constant of a pair, as training estimates it"
 
     def sets(self) -> Sets:
         """The training set without the images held out and those; or both published sets."""

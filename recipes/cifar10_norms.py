@@ -86,6 +86,7 @@ class Cifar10Norms(Recipe):
     samples: int | None = 1000
 
     needs_data = True
+    watches = "largest norm of a layer"
 
     def __post_init__(self) -> None:
         super().__post_init__()

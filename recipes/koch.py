@@ -4,7 +4,7 @@ ring between two Koch snowflakes, and |f| is then a certificate that is as large
     lipkit train recipes/koch.py --out runs/koch
 
 Data: points of the square [-200, 200]^2, made from seeds; the distance is computed. Seeds: one. Hardware: one CPU core,
-about ten minutes. The journal's `constant` is the mean absolute error of f, in units of the square.
+about ten minutes. The number to watch is the mean absolute error of f, in units of the square.
 Published (Béthune 2024, example 4.2): a 128 x 5 network of that kind with mean squared error, stopped once the mean
 absolute error is below 1.
 """
@@ -40,6 +40,8 @@ class Koch(Recipe):
     rate_of_learning: float = 1e-2
     eps: tuple[float, ...] = (1.0, 2.0, 5.0, 10.0, 20.0)
     attack_steps: int = 40
+
+    watches = "mean absolute error of the distance"
 
     @cached_property
     def ring(self) -> Outline:

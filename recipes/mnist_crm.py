@@ -76,6 +76,7 @@ class MnistCRM(Recipe):
     samples: int | None = None
 
     needs_data = True
+    watches = "largest constant of a pair, as training estimates it"
 
     def sets(self) -> Sets:
         """The published split, or the training set without the images held out, and those."""

@@ -51,6 +51,7 @@ class MnistDivergence(Recipe):
     samples: int = 500
 
     needs_data = True
+    watches = "largest norm of a layer"
 
     def sets(self) -> Sets:
         """The published split."""

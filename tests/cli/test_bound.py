@@ -169,9 +169,12 @@ def test_within_a_budget_the_winner_is_recorded(lipkit: Command, folder: Path):
 
 def test_verify_accepts_the_model_and_refuses_another(lipkit: Command):
     assert lipkit("bound", "models.py:make_model", "--shape", "4", "--method", "dag", "--json", "v.json").code == 0
-    held = lipkit("verify", "v.json", "models.py:make_model")
+    held = lipkit("verify", "v.json", "models.py:make_model", "--json", "held.json")
     assert held.code == Code.OK, held.err
     assert "The certificate holds" in held.out
+    anew = json.loads(Path("held.json").read_text())["anew"]
+    assert (anew["kind"], anew["norms"]) == ("upper bound", "l2->l2")
+    assert f"Computed anew: {anew['bound']}" in held.out
     other = lipkit("verify", "v.json", "models.py:make_model", "--seed", "9")
     assert other.code == Code.OTHER
     assert "differs from the certified one" in other.err
@@ -236,6 +239,15 @@ def test_a_model_that_cannot_be_captured(lipkit: Command):
     run = lipkit("bound", "models.py:Branching", "--shape", "4", "--method", "dag")
     assert run.code == Code.UNSUPPORTED
     assert "cannot" in run.err
+    # What torch logs and prints on the way is not for the user.
+    assert len(run.err.strip().splitlines()) == 1
+
+
+def test_a_device_that_is_not_there_is_refused(lipkit: Command):
+    assert lipkit("bound", "models.py:ready", "--shape", "4", "--method", "dag", "--device", "cpu").code == Code.OK
+    run = lipkit("bound", "models.py:ready", "--shape", "4", "--method", "dag", "--device", "mps")
+    assert run.code == Code.USAGE
+    assert "There is no device mps here" in run.err
 
 
 def test_a_lower_bound_is_no_certificate(lipkit: Command, folder: Path):

@@ -21,6 +21,8 @@ from lipkit.bounds.table import LayerRow
 from lipkit.bounds.verify import verify
 from lipkit.cli import load, names
 from lipkit.cli.console import escaped, progress, table, terminal
+from lipkit.cli.device import device_of
+from lipkit.cli.shares import write_json
 from lipkit.data._seed import check_seed
 from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
@@ -51,6 +53,7 @@ class Request:
     output: str | None = None
     seed: int = 0
     json: Path | None = None
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         if (self.ball is None) != (self.at is None):
@@ -81,12 +84,17 @@ class Task:
     @classmethod
     def of(cls, request: Request) -> "Task":
         """Load what the request names; refuses with an `ArgumentError`."""
+        device = device_of(request.device)
         model = loaded(request.model, request.weights, request.seed)
-        if not request.shapes and isinstance(model, nn.Module):
-            raise ArgumentError("--shape is missing: the shape of one input without batch axis, such as 3,32,32.")
-        example = names.example(list(request.shapes), _dtype(model))
+        if isinstance(model, nn.Module):
+            model.to(device)
+            if not request.shapes:
+                raise ArgumentError("--shape is missing: the shape of one input without batch axis, such as 3,32,32.")
+        elif device.type != "cpu":
+            raise ArgumentError(f"A .pt2 program stays where it was made; leave out --device {request.device}.")
+        example = tuple(one.to(device) for one in names.example(list(request.shapes), _dtype(model)))
         names.method(request.method, names.metric(request.norm), Everywhere(), request.budget)
-        return cls(request, model, example, None if request.at is None else load.array(request.at))
+        return cls(request, model, example, None if request.at is None else load.array(request.at).to(device))
 
     def region(self, source: Shape) -> Region:
         """The region asked for, in the input space of the network."""
@@ -181,9 +189,10 @@ def _summary(say: Say, task: Task, subject: Subject, bound: Bound, method: Metho
         say(f"{name:>12}  {text}", soft_wrap=True, markup=False, highlight=False)
 
 
-def check(path: Path, target: str, weights: Path | None, seed: int) -> None:
-    """Verify a certificate against a model and say so; a `CertificateError` otherwise."""
+def check(path: Path, target: str, weights: Path | None, seed: int, json: Path | None = None) -> None:
+    """Verify a certificate against a model and say so, to a file too; a `CertificateError` otherwise."""
     check_seed(seed, "--seed")
+    names.check_json(json)
     paper = Certificate.load(path)
     model = loaded(target, weights, seed)
     with progress() as doing:
@@ -192,6 +201,8 @@ def check(path: Path, target: str, weights: Path | None, seed: int) -> None:
     say = terminal().print
     say(f"The certificate holds: {paper}", soft_wrap=True, markup=False)
     say(f"Computed anew: {_digits(found)} ({found.kind.value})", soft_wrap=True, markup=False)
+    anew = {"bound": _digits(found), "kind": found.kind.value, "norms": str(found.metric), "region": str(found.region)}
+    write_json(json, {"certificate": str(path), "model": target, "holds": True, "anew": anew})
 
 
 def _dtype(model: Model) -> torch.dtype:

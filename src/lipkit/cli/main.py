@@ -80,6 +80,7 @@ def app() -> "typer.Typer":
         output: Annotated[str | None, typer.Option(help="Which result, by name or position.")] = None,
         seed: Annotated[int, typer.Option(help="Draws weights and examples where there are none.")] = 0,
         json: Annotated[Path | None, typer.Option(help="File for the certificate.")] = None,
+        device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     ) -> None:
         """Bound the Lipschitz constant of a model, and certify it.
 
@@ -88,7 +89,7 @@ def app() -> "typer.Typer":
         """
 
         shapes, inputs = tuple(shape or ()), tuple(wrt or ())
-        asked = (model, shapes, weights, method, norm, ball, at, box, budget, lower, inputs, output, seed, json)
+        asked = (model, shapes, weights, method, norm, ball, at, box, budget, lower, inputs, output, seed, json, device)
         raise typer.Exit(ended(lambda: run(Task.of(Request(*asked)))))
 
     @made.command()
@@ -97,9 +98,10 @@ def app() -> "typer.Typer":
         model: Given.Model,
         weights: Given.Weights = None,
         seed: Annotated[int, typer.Option(help="Draws weights where there are none.")] = 0,
+        json: Annotated[Path | None, typer.Option(help="File for what was found.")] = None,
     ) -> None:
         """Check a certificate against a model: the same structure and weights, and the bound computed anew."""
-        raise typer.Exit(ended(lambda: check(certificate, model, weights, seed)))
+        raise typer.Exit(ended(lambda: check(certificate, model, weights, seed, json)))
 
     _runs(made)
     _evaluations(made)

@@ -3,6 +3,8 @@
 import hashlib
 import inspect
 import shlex
+import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -21,11 +23,13 @@ from lipkit.cli.safetensors_file import model_to
 from lipkit.cli.settling import Identity
 from lipkit.cli.training import Recipe
 from lipkit.cli.training.board import Board
-from lipkit.cli.training.loop import train
+from lipkit.cli.training.loop import Trained, train
 from lipkit.cli.training.overrides import made
 from lipkit.cli.training.place import Team
 from lipkit.cli.training.recipe import plain_fields
+from lipkit.errors import ArgumentError, LipkitError, ShapeError
 from lipkit.report.contents import About, Prints
+from lipkit.report.gather import said
 
 
 @final
@@ -59,8 +63,7 @@ class Result:
 
 def ordered(order: Order) -> Recipe:
     """The recipe with its settings; whatever is wrong with them is said here, before anything runs."""
-    recipe = made(recipe_class(order.recipe), order.words)
-    recipe = recipe.quick() if order.quick else recipe
+    recipe = made(recipe_class(order.recipe), order.words, order.quick)
     # A goal checks itself when it is made; after the training would be late.
     _ = recipe.goal
     return recipe
@@ -73,10 +76,8 @@ def run(order: Order, recipe: Recipe, team: Team) -> Result:
     for each sample, report.html and report.json.
     """
     here = Identity(type(recipe).__name__, source(recipe), plain_fields(recipe), order.command)
-    here.settle(order.out, writes=team.leads)
-    watch = Board(order.out / "tensorboard") if order.tensorboard and team.leads else None
-    with bar(f"training {type(recipe).__name__}") as show:
-        trained = train(recipe, order.out, team, lambda done, total, loss: show(done, total, f"loss {loss:.4f}"), watch)
+    here.check(order.out)
+    trained = _trained(order, recipe, team, lambda: here.settle(order.out, writes=team.leads))
     if team.leads:
         write_whole(order.out / "model.safetensors", model_to(trained.model))
     test = tested(trained.sets.test, recipe.goal)
@@ -97,6 +98,40 @@ def run(order: Order, recipe: Recipe, team: Team) -> Result:
     return Result(evaluation, bound, trained.model)
 
 
+def _trained(order: Order, recipe: Recipe, team: Team, settle: Callable[[], None]) -> Trained:
+    """Train; the folder is settled by the first step, so that settings which do not get there leave it free."""
+    begun: list[bool] = []
+
+    def begin() -> None:
+        settle()
+        begun.append(True)
+
+    watch = Board(order.out / "tensorboard") if order.tensorboard and team.leads else None
+    try:
+        with bar(f"training {type(recipe).__name__}") as show:
+            told = lambda done, total, loss: show(done, total, f"loss {loss:.4f}")  # noqa: E731 - it fits the line
+            return train(recipe, order.out, team, told, watch, begin)
+    except (ArgumentError, ShapeError) as error:
+        if begun or not order.words:
+            raise
+        raise type(error)(f"{error} The settings given are {shlex.join(order.words)}.") from error
+    except LipkitError:
+        raise
+    except Exception as error:
+        # Without settings it is the recipe that is wrong, and its author needs the traceback.
+        if begun or not order.words:
+            raise
+        raise ArgumentError(_unfit(order, recipe, error)) from error
+
+
+def _unfit(order: Order, recipe: Recipe, error: Exception) -> str:
+    """That a recipe does not get through its first step, why, and in which of its lines."""
+    file = inspect.getfile(type(recipe))
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    place = f" ({Path(file).name}, line {lines[-1]})" if lines else ""
+    return f"{type(recipe).__name__} does not run with {shlex.join(order.words)}: {said(error)}{place}."
+
+
 def source(recipe: Recipe) -> str:
     """A hash of the file that the recipe is written in; empty for one that is in no file."""
     try:
@@ -110,4 +145,5 @@ def _about(order: Order, recipe: Recipe, seconds: float, team: Team, found: Prin
         command=order.command, date=now(), seconds=seconds, seed=recipe.seed, device=told(team.device),
         data="" if recipe.data is None else recipe.data.resolve().name,
         recipe=f"{type(recipe).__name__} ({order.recipe})", fields=plain_fields(recipe), prints=found,
+        watched=recipe.watches,
     )  # fmt: skip

@@ -22,22 +22,26 @@ class Identity:
     fields: Mapping[str, str]
     command: str
 
-    def settle(self, folder: Path, writes: bool) -> None:
-        """Make the folder, and write down what is done there if this process `writes`; refuse one that holds another.
+    def check(self, folder: Path) -> None:
+        """Make the folder, and refuse one that holds another run.
 
-        Where, how fast and by what words (the command) may differ. Cost: one small file.
+        Where, how fast and by what words (the command) may differ.
         """
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ArgumentError(f"--out {folder} cannot be made a folder ({error.strerror}); name another.") from error
         path = folder / _NAME
-        if not path.exists():
-            if writes:
-                known = {"recipe": self.recipe, "source": self.source, "fields": dict(self.fields)}
-                write_whole(path, json.dumps({**known, "command": self.command}, indent=1).encode())
-        elif what := self._differs(path):
+        if path.exists() and (what := self._differs(path)):
             raise RecordError(f"{folder} holds another run ({what}); continue that one, or give another --out.")
+
+    def settle(self, folder: Path, writes: bool) -> None:
+        """`check`, and write down what is done in the folder if this process `writes`. Cost: one small file."""
+        self.check(folder)
+        path = folder / _NAME
+        if writes and not path.exists():
+            known = {"recipe": self.recipe, "source": self.source, "fields": dict(self.fields)}
+            write_whole(path, json.dumps({**known, "command": self.command}, indent=1).encode())
 
     def _differs(self, path: Path) -> str:
         """What the folder's run had otherwise, "" for nothing."""

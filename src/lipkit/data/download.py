@@ -54,7 +54,7 @@ def fetch(files: Sequence[Remote], folder: str | Path) -> tuple[Path, ...]:
 
     A file that is there with the right hash is kept, one with another hash is an error and stays as it is. A download
     takes its name only when it is complete and has its hash; otherwise the next address is tried, and after the last an
-    error tells what each of them gave. Needs the extra `data` (pooch). Sets of several files share names (MNIST and
+    error tells what each of them gave. Needs the extra `download` (pooch). Sets of several files share names (MNIST and
     Fashion-MNIST do): give each set its own folder.
     """
     folder = Path(folder)
@@ -92,7 +92,7 @@ def _downloaded(address: str, sha256: str, near: Path) -> bytes:
         import pooch  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as missing:
         raise ArgumentError(
-            f"Downloading {address} needs pooch; pip install 'lipkit[data]' brings it, or put the file into {near}."
+            f"Downloading {address} needs pooch; pip install 'lipkit[download]' brings it, or put the file into {near}."
         ) from missing
     # Beside the target, where there is room for the file if there is room at all.
     with TemporaryDirectory(dir=near, prefix=".download-") as scratch:

@@ -40,7 +40,8 @@ class About:
 
     `date` is the caller's, as it should be printed. What was trained here has a `recipe`, and `seconds` of the
     training; a model that was given as it is has neither ("" and None), and `model` names it. `data` names the data
-    set, "" where only the recipe knows it; `fields` are the settings of the recipe, or of the evaluation, as text.
+    set, "" where only the recipe knows it; `fields` are the settings of the recipe, or of the evaluation, as text;
+    `watched` says what number the journal has beside the loss.
     """
 
     command: str
@@ -54,16 +55,17 @@ class About:
     fields: tuple[tuple[str, str], ...]
     software: Software
     prints: Prints
+    watched: str
 
     @classmethod
     def here(
         cls, *, command: str, date: str, seconds: float | None, seed: int, device: str, data: str, recipe: str = "",
-        model: str = "", fields: Mapping[str, object], prints: Prints | None = None,
+        model: str = "", fields: Mapping[str, object], prints: Prints | None = None, watched: str = "",
     ) -> "About":  # fmt: skip
         """With the versions of what runs now."""
         texts = tuple((name, str(value)) for name, value in fields.items())
         prints = Prints() if prints is None else prints
-        return cls(command, date, seconds, seed, device, data, recipe, model, texts, Software.here(), prints)
+        return cls(command, date, seconds, seed, device, data, recipe, model, texts, Software.here(), prints, watched)
 
 
 @final

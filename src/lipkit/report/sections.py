@@ -176,7 +176,7 @@ def training(contents: Contents) -> str:
         return paragraph("There is no journal of a training run: the model was given as it is.")
     parts = [
         _history(entries, "loss", "loss", [entry.loss for entry in entries]),
-        _history(entries, "constant", "constant of the network", [entry.constant for entry in entries]),
+        _history(entries, "constant", contents.about.watched, [entry.constant for entry in entries]),
     ]
     return "".join(parts)
 

@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from lipkit._reading import reading
 from lipkit.errors import CaptureError
+from lipkit.trace.unlogged import unlogged
 
 aten = torch.ops.aten
 
@@ -78,15 +79,16 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 def exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ExportedProgram:
     """The model on these arguments as a graph over its live tensors; refuses what torch.export cannot trace."""
     try:
-        with warnings.catch_warnings(), reading():
+        with warnings.catch_warnings(), unlogged(), reading():
             warnings.simplefilter("ignore")
-            return torch.export.export(model, args, kwargs, strict=False)
+            found = torch.export.export(model, args, kwargs, strict=False)
     except Exception as error:
         raise CaptureError(
             f"torch.export cannot trace {type(model).__name__} on inputs of shape {_shapes(args, kwargs)}: "
             f"{_first_line(error)} Branches on values, .item() and data-dependent shapes have no graph: replace them "
             "(torch.where, a fixed shape), or trace the part of the model before or after them."
         ) from error
+    return found
 
 
 def functional(program: ExportedProgram) -> ExportedProgram:

@@ -49,6 +49,7 @@ def train(
     team: Team,
     report: Callable[[int, int, float], None] | None = None,
     watch: Callable[[Mapping[str, Any]], None] | None = None,
+    begun: Callable[[], None] = lambda: None,
 ) -> Trained:
     """Train by the recipe, from the last checkpoint in `folder` if there is one.
 
@@ -56,12 +57,13 @@ def train(
     averages and the state of the generators. So a run that was killed ends like one that was not: to the bit on CPU
     with the same number of processes and threads. The first interrupt (Ctrl-C, SIGTERM) ends the step, saves and raises
     `InterruptedRun`; a loss that is not finite stops with the step and the layer. `report` is called with steps done,
-    steps in all, and the loss; `watch` with every entry of the journal, in the leading process.
+    steps in all, and the loss; `watch` with every entry of the journal, in the leading process; `begun` once, when a
+    step has shown that data, model and settings fit together; before that nothing but an empty journal is written.
     """
     run = _Run(recipe, folder, team, watch)
     with _interrupts() as stopped:
         run.resume()
-        run.go(stopped, report)
+        run.go(stopped, report, begun)
     return run.finished()
 
 
@@ -82,7 +84,7 @@ class _Run:
         self.optimizers = list(recipe.optimizers(self.model))
         if not self.optimizers:
             raise ArgumentError(f"{type(recipe).__name__}.optimizers gave none; give at least one.")
-        self._rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in self.optimizers]
+        self._rates = [[_rate(group["lr"]) for group in optimizer.param_groups] for optimizer in self.optimizers]
         self._average = Average(self.model, recipe.ema)
         if len(self.sets.train) < team.size:
             raise ArgumentError(
@@ -150,14 +152,21 @@ class _Run:
         torch.distributed.all_gather_object(found, value)
         return found
 
-    def go(self, stopped: Callable[[], bool], report: Callable[[int, int, float], None] | None) -> None:
+    def go(
+        self,
+        stopped: Callable[[], bool],
+        report: Callable[[int, int, float], None] | None,
+        begun: Callable[[], None],
+    ) -> None:
         forward: nn.Module = self.team.together(self.model)
         if self.recipe.compile:
             forward = torch.compile(forward)  # pyright: ignore[reportAssignmentType]
         begin = saved = logged = time.monotonic()
-        before, spent = self._seconds, 0.0
+        before, spent, first = self._seconds, 0.0, self.step
         while self.step < self.total:
             loss = self._one(forward)
+            if self.step == first + 1:
+                begun()
             now = time.monotonic()
             self._seconds = before + now - begin
             last = self.step == self.total
@@ -270,6 +279,12 @@ class _Run:
         self.model.load_state_dict(self.team.told(self.model.state_dict()))
         self.recipe.settled(self.model)
         return Trained(self.model.eval(), self.sets, self._journal.read() if self.team.leads else [], self.team)
+
+
+def _rate(found: float) -> float:
+    if not 0 <= found < math.inf:
+        raise ArgumentError(f"A learning rate is a finite number of at least 0, got {found}.")
+    return found
 
 
 @contextmanager

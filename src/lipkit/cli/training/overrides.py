@@ -16,8 +16,11 @@ from lipkit.errors import ArgumentError
 R = TypeVar("R", bound=Recipe)
 
 
-def made(kind: type[R], words: Sequence[str]) -> R:
-    """The recipe with the fields that `--key=value` words name; anything else is refused before anything runs."""
+def made(kind: type[R], words: Sequence[str], quick: bool = False) -> Recipe:
+    """The recipe with the fields that `--key=value` words name; anything else is refused before anything runs.
+
+    With `quick` its small version, but for what the words name.
+    """
     fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
     hints = typing.get_type_hints(kind)
     values: dict[str, Any] = {}
@@ -33,7 +36,8 @@ def made(kind: type[R], words: Sequence[str]) -> R:
         if name in values:
             raise ArgumentError(f"--{key} is given twice; give it once.")
         values[name] = parsed(name, text, hints[name])
-    return kind(**values)
+    recipe = kind(**values)
+    return dataclasses.replace(recipe.quick(), **values) if quick else recipe
 
 
 def parsed(name: str, text: str, hint: Any) -> Any:

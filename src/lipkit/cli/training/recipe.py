@@ -108,6 +108,8 @@ class Recipe(ABC):
     data: Path | None = None
 
     needs_data: ClassVar[bool] = False
+    # What `constant` gives, as the report calls it.
+    watches: ClassVar[str] = "constant of the network"
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch"):
