@@ -24,7 +24,7 @@ from lipkit.cli.settling import Identity
 from lipkit.cli.training import Recipe
 from lipkit.cli.training.board import Board
 from lipkit.cli.training.loop import Trained, train
-from lipkit.cli.training.overrides import made
+from lipkit.cli.training.overrides import made, quickly
 from lipkit.cli.training.place import Team
 from lipkit.cli.training.recipe import plain_fields
 from lipkit.errors import ArgumentError, LipkitError, ShapeError
@@ -63,7 +63,7 @@ class Result:
 
 def ordered(order: Order) -> Recipe:
     """The recipe with its settings; whatever is wrong with them is said here, before anything runs."""
-    recipe = made(recipe_class(order.recipe), order.words, order.quick)
+    recipe = (quickly if order.quick else made)(recipe_class(order.recipe), order.words)
     # A goal checks itself when it is made; after the training would be late.
     _ = recipe.goal
     return recipe

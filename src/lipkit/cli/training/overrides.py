@@ -16,11 +16,18 @@ from lipkit.errors import ArgumentError
 R = TypeVar("R", bound=Recipe)
 
 
-def made(kind: type[R], words: Sequence[str], quick: bool = False) -> Recipe:
-    """The recipe with the fields that `--key=value` words name; anything else is refused before anything runs.
+def made(kind: type[R], words: Sequence[str]) -> R:
+    """The recipe with the fields that `--key=value` words name; anything else is refused before anything runs."""
+    return kind(**given(kind, words))
 
-    With `quick` its small version, but for what the words name.
-    """
+
+def quickly(kind: type[Recipe], words: Sequence[str]) -> Recipe:
+    """The small version of a recipe, but for the fields that words name."""
+    return dataclasses.replace(made(kind, words).quick(), **given(kind, words))
+
+
+def given(kind: type[Recipe], words: Sequence[str]) -> dict[str, Any]:
+    """The fields that `--key=value` words name, with their values."""
     fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
     hints = typing.get_type_hints(kind)
     values: dict[str, Any] = {}
@@ -36,8 +43,7 @@ def made(kind: type[R], words: Sequence[str], quick: bool = False) -> Recipe:
         if name in values:
             raise ArgumentError(f"--{key} is given twice; give it once.")
         values[name] = parsed(name, text, hints[name])
-    recipe = kind(**values)
-    return dataclasses.replace(recipe.quick(), **values) if quick else recipe
+    return values
 
 
 def parsed(name: str, text: str, hint: Any) -> Any:
