@@ -15,7 +15,8 @@ from lipkit import nn as lnn
 from lipkit.errors import ArgumentError
 from lipkit.nn import Geometry
 from lipkit.nn.methods import _one_step
-from lipkit.nn.methods._filter_gram import absolute_sums, half_gram, majorant, polyphase, unphased
+from lipkit.nn.methods._filter_gram import absolute_sums, half_gram, polyphase, unphased
+from lipkit.nn.methods._majorant import majorant
 from lipkit.nn.methods._one_step import one_step
 from lipkit.nn.methods.aol import AOL
 from lipkit.nn.methods.rescale import Rescale, Side

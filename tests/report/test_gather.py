@@ -218,11 +218,11 @@ def test_a_part_that_fails_takes_no_other_along(trained: Any, monkeypatch: pytes
 @pytest.fixture(scope="module")
 def points() -> Contents:
     """Tabular data, one class only, a constant function: everything at its end."""
-    model = nn.Linear(2, 2)
+    model = nn.Linear(3, 2)
     with torch.no_grad():
         model.weight.zero_()
         model.bias.copy_(torch.tensor([1.0, 0.0]))
-    data = Examples(torch.randn(3, 2, generator=torch.Generator().manual_seed(0)), torch.zeros(3).long(), ("a", "b"))
+    data = Examples(torch.randn(3, 3, generator=torch.Generator().manual_seed(0)), torch.zeros(3).long(), ("a", "b"))
     bound = certify.head_pairwise(model, data.inputs[:1], DAG())
     found = certify.accuracy(model, [(data.inputs, data.labels)], bound, (0.5,))
     about = report.About.here(
@@ -233,7 +233,7 @@ def points() -> Contents:
 
 def test_tabular_data_have_no_gallery(points: Contents):
     assert points.gallery is None
-    assert points.no_gallery == "The inputs have shape (2,); only images of 1 or 3 channels are shown."
+    assert points.no_gallery == "The inputs have shape (3,); only images of 1 or 3 channels are shown."
     assert points.failures == ()
 
 

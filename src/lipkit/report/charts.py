@@ -4,9 +4,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from lipkit.certify.evaluation import said_radius
 from lipkit.kind import Kind
-from lipkit.report.contents import Contents, DepthRow, Entry, Histogram, Spectrum
+from lipkit.report.contents import Contents, DepthRow, Entry, Histogram, Plane, Spectrum
 from lipkit.report.numbers import percent
 from lipkit.report.style import INK, LOOKS, drawing, inline
 
@@ -111,6 +113,35 @@ def spectrum(one: Spectrum, number: int, top: float) -> str:
         axes.set_xticks([0, 50, 100])
         label = f"{one.total} singular values of {one.name}, from {one.values[0]:.4g} down to {one.values[-1]:.4g}."
         return inline(figure, f"spectrum-{number}", label)
+
+
+def plane(found: Plane, eps: Sequence[float], classes: Sequence[str]) -> str:
+    """The classes of a map with the lines between them, those of equal certified radius, and test points."""
+    # As high as the map is for its width, between a flat and a tall figure, with room for the legend and the numbers.
+    tall = (found.up[-1] - found.up[0]) / (found.across[-1] - found.across[0])
+    with drawing(_WIDE[0], 0.6 + 4.2 * min(max(tall, 0.3), 1.5)) as (figure, axes):
+        shape = len(found.up), len(found.across)
+        said = np.reshape(found.predicted, shape)
+        between = np.arange(len(classes) + 1) - 0.5
+        shades = [LOOKS[k % len(LOOKS)][0] for k in range(len(classes))]
+        axes.contourf(found.across, found.up, said, between, colors=shades, alpha=0.22)
+        axes.contour(found.across, found.up, said, between[1:-1], colors=INK, linewidths=1.6)
+        radii = np.reshape(found.radii, shape)
+        reached = [e for e in eps if e < radii.max()]
+        if reached:
+            axes.contour(found.across, found.up, radii, reached, colors=INK, linewidths=0.6)
+        for k, name in enumerate(classes):
+            some = [point for point, label in zip(found.points, found.labels, strict=True) if label == k]
+            colour, _, marker = LOOKS[k % len(LOOKS)]
+            axes.plot(*zip(*some, strict=True) if some else ((), ()), ls="", marker=marker, ms=2.2, color=colour,
+                label=str(name), gid=f"class-{k}")  # fmt: skip
+        axes.set_aspect("equal")
+        axes.grid(visible=False)
+        axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=3, columnspacing=1.2, borderaxespad=0.0)
+        sure = 100 * float((radii > 0).mean())
+        return inline(
+            figure, "plane", f"Map of {len(classes)} classes; {sure:.0f} percent of it has a certified radius."
+        )
 
 
 def depth(rows: Sequence[DepthRow]) -> str:

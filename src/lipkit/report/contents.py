@@ -232,6 +232,19 @@ class Gallery:
 
 @final
 @dataclass(frozen=True)
+class Plane:
+    """Decisions and certified radii on a grid of the plane, row by row from below, and some test points."""
+
+    across: tuple[float, ...]
+    up: tuple[float, ...]
+    predicted: tuple[int, ...]
+    radii: tuple[float, ...]
+    points: tuple[tuple[float, float], ...]
+    labels: tuple[int, ...]
+
+
+@final
+@dataclass(frozen=True)
 class Failure:
     """A part of the report that could not be made, and why."""
 
@@ -244,7 +257,8 @@ class Failure:
 class Contents:
     """Everything a report shows; a part that is None could not be measured, and `failures` says why.
 
-    JSON both ways, exactly: numbers are written with all their digits, images with all their bits.
+    Only classifiers of points in the plane have a `plane`, and only those of images a `gallery`. JSON both ways,
+    exactly: numbers are written with all their digits, images with all their bits.
     """
 
     about: About
@@ -266,6 +280,7 @@ class Contents:
     training: tuple[Entry, ...] | None
     gallery: Gallery | None
     no_gallery: str
+    plane: Plane | None
     failures: tuple[Failure, ...]
 
     def to_json(self) -> str:

@@ -19,6 +19,7 @@ from lipkit.report.counts import curve, histogram
 from lipkit.report.depth import gradient_norms
 from lipkit.report.neighbours import gallery, why_no_gallery
 from lipkit.report.opened import opened
+from lipkit.report.plane import in_the_plane, plane
 from lipkit.report.spectra import spectra
 from lipkit.trace import Network
 
@@ -72,6 +73,7 @@ def gathered(
         if missing
         else parts.made("gallery", lambda: gallery(model, test, samples, evaluation.p, about.seed)),
         no_gallery=missing,
+        plane=parts.made("plane", lambda: plane(model, test, bound)) if in_the_plane(test) else None,
         failures=tuple(parts.failures),
     )
 

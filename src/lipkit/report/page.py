@@ -23,6 +23,7 @@ _SECTIONS: tuple[tuple[str, str, Callable[[Contents], str], tuple[str, ...]], ..
     ("radii", "How the certified radii are spread", sections.radii, ()),
     ("classes", "Class by class", sections.classes, ()),
     ("pictures", "Hardest and safest", pictures, ("gallery",)),
+    ("plane", "The map", sections.plane, ("plane",)),
     ("layers", "Where the constant comes from", sections.layers, ("network", "layers")),
     ("spectra", "What each layer does to its input", sections.spectra, ("network", "spectra")),
     ("depth", "Gradients over depth", sections.depth, ("depth",)),
@@ -38,6 +39,8 @@ def page(contents: Contents) -> str:
     about = contents.about
     subject = f"Recipe {about.recipe}" if about.recipe else f"Model {about.model}"
     title = f"{subject}{about.data and f' on {about.data}'}: what is proven"
+    # A map of points in the plane, or images; never both.
+    absent = "pictures" if _in_the_plane(contents) else "plane"
     body = "".join(
         f'<section aria-labelledby="{name}"><h2 id="{name}">{escape(heading)}</h2>'
         f"{_part(contents, make, needs)}</section>"
@@ -46,6 +49,7 @@ def page(contents: Contents) -> str:
             ("environment", "Environment, and how to repeat this", _environment, ()),
             ("reading", "How to read this page", _reading, ()),
         )
+        if name != absent
     )
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -58,6 +62,11 @@ def page(contents: Contents) -> str:
         f'<footer class="soft"><p>The data behind this page is in report.json, SHA-256 <code>{_print(contents)}</code>.'
         "</p></footer></body></html>\n"
     )
+
+
+def _in_the_plane(contents: Contents) -> bool:
+    """Whether the page has a map, or says why it could not be made."""
+    return contents.plane is not None or any(failure.part == "plane" for failure in contents.failures)
 
 
 def _part(contents: Contents, make: Callable[[Contents], str], needs: tuple[str, ...]) -> str:

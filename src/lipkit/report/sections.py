@@ -155,6 +155,19 @@ def _ends(values: Sequence[float]) -> str:
     return f"all {first}" if first == last else f"{first} to {last}"
 
 
+def plane(contents: Contents) -> str:
+    """The map of a classifier of the plane."""
+    found = contents.plane
+    assert found is not None
+    levels = ", ".join(f"{eps:g}" for eps in contents.eps) or "none"
+    caption = (
+        "What the model says of each point: one shade for each class, the thick line between them the decision. Thin "
+        f"lines: where the certified radius reaches {levels} (l{contents.p:g}); beyond them the class stays under "
+        "every such move. Marks are test points, by their true class."
+    )
+    return figure(charts.plane(found, contents.eps, contents.classes), caption)
+
+
 def depth(contents: Contents) -> str:
     """Gradient norms by module."""
     rows = contents.depth or ()

@@ -1,4 +1,4 @@
-"""Diagonal matrices that dominate W'W, for kernels and matrices, rounding included."""
+"""W'W of kernels and matrices, at all shifts of their taps, and what rounding may take from it."""
 
 import math
 from collections.abc import Sequence
@@ -17,9 +17,10 @@ _UNIT = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
 TINY = {torch.float32: 2.0**-100, torch.float64: 2.0**-960}
 # float32 sums of this many entries make the bound looser by 0.5 % for orthogonal matrices; larger ones use float64.
 _WIDE = 2**18
-# Up to this many taps an accelerator is faster with all pairs of them at once: 81 products for 3 x 3 instead of 54, in
-# one launch.
+# Up to so many taps, or so many entries of the products of all pairs of them, an accelerator is faster with all pairs
+# at once: 81 products for 3 x 3 instead of 54, in one launch.
 _FEW = 9
+_ALL_PAIRS = 2**26
 
 
 def periods(geometry: Geometry) -> tuple[Shape, Shape]:
@@ -81,42 +82,6 @@ def unphased(
     return split
 
 
-def majorant(
-    kernel: Float[Tensor, "groups rows cols *taps"], steps: int = 1, q: Float64[Tensor, "groups cols"] | None = None
-) -> Float64[Tensor, "groups cols"]:
-    """A diagonal T with E(w)* E(w) <= T for the symbol E of the kernel at every frequency w; entries of at most one.
-
-    With M the filter Gram, M_ij = sum_j K_j,i * K_j,i' (full correlation), squared `steps` - 1 times,
-        T_i = (sum_{j, shifts} |M_ij| q_j / q_i)^(1 / 2^(steps - 1)):
-    a matrix is dominated by the weighted sums of its absolute rows, and the square root is operator monotone. For
-    steps = 1 these are the numbers of AOL and SLL; for many steps all of them tend to the squared norm.
-
-    Rounding: fl M differs from M by at most g |K| * |K| entry by entry, g = gamma of the length of the inner products;
-    the sum of that over a row, g sum_j a_ji a_j with a_ji = sum over taps of |K_ji| and a_j = sum_i a_ji, is added to
-    the diagonal. The dtype is that of the kernel; float64 for wide ones, and where torch was told to multiply float32
-    with fewer digits (tf32), which this count does not cover.
-    """
-    kernel = kernel.to(in_enough_digits(kernel))
-    factors: list[Tensor] = []
-    for _ in range(steps - 1):
-        half = half_gram(kernel)
-        # Any factor would do, so no gradient needs to pass through it.
-        factor = half.detach().abs().amax((1, 2, 3, 4)).clamp(min=TINY[kernel.dtype])
-        factors.append(factor.to(torch.float64))
-        factor = factor[:, None]
-        added = with_rounding(factor.new_zeros(1, 1, 1, dtype=torch.float64), kernel.detach())
-        added = (added.squeeze(2) + TINY[kernel.dtype]).to(kernel.dtype)
-        kernel = _mirrored(half / factor[..., None, None, None], added / factor, kernel)
-    size = absolute_gram(kernel)
-    sums = size.sum(2, keepdim=True) if q is None else size @ q[..., None]
-    # The last factor is for the roots: five of them leave 2^-46 of it.
-    sums = with_rounding(sums, kernel.detach(), q, 1 + 2.0**-41).squeeze(2)
-    sums = (sums if q is None else sums / q) + TINY[kernel.dtype]
-    for factor in reversed(factors):
-        sums = factor[:, None] * sums.sqrt()
-    return sums
-
-
 def in_enough_digits(kernel: Float[Tensor, "groups rows cols *taps"]) -> torch.dtype:
     """The type to multiply in: that of the kernel, or float64 for wide ones and where float32 would lose digits."""
     rows, cols = kernel.shape[1:3]
@@ -134,18 +99,34 @@ def with_rounding(
     The kernel and q are taken as numbers without gradient. What underflow may have taken, at most `TINY` of the dtype,
     is left to the caller.
     """
-    rows, cols, *taps = kernel.shape[1:]
-    unit, count = _UNIT[kernel.dtype], math.prod(taps)
     # A list, because compilers cannot read generators.
-    shifts = math.prod([2 * t - 1 for t in taps])
+    shifts = math.prod([2 * t - 1 for t in kernel.shape[3:]])
     # The sum over shifts may be in the dtype of the kernel; all terms of a row are added up in float64.
-    found = 1 + 2 * (shifts + 4) * unit + 2 * shifts * cols * _UNIT[torch.float64]
+    found = 1 + 2 * (shifts + 4) * _UNIT[kernel.dtype] + 2 * shifts * kernel.shape[2] * _UNIT[torch.float64]
+    return with_lost(sums, kernel, q, scale * found, scale)
+
+
+def with_lost(
+    sums: Float64[Tensor, "#groups #cols 1"],
+    kernel: Float[Tensor, "groups rows cols *taps"],
+    q: Float64[Tensor, "groups cols"] | None,
+    kept: float,
+    scale: float,
+) -> Float64[Tensor, "groups cols 1"]:
+    """`kept` times the sums, and `scale` times the sums over j of |M - fl M|_ij q_j, at most.
+
+    Every entry of |K| * |K| is counted once for each rounding on the way to that of M: at most `rows` in the inner
+    products, `count` in the sums over pairs of taps, and of the eight more two for a kernel that was scaled, one for
+    the sum of M and its transpose, one for the divisor of its entries.
+    """
+    rows, _, *taps = kernel.shape[1:]
+    unit, count = _UNIT[kernel.dtype], math.prod(taps)
     depth = (rows + count + 8) * unit
     # Twice the taps and a little for the rounding of this formula itself.
     lost = depth / (1 - 2 * depth) * (1 + 4 * count * unit)
     size = torch.linalg.vector_norm(kernel, 1, dim=tuple(range(3, kernel.ndim)), dtype=torch.float64)
     whole = size.sum(2, keepdim=True) if q is None else size @ q.detach()[..., None]
-    return torch.baddbmm(sums, size.mT, whole, beta=scale * found, alpha=scale * lost)
+    return torch.baddbmm(sums, size.mT, whole, beta=kept, alpha=scale * lost)
 
 
 def half_gram(kernel: Float[Tensor, "groups rows cols *taps"]) -> Float[Tensor, "groups first rest cols cols"]:
@@ -201,7 +182,9 @@ def absolute_gram(kernel: Float[Tensor, "groups rows cols *taps"]) -> Float64[Te
 
 def launches_count(kernel: Float[Tensor, "groups rows cols *taps"]) -> bool:
     """Whether one product of all pairs of taps is faster than several with half of the work."""
-    return math.prod(kernel.shape[3:]) <= _FEW and kernel.device.type != "cpu"
+    groups, _, cols, *axes = kernel.shape
+    taps = math.prod(axes)
+    return kernel.device.type != "cpu" and (taps <= _FEW or groups * (cols * taps) ** 2 <= _ALL_PAIRS)
 
 
 def every_tap(kernel: Float[Tensor, "groups rows cols *taps"]) -> Float[Tensor, "groups rows channels"]:
@@ -221,6 +204,12 @@ def all_shifts(
     return _by_shift(apart, taps, 3)
 
 
+def _opposite(shifts: Float[Tensor, "groups n n *shifts"]) -> Float[Tensor, "groups n n *shifts"]:
+    """M_ji at the opposite shifts, which is M_ij but for rounding."""
+    axes = [i for i in range(3, shifts.ndim) if shifts.shape[i] > 1]
+    return (shifts.flip(axes) if axes else shifts).transpose(1, 2)
+
+
 def absolute_sums(half: Float[Tensor, "groups first rest n n"]) -> Float64[Tensor, "groups n n"]:
     """sum over all shifts of |M_ij| from the half of them, a symmetric matrix up to rounding."""
     size = half.abs().sum(2)
@@ -231,20 +220,13 @@ def absolute_sums(half: Float[Tensor, "groups first rest n n"]) -> Float64[Tenso
     return centre + beside + beside.mT
 
 
-def _mirrored(half: Tensor, added: Tensor, kernel: Tensor) -> Tensor:
-    """The filter Gram at all shifts as a symmetric kernel (groups, n, n, *(2 taps - 1)), `added` on its diagonal."""
-    first, *taps = kernel.shape[3:]
-    centre = half[:, :1]
-    # Its two halves are each other's transposes up to rounding; the mean of both is exactly so.
-    centre = (centre + centre.flip(2).mT) / 2
-    n = centre.shape[-1]
-    # Not written in place, which would make exports trace everything a second time.
-    places = torch.arange(centre.shape[2], device=half.device)
-    middle = (places == centre.shape[2] // 2).to(half.dtype)
-    margin = 1 + 4 * _UNIT[half.dtype]
-    diagonal = torch.diag_embed(added * margin + 4 * _UNIT[half.dtype] * centre.detach().abs().amax((1, 2, 3)))
-    centre = centre + middle[:, None, None] * diagonal[:, None, None]
-    after = half[:, 1:]
-    before = after.flip(1, 2).mT
-    full = torch.cat([before, centre, after], 1)
-    return full.permute(0, 3, 4, 1, 2).reshape(-1, n, n, 2 * first - 1, *(2 * t - 1 for t in taps))
+def twice_gram(kernel: Float[Tensor, "groups rows cols *taps"]) -> Float[Tensor, "groups cols cols *shifts"]:
+    """2 M at all shifts, a kernel that is its own adjoint to the last digit: sums do not depend on their order."""
+    if launches_count(kernel):
+        shifts = all_shifts(every_tap(kernel), kernel.shape)
+        return shifts + _opposite(shifts)
+    half = half_gram(kernel)
+    centre, after = half[:, :1], 2 * half[:, 1:]
+    full = torch.cat([after.flip(1, 2).mT, centre + centre.flip(2).mT, after], 1)
+    n = half.shape[-1]
+    return full.permute(0, 3, 4, 1, 2).reshape(-1, n, n, *(2 * t - 1 for t in kernel.shape[3:]))

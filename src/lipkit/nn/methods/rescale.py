@@ -12,7 +12,8 @@ from torch import Tensor
 from lipkit.errors import ArgumentError
 from lipkit.nn.geometry import Geometry
 from lipkit.nn.methods._base import Blocks, Method, Promise
-from lipkit.nn.methods._filter_gram import absolute_gram, majorant, polyphase, unphased
+from lipkit.nn.methods._filter_gram import absolute_gram, polyphase, unphased
+from lipkit.nn.methods._majorant import majorant
 from lipkit.nn.methods._one_step import inverse_root, largest, one_step, over_taps, shrinking, worth_it
 from lipkit.nn.methods._rounding import room_for
 
@@ -85,7 +86,8 @@ def rescaled(raw: Blocks, geometry: Geometry, steps: int, side: Side) -> Blocks:
         found = one_step(tall, room)
     else:
         level = tall / largest(tall.detach())
-        found = level * over_taps(inverse_root(majorant(level, steps) * shrinking(room), raw.dtype), level)
+        sums = majorant(level, steps, scale=shrinking(room))
+        found = level * over_taps(inverse_root(sums, raw.dtype), level)
     return unphased(found.transpose(1, 2) if flipped else found, geometry)
 
 

@@ -6,12 +6,14 @@ from abc import abstractmethod
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
+from torch.nn import functional
 
 from lipkit.errors import ArgumentError
 from lipkit.linops import Padding, Shape
 from lipkit.nn.computed import Computed
 from lipkit.nn.conv import PaddingMode
 from lipkit.nn.geometry import Geometry
+from lipkit.nn.methods._one_step import largest
 from lipkit.nn.precision import dtype_in_use, uncast
 from lipkit.nn.residual._step import PlainStep, step
 from lipkit.nn.residual.monotone import monotone
@@ -32,11 +34,11 @@ class Coefficient(Computed):
         weight = parameters[0]
         with uncast(weight.device.type):
             wide = weight if weight.dtype in (torch.float32, torch.float64) else weight.to(torch.float32)
-            largest = wide.detach().abs().amax()
-            # c is homogeneous of degree -2 in the weight, so this scale needs no gradient; its rounding is counted.
-            scaled = self.geometry.blocks(wide / torch.where(largest > 0, largest, 1.0))
-            inverse = self.inverse_square(scaled, *parameters[1:]).flatten()
-            return _down(2 * inverse, largest.to(torch.float64), weight.dtype)
+            blocks = self.geometry.blocks(wide)
+            # c is homogeneous of degree -2 in the blocks, so this scale needs no gradient; its rounding is counted.
+            scale = largest(blocks.detach())
+            inverse = self.inverse_square(blocks / scale, *parameters[1:])
+            return _down(inverse, scale.view(-1, 1), weight.dtype).flatten()
 
     @abstractmethod
     def inverse_square(
@@ -45,14 +47,17 @@ class Coefficient(Computed):
         """1/T with W W' <= T, rounded down, for entries of at most one; 0 where there is nothing to divide by."""
 
 
-def _down(c: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
-    """c / scale^2 in `dtype`, never above it: what is too large is cut, what would be subnormal is zero."""
+def _down(
+    inverse: Float64[Tensor, "groups rows"], scale: Float[Tensor, "groups 1"], dtype: torch.dtype
+) -> Float[Tensor, "groups rows"]:
+    """2 inverse / scale^2 in `dtype`, never above it; what is too large is cut."""
     info = torch.finfo(dtype)
     # Gradients have c as a factor and must stay finite for weights however small.
     most = min(info.max / 4, 2.0**62)
-    scale = torch.where(scale > 0, scale, 1.0)
-    c = (c / scale / scale).clamp(max=most) * (1 - 2 * info.eps)
-    return torch.where(c < 2 * info.tiny, 0.0, c).to(dtype)
+    # The square of the scale could leave the range of float64. Normal numbers are rounded by less than the first
+    # difference, subnormal ones by less than the second, the smallest of them.
+    c = inverse * (2 - 4 * info.eps) / scale / scale - info.tiny * info.eps
+    return functional.hardtanh(c, 0.0, most).to(dtype)
 
 
 class ResidualLayer(Stated):

@@ -1,5 +1,6 @@
 """Layers from the semidefinite condition, with a step size for each hidden channel."""
 
+import math
 from typing import final
 
 import torch
@@ -10,11 +11,13 @@ from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
 from lipkit.nn.conv import PaddingMode
 from lipkit.nn.geometry import Geometry
-from lipkit.nn.methods._filter_gram import majorant
+from lipkit.nn.methods._majorant import majorant
 from lipkit.nn.residual._base import Coefficient, ResidualLayer, convolution, dense
 
-# How far the logarithms of the weights q may lie apart; beyond, the smallest ones count as this.
-_RANGE = 200.0
+# The smallest weight q, as a part of their sum: what lies further below, by its logarithm 200, counts as this.
+_SMALLEST = math.exp(-200.0)
+# Channels with smaller sums, for entries of at most one, count as zero.
+_LEAST = {torch.float32: 2.0**-90, torch.float64: 2.0**-900}
 
 
 @final
@@ -27,13 +30,11 @@ class StepSizes(Coefficient):
 
     def inverse_square(self, blocks: Tensor, *others: Tensor) -> Tensor:
         (log_q,) = others
-        wide = log_q.to(torch.float64).unflatten(0, (blocks.shape[0], -1))
         # Any positive q is sound, and only quotients count.
-        q = (wide - wide.detach().amax(1, keepdim=True)).clamp(min=-_RANGE).exp()
+        q = log_q.to(torch.float64).unflatten(0, (blocks.shape[0], -1)).softmax(1) + _SMALLEST
         kernel = blocks.transpose(1, 2)
-        sums = majorant(kernel if kernel.ndim > 3 else kernel.unsqueeze(-1), self.steps, q) * (1 + 2.0**-46)
-        alive = sums.detach() > (2.0**-90 if blocks.dtype == torch.float32 else 2.0**-900)
-        return torch.where(alive, torch.where(alive, sums, 1.0).reciprocal(), 0.0)
+        sums = majorant(kernel if kernel.ndim > 3 else kernel.unsqueeze(-1), self.steps, q, 1 + 2.0**-46)
+        return torch.threshold(sums, _LEAST[blocks.dtype], math.inf).reciprocal()
 
 
 class DiagonalLayer(ResidualLayer):
