@@ -1,7 +1,6 @@
 """torch's export as a graph of public operations: every private or shifting name of torch is in this file.
 
-Written for torch 2.11 and later. `torch.export` (non-strict, static shapes) with an empty decomposition table leaves a
-functional graph that keeps composites such as `linear` and `scaled_dot_product_attention`.
+For torch 2.11 and later: exports (not strict, static shapes) without decompositions keep composites such as `linear`.
 """
 
 import re
@@ -81,14 +80,13 @@ def exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     try:
         with warnings.catch_warnings(), unlogged(), reading():
             warnings.simplefilter("ignore")
-            found = torch.export.export(model, args, kwargs, strict=False)
+            return torch.export.export(model, args, kwargs, strict=False)
     except Exception as error:
         raise CaptureError(
             f"torch.export cannot trace {type(model).__name__} on inputs of shape {_shapes(args, kwargs)}: "
             f"{_first_line(error)} Branches on values, .item() and data-dependent shapes have no graph: replace them "
             "(torch.where, a fixed shape), or trace the part of the model before or after them."
         ) from error
-    return found
 
 
 def functional(program: ExportedProgram) -> ExportedProgram:

@@ -1,13 +1,10 @@
 """The one training loop: resumable to the bit, on one process or many."""
 
 import math
-import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, final
 
 import torch
@@ -17,6 +14,7 @@ from lipkit.cli.training import checkpoint
 from lipkit.cli.training.answer import asked
 from lipkit.cli.training.average import Average
 from lipkit.cli.training.diagnosis import culprit
+from lipkit.cli.training.interrupts import interrupts
 from lipkit.cli.training.journal import Journal
 from lipkit.cli.training.place import Team
 from lipkit.cli.training.recipe import Recipe, Sets, plain_fields
@@ -61,7 +59,7 @@ def train(
     step has shown that data, model and settings fit together; before that nothing but an empty journal is written.
     """
     run = _Run(recipe, folder, team, watch)
-    with _interrupts() as stopped:
+    with interrupts() as stopped:
         run.resume()
         run.go(stopped, report, begun)
     return run.finished()
@@ -285,22 +283,3 @@ def _rate(found: float) -> float:
     if not 0 <= found < math.inf:
         raise ArgumentError(f"A learning rate is a finite number of at least 0, got {found}.")
     return found
-
-
-@contextmanager
-def _interrupts() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C or SIGTERM came; a second one acts at once."""
-    came: list[int] = []
-    before: dict[int, Any] = {}
-
-    def note(number: int, _frame: FrameType | None) -> None:
-        came.append(number)
-        signal.signal(number, before[number])
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        before[number] = signal.signal(number, note)
-    try:
-        yield lambda: bool(came)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
