@@ -31,6 +31,7 @@ from lipkit.errors import (
     MetricError,
     NonFiniteError,
     RecordError,
+    ShapeError,
 )
 from programs import run_program
 from unchecked import unchecked
@@ -103,6 +104,53 @@ def test_a_planted_wrong_constant_is_found_and_kept(tmp_path: Path) -> None:
     before, after = (torch.from_numpy(kept[name])[None] for name in ("input", "moved"))
     assert int(layer(before).argmax()) == int(kept["label"]) != int(layer(after).argmax())
     assert float((after - before).norm()) <= float(kept["distance"]) < float(kept["radius"])
+
+
+@pytest.mark.parametrize("weights", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("inputs", [torch.bfloat16, torch.float32])
+def test_a_counterexample_of_any_type_is_kept(weights: torch.dtype, inputs: torch.dtype, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(4, 3).to(weights)
+    x = torch.randn(60, 4).to(inputs)
+    data_set = TensorDataset(x, layer(x.to(weights)).argmax(1))
+    wrong = Bound.from_value(0.05, Kind.UPPER, "made up")
+    with pytest.raises(BrokenCertificateError, match="Both inputs are in"):
+        accuracy(layer, data_set, lambda _: wrong, [1.0], attack=PGD(1.0, steps=10), records=tmp_path, name="wrong")
+    (path,) = tmp_path.glob("counterexample-*.npz")
+    with np.load(path) as file:
+        kept = dict(file)
+    index = int(path.stem.split("-")[1])
+    assert (str(kept["input_dtype"]), str(kept["moved_dtype"])) == (str(inputs), str(weights))
+    assert np.array_equal(kept["input"].astype(np.float64), x[index].double().numpy())
+    moved = torch.from_numpy(kept["moved"])
+    assert torch.equal(moved.to(weights).to(moved.dtype), moved)
+    assert float((moved.double() - x[index].double()).norm()) <= float(kept["distance"]) < float(kept["radius"])
+    assert int((moved.double() @ layer.weight.double().T + layer.bias.double()).argmax()) != int(kept["label"])
+
+
+def test_a_tie_is_wrong_clean_and_attacked() -> None:
+    # Of four classes the first two share the largest logit where x is 0, the label is alone ahead where x is 1.
+    layer = nn.Linear(1, 4)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[1.0], [0.0], [0.0], [0.0]]))
+        layer.bias.copy_(torch.tensor([0.0, 0.0, -1.0, -1.0]))
+    x = torch.tensor([[0.0], [0.0], [0.0], [1.0], [1.0]])
+    y = torch.tensor([0, 1, 2, 0, 1])
+    bound = Bound.from_value(1.0, Kind.UPPER, "its row")
+    found = accuracy(layer, [(x, y)], bound, [0.25], attack=PGD(0.25))
+    assert [sample.predicted for sample in found.samples] == [1, 0, 0, 0, 0]
+    assert found.overall.attacked is not None
+    shares = (found.overall.clean, found.overall.certified[0], found.overall.attacked[0])
+    assert [share.count for share in shares] == [1, 1, 1]
+    metric = certify.CleanAccuracy()
+    metric.update(layer(x), y)
+    assert metric.compute() == found.overall.clean
+    with torch.no_grad():
+        layer.weight.zero_()
+        layer.bias.zero_()
+    constant = accuracy(layer, [(x, 0 * y)], bound, [0.25], attack=PGD(0.25)).overall
+    assert constant.attacked is not None
+    assert [share.count for share in (constant.clean, *constant.certified, *constant.attacked)] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("seen", [False, True])
@@ -228,7 +276,9 @@ def test_data_that_can_be_gone_through_once_are_refused_and_not_begun() -> None:
         ({"attack": "pgd"}, ArgumentError, r"such as PGD.eps=0.5., got 'pgd'"),
         ({"seed": 2**63}, ArgumentError, "seed must lie in"),
         ({"seed": -1}, ArgumentError, "seed must lie in"),
-        ({"model": torch.relu}, ArgumentError, r"needs a torch\.nn\.Module, got builtin"),
+        ({"model": torch.relu}, ArgumentError, r"needs a torch\.nn\.Module, got builtin.*attacks\.TwoClasses"),
+        ({"model": nn.Linear(4, 1).double()}, ShapeError, r"as `attacks\.TwoClasses\(model\)`"),
+        ({"model": nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)).double()}, ShapeError, r"`attacks\.TwoClasses"),
     ],
 )
 @unchecked()

@@ -15,7 +15,7 @@ SETTINGS = {"eps": [0.5], "model": {"weight": "abc"}}
 
 
 def sample(index: int) -> Sample:
-    return Sample(index, index % 3, 1, 0.1 * index + 1e-17, (True, False))
+    return Sample(index, index % 3, 1, 0.1 * index + 1e-17, (True, False), digest=f"{index:016x}")
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -42,6 +42,8 @@ def test_other_settings_are_refused(tmp_path: Path) -> None:
     Records(tmp_path, SETTINGS)
     with pytest.raises(RecordError, match=r"other settings \(eps; eps was \[0.5\], now \[0.6\]\)"):
         Records(tmp_path, {**SETTINGS, "eps": [0.6]})
+    with pytest.raises(RecordError, match=r"other settings \(model; model bias was None, now b\)"):
+        Records(tmp_path, {**SETTINGS, "model": {"weight": "abc", "bias": "b"}})
 
 
 def test_damage_is_named(tmp_path: Path) -> None:
@@ -86,14 +88,18 @@ def test_damaged_settings_are_named(tmp_path: Path, damaged: bytes) -> None:
     "change",
     [
         *({"index": -1}, {"index": "0"}, {"index": True}, {"label": 1.5}, {"radius": float("nan")}, {"radius": -1}),
-        *({"broken": [1]}, {"failure": 2}, {"broken": None}),
+        *({"broken": [1]}, {"failure": 2}, {"broken": None}, {"unproven": 0}, {"digest": 1}),
     ],
     ids=str,
 )
 def test_a_line_with_a_number_out_of_range_is_named(tmp_path: Path, change: dict[str, Any]) -> None:
     records = Records(tmp_path, SETTINGS)
-    line = {"index": 0, "label": 0, "predicted": 0, "radius": 0.5, "broken": [], "failure": 0.0, **change}
-    (tmp_path / "samples-0000.jsonl").write_text(json.dumps(line) + "\n")
+    line = {"index": 0, "label": 0, "predicted": 0, "radius": 0.5, "broken": [], "failure": 0.0, "unproven": False,
+            "digest": "a"}  # fmt: skip
+    path = tmp_path / "samples-0000.jsonl"
+    path.write_text(json.dumps(line) + "\n")
+    assert records.read() == {0: Sample(0, 0, 0, 0.5, digest="a")}
+    path.write_text(json.dumps({**line, **change}) + "\n")
     with pytest.raises(RecordError, match="line 1 is no result of a sample"):
         records.read()
 

@@ -21,10 +21,10 @@ from lipkit.certify.intervals import wilson as wilson
 from lipkit.certify.mcr import certifiable_auroc as certifiable_auroc
 from lipkit.certify.mcr import mean_certifiable_robustness as mean_certifiable_robustness
 from lipkit.certify.mcr import signed_radii as signed_radii
+from lipkit.certify.metrics import AttackedAccuracy as AttackedAccuracy
 from lipkit.certify.metrics import AverageRadius as AverageRadius
 from lipkit.certify.metrics import CertifiedAccuracy as CertifiedAccuracy
 from lipkit.certify.metrics import CleanAccuracy as CleanAccuracy
-from lipkit.certify.metrics import RunningMetric as RunningMetric
 from lipkit.certify.pareto import hypervolume as hypervolume
 from lipkit.certify.pareto import pareto_front as pareto_front
 from lipkit.certify.radius import Radii as Radii
@@ -32,3 +32,4 @@ from lipkit.certify.radius import binary_radius as binary_radius
 from lipkit.certify.radius import radius as radius
 from lipkit.certify.records import Records as Records
 from lipkit.certify.records import Sample as Sample
+from lipkit.certify.running import RunningMetric as RunningMetric

@@ -1,8 +1,9 @@
 """Which samples this process evaluates, and how processes meet."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence, Sized
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import torch
 import torch.distributed as dist
@@ -19,12 +20,12 @@ from torch.utils.data import (
 )
 
 from lipkit.bounds.fingerprint import sha256_of
-from lipkit.certify.records import Sample
 from lipkit.data import Examples
-from lipkit.errors import ArgumentError, RecordError
+from lipkit.errors import ArgumentError
 
 Data = DataLoader[Any] | Dataset[Any] | Iterable[Sequence[Tensor]]
 Batch = tuple[list[int], Tensor, Tensor, int | None]
+Thing = TypeVar("Thing")
 
 _BATCH = 256
 
@@ -48,28 +49,29 @@ class Place:
         if self.size > 1:
             dist.barrier()
 
-    def gathered(self, samples: list[Sample]) -> list[Sample]:
-        """The samples of all processes."""
+    def gathered(self, things: list[Thing]) -> list[Thing]:
+        """Those of all processes."""
         if self.size == 1:
-            return samples
+            return things
         found: list[Any] = [None] * self.size
-        dist.all_gather_object(found, samples)
-        return [sample for part in found for sample in part]
+        dist.all_gather_object(found, things)
+        return [thing for part in found for thing in part]
 
-    def agree(self, settings: object) -> None:
+    def agree(self, settings: Mapping[str, object]) -> None:
         """Refuse processes that evaluate different things."""
         if self.size == 1:
             return
         found: list[Any] = [None] * self.size
         dist.all_gather_object(found, settings)
-        if any(other != found[0] for other in found):
+        if apart := sorted({name for other in found for name, value in other.items() if found[0].get(name) != value}):
             raise ArgumentError(
-                "The processes evaluate different models, constants or data; give all of them those of the first."
+                f"The processes evaluate different things (other {', '.join(apart)}); give all of them the model, the "
+                "constant and the data of the first."
             )
 
 
-def batches(data: Data, place: Place, done: Collection[int]) -> Iterator[Batch]:
-    """(places in the data, inputs, labels, samples of this process or None) of batches that are not done yet.
+def batches(data: Data, place: Place, wanted: Callable[[Sequence[int]], bool]) -> Iterator[Batch]:
+    """(places in the data, inputs, labels, samples of this process or None) of batches that are wanted.
 
     Batch b belongs to process b mod size, and is the same whatever was done before and by however many processes, so
     that random numbers and roundings are too. A Dataset, or a DataLoader over one, is cut into batches in its own order
@@ -78,34 +80,53 @@ def batches(data: Data, place: Place, done: Collection[int]) -> Iterator[Batch]:
     """
     source = data.dataset if isinstance(data, DataLoader) else data
     if isinstance(source, Dataset) and not isinstance(source, IterableDataset) and isinstance(source, Sized):
-        yield from _of_dataset(data, source, place, done)
+        yield from _of_dataset(data, source, place, wanted)
         return
     start = 0
     for number, (inputs, labels) in enumerate(_pair(batch) for batch in data):
         places = range(start, start + len(labels))
         start += len(labels)
-        if number % place.size == place.rank and not all(i in done for i in places):
+        if number % place.size == place.rank and wanted(places):
             yield list(places), inputs, labels, None
 
 
-def described(data: Data) -> dict[str, Any]:
-    """What tells data from others: a hash of all that is in memory; of other data their number and the first batch."""
+def check_repeatable(data: Data) -> None:
+    """Refuse what can be gone through once only."""
     if isinstance(data, Iterator) or not isinstance(data, Iterable | Dataset):
         raise ArgumentError(
             f"Data are gone through more than once: give a DataLoader, a Dataset or a list of (inputs, labels), got "
             f"{type(data).__name__}."
         )
+
+
+def first_batch(data: Data) -> tuple[Tensor, Tensor]:
+    """Inputs and labels of the first batch; empty if there is none."""
+    found = next(batches(data, Place(), lambda places: len(places) > 0), None)
+    return (torch.zeros(0), torch.zeros(0)) if found is None else (found[1], found[2])
+
+
+def described(data: Data, first: tuple[Tensor, Tensor]) -> dict[str, Any]:
+    """What tells data from others: a hash of all that is in memory; of other data their number and the first batch.
+
+    Samples that were stored carry hashes of their own (`digests`).
+    """
     source = data.dataset if isinstance(data, DataLoader) else data
     whole = source.tensors if isinstance(source, TensorDataset) else None
     if isinstance(source, Examples):
         whole = (source.inputs, source.labels)
     if whole is not None:
         return {"samples": len(whole[0]), "all": [sha256_of(part) for part in whole]}
-    _, inputs, labels, total = next(batches(data, Place(), ()), ([], torch.zeros(0), torch.zeros(0), 0))
     return {
-        "samples": len(source) if isinstance(source, Sized) else total,
-        "first": [sha256_of(inputs), sha256_of(labels)],
+        "samples": len(source) if isinstance(source, Sized) else None,
+        "first": [sha256_of(part) for part in first],
     }
+
+
+def digests(inputs: Tensor) -> list[str]:
+    """A short hash for each input: its numbers, type and shape. Cost: one pass over their bytes."""
+    kind = f"{inputs.dtype}{tuple(inputs.shape[1:])}".encode()
+    rows = inputs.detach().cpu().contiguous().reshape(len(inputs), -1).view(torch.uint8).numpy()
+    return [hashlib.sha256(kind + row.tobytes()).hexdigest()[:16] for row in rows]
 
 
 def _whole(data: DataLoader[Any]) -> None:
@@ -121,14 +142,12 @@ def _whole(data: DataLoader[Any]) -> None:
         )
 
 
-def _of_dataset(data: Data, source: Any, place: Place, done: Collection[int]) -> Iterator[Batch]:
+def _of_dataset(data: Data, source: Any, place: Place, wanted: Callable[[Sequence[int]], bool]) -> Iterator[Batch]:
     if isinstance(data, DataLoader):
         _whole(data)
-    if any(i >= len(source) for i in done):
-        raise RecordError(f"The results are of {max(done) + 1} samples or more, the data have {len(source)}.")
     size = (data.batch_size if isinstance(data, DataLoader) else None) or _BATCH
     every = [range(start, min(start + size, len(source))) for start in range(0, len(source), size)]
-    mine = [list(places) for places in every[place.rank :: place.size] if not all(i in done for i in places)]
+    mine = [list(places) for places in every[place.rank :: place.size] if wanted(places)]
     workers, collate = (data.num_workers, data.collate_fn) if isinstance(data, DataLoader) else (0, default_collate)
     loader: DataLoader[Any] = DataLoader(source, batch_sampler=mine, num_workers=workers, collate_fn=collate)
     total = sum(len(places) for places in mine)

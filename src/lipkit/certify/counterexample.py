@@ -16,7 +16,7 @@ from lipkit.linops.row_norms import vector_norms
 
 # Float64 loses less than this part of the largest logit in every network that can be trained at all: an experience, no
 # theorem. Norms multiply in what is proven of deep networks without constraints, and say nothing there.
-_EXPERIENCE = 2.0**-20
+EXPERIENCE = 2.0**-20
 
 
 def provably_changed(after: Logits, labels: Int[Tensor, " batch"]) -> Bool[Tensor, " batch"]:
@@ -26,7 +26,7 @@ def provably_changed(after: Logits, labels: Int[Tensor, " batch"]) -> Bool[Tenso
 
 def seen_changed(after: Logits, labels: Int[Tensor, " batch"]) -> Bool[Tensor, " batch"]:
     """The same, also where the lead is a millionth of the largest logit but what is proven of rounding is more."""
-    usual = _EXPERIENCE * after.value.abs().amax(1)
+    usual = EXPERIENCE * after.value.abs().amax(1)
     return _ahead(after.value, torch.minimum(after.error, usual), labels)
 
 
@@ -50,7 +50,8 @@ def contradiction(
     """Stop with a `BrokenCertificateError` if a moved input is inside its radius and provably of another class.
 
     The first such input is saved as `counterexample-<index>.npz` with both inputs, logits, error, label, radius and
-    distance.
+    distance. Numbers of a type that numpy does not have, and of float16, are saved as float32, which has them all;
+    `input_dtype` and `moved_dtype` say what they were.
     """
     z = after.value
     distance = vector_norms((moved.double() - x.double()).flatten(1), p) * (1 + 2.0**-50)
@@ -62,7 +63,8 @@ def contradiction(
     buffer = io.BytesIO()
     np.savez(
         buffer,
-        input=x[i].numpy(force=True), moved=moved[i].numpy(force=True), label=int(labels[i]),
+        input=_array(x[i]), moved=_array(moved[i]), input_dtype=str(x.dtype), moved_dtype=str(moved.dtype),
+        label=int(labels[i]),
         logits=z[i].numpy(force=True), error=float(after.error[i]), radius=float(radii[i]),
         distance=float(distance[i]), p=p,
     )  # fmt: skip
@@ -73,3 +75,8 @@ def contradiction(
         f"attack at distance {float(distance[i]):.6g} makes it class {int(z[i].argmax())}: the constant, or one that a "
         f"module declared, is wrong. Both inputs are in {path}; please report them."
     )
+
+
+def _array(tensor: Float[Tensor, "..."]) -> np.ndarray:
+    """The numbers themselves; those of fewer bits become float32, exactly."""
+    return (tensor.float() if tensor.element_size() < 4 else tensor).numpy(force=True)

@@ -77,10 +77,10 @@ class Evaluation:
     """Clean, certified and attacked accuracy of a model on data, radius by radius.
 
     `certified[i]` counts samples whose label is proven for all perturbations of length at most `eps[i]` in l_`p`;
-    `attacked[i]` those that the attack of that radius did not break. The truth lies between the two (as far as attacks
-    are proven to succeed, see `unproven`). Intervals are
-    about the population that the data was drawn from, each at the confidence `level` by itself; `failure` bounds the
-    probability that the constant behind all radii is wrong.
+    `attacked[i]` those that are right and that the attack of that radius did not break. The truth lies between the two
+    (as far as attacks are proven to succeed, see `unproven`). A sample whose label ties with another class is wrong
+    everywhere. Intervals are about the population that the data was drawn from, each at the confidence `level` by
+    itself; `failure` bounds the probability that the constant behind all radii is wrong.
     """
 
     eps: tuple[float, ...]

@@ -63,7 +63,10 @@ class Forward:
         # As captured, a row for each operation: fusing would add up biases, with roundings of its own.
         network = network_of(model, example, None, None).detach().to(torch.float64)
         if len(network.target) != 1:
-            raise ShapeError(f"A classifier has one axis of outputs, got outputs of shape {network.target}.")
+            raise ShapeError(
+                f"A classifier has one axis of outputs, got outputs of shape {network.target}; give a model with a "
+                "single score as `attacks.TwoClasses(model)`."
+            )
         network.require_constants(2.0)
         self.network: Network = network
         self._blocks: Mapping[tuple[int, int], _Block] = {at: _block(op) for at, op in network.blocks.items()}

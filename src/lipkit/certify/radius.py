@@ -177,7 +177,10 @@ def check_classified(logits: Tensor, labels: Tensor) -> None:
     if labels.shape != logits.shape[:1]:
         raise ShapeError(f"One label for each row of logits is needed, got {labels.numel()} for {len(logits)}.")
     if logits.shape[1] < 2:
-        raise ShapeError(f"A class needs a rival, got logits of shape {tuple(logits.shape)}; see `binary_radius`.")
+        raise ShapeError(
+            f"A class needs a rival, got logits of shape {tuple(logits.shape)}; give a model with a single score as "
+            "`attacks.TwoClasses(model)`, or use `binary_radius`."
+        )
     if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < logits.shape[1]):
         raise ArgumentError(
             f"Labels must lie in 0..{logits.shape[1] - 1}, got {int(labels.min())}..{int(labels.max())}."

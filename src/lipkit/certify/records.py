@@ -19,9 +19,11 @@ _LONG = 120
 class Sample:
     """What was found for one sample: its place in the data, label, decision, radius, and whether an attack broke it.
 
-    `broken` has one entry for each radius asked for; it is empty without an attack. `failure` is that of the constant
-    that was computed for this sample alone; of a constant for all samples it is 0 here. `unproven` says that the
-    attack's success was seen in float64, clearly, but that the bound on its rounding is too large to prove it.
+    `predicted` has the largest logit; where the label shares it with others it is one of those, because a tie decides
+    nothing. `broken` has one entry for each radius asked for; it is empty without an attack. `failure` is that of the
+    constant that was computed for this sample alone; of a constant for all samples it is 0 here. `unproven` says that
+    the attack's success was seen in float64, clearly, but that the bound on its rounding is too large to prove it.
+    `digest` is a hash of the input, by which a resumed run knows its data again.
     """
 
     index: int
@@ -31,6 +33,7 @@ class Sample:
     broken: tuple[bool, ...] = ()
     failure: float = 0.0
     unproven: bool = False
+    digest: str = ""
 
 
 @final
@@ -63,11 +66,10 @@ class Records:
             raise RecordError(f"{path} is damaged; give another folder, or remove this one.") from error
         changed = sorted(key for key in known.keys() | settings.keys() if known.get(key) != settings.get(key))
         if changed:
-            first = changed[0]
-            was, now = (_short(found.get(first)) for found in (known, settings))
+            where, was, now = _apart(changed[0], known.get(changed[0]), settings.get(changed[0]))
             raise RecordError(
-                f"{self._folder} holds results with other settings ({', '.join(changed)}; {first} was {was}, now "
-                f"{now}); continue with those, or give another folder."
+                f"{self._folder} holds results with other settings ({', '.join(changed)}; {where} was {_short(was)}, "
+                f"now {_short(now)}); continue with those, or give another folder."
             )
 
     def append(self, samples: Iterable[Sample]) -> None:
@@ -102,6 +104,14 @@ class Records:
         return found
 
 
+def _apart(where: str, was: object, now: object) -> tuple[str, object, object]:
+    """The first place at which two settings differ, and what is there."""
+    if not (isinstance(was, Mapping) and isinstance(now, Mapping)):
+        return where, was, now
+    first = next(key for key in {**was, **now} if key not in was or key not in now or was[key] != now[key])
+    return _apart(f"{where} {first}", was.get(first), now.get(first))
+
+
 def _short(value: object) -> str:
     """A setting in a message: constants of all pairs of a hundred classes have ten thousand numbers."""
     text = str(value)
@@ -126,12 +136,12 @@ def _parsed(line: str, where: str) -> Sample:
         index, label, predicted = (data[name] for name in ("index", "label", "predicted"))
         radius, failure, broken = float(data["radius"]), float(data["failure"]), tuple(data["broken"])
         whole = all(type(number) is int and number >= 0 for number in (index, label, predicted))
-        # Results without an attack are also those of before there was this word.
-        unproven = data.get("unproven", False)
+        unproven, digest = data["unproven"], data["digest"]
         truths = (*broken, unproven)
-        if not (whole and radius >= 0 and 0 <= failure <= 1 and all(isinstance(one, bool) for one in truths)):
+        kinds = all(isinstance(one, bool) for one in truths) and isinstance(digest, str)
+        if not (whole and kinds and radius >= 0 and 0 <= failure <= 1):
             raise ValueError("a number out of range")
-        return Sample(index, label, predicted, radius, broken, failure, unproven)
+        return Sample(index, label, predicted, radius, broken, failure, unproven, digest)
     except (ValueError, KeyError, TypeError) as error:
         raise RecordError(
             f"{where} is no result of a sample ({line[:60]!r}); remove that line to repeat it."

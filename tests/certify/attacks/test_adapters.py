@@ -1,5 +1,8 @@
 """Attacks of other packages, held to our ball; skipped where the package is not installed."""
 
+import sys
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -70,3 +73,33 @@ def test_what_is_missing_is_named(task: tuple[nn.Module, torch.Tensor, torch.Ten
             kind(1.0)
     with pytest.raises(ArgumentError, match="builds an attack"):
         TorchAttacks(1.0, low=-1.0, high=1.0)(*task)
+
+
+def _torchattacks(_model: nn.Module, _eps: float) -> Any:
+    import torchattacks  # pyright: ignore[reportMissingImports]
+
+    return torchattacks
+
+
+def _unknown(_model: nn.Module, _eps: float) -> Any:
+    import a_package_that_nobody_has  # pyright: ignore[reportMissingImports]
+
+    return a_package_that_nobody_has
+
+
+def test_a_missing_package_is_named_with_its_extra(
+    task: tuple[nn.Module, torch.Tensor, torch.Tensor], monkeypatch: pytest.MonkeyPatch
+):
+    # As if they were not installed.
+    for package in ("foolbox", "torchattacks"):
+        monkeypatch.setitem(sys.modules, package, None)
+    attacks = (
+        Foolbox(1.0, low=-1.0, high=1.0, attack=lambda *_, **__: None),
+        TorchAttacks(1.0, low=-1.0, high=1.0, build=_torchattacks),
+    )
+    for attack, package in zip(attacks, ("foolbox", "torchattacks"), strict=True):
+        with pytest.raises(ArgumentError, match=rf"needs {package}; pip install 'lipkit\[attacks\]' brings it"):
+            attack(*task)
+    # What a function of the user needs is his to know.
+    with pytest.raises(ImportError, match="a_package_that_nobody_has"):
+        TorchAttacks(1.0, low=-1.0, high=1.0, build=_unknown)(*task)

@@ -16,5 +16,5 @@ from lipkit.certify.attacks.schedules import Constant as Constant
 from lipkit.certify.attacks.schedules import Halving as Halving
 from lipkit.certify.attacks.schedules import Schedule as Schedule
 from lipkit.certify.attacks.torchattacks_adapter import TorchAttacks as TorchAttacks
+from lipkit.certify.attacks.two_classes import TwoClasses as TwoClasses
 from lipkit.certify.attacks.victim import Classifier as Classifier
-from lipkit.certify.attacks.victim import TwoClasses as TwoClasses

@@ -42,10 +42,13 @@ class Foolbox(Attack):
         return f"foolbox {type(self.attack).__name__} in l{self.norm:g} (eps {self.eps:g})"
 
     def _search(self, victim: Victim, near: Neighbourhood, labels: Tensor, seed: int) -> Tensor:
-        import foolbox  # pyright: ignore[reportMissingImports]
-
+        try:
+            import foolbox  # pyright: ignore[reportMissingImports]
+        except ImportError as missing:
+            raise ArgumentError("Foolbox needs foolbox; pip install 'lipkit[attacks]' brings it.") from missing
         module = Unowned(victim.model, near.center.device).eval()
-        model = foolbox.PyTorchModel(module, bounds=(self.low, self.high), device=near.center.device)
+        made = foolbox.PyTorchModel  # pyright: ignore[reportPrivateImportUsage]
+        model = made(module, bounds=(self.low, self.high), device=near.center.device)
         found = near.center.clone()
         for radius in near.radius.unique().tolist():
             rows = (near.radius == radius).nonzero().squeeze(1)

@@ -51,6 +51,16 @@ class TorchAttacks(Attack):
         for radius in near.radius.unique().tolist():
             rows = (near.radius == radius).nonzero().squeeze(1)
             with torch.enable_grad(), without_parameters(victim.model):
-                moved = self.build(module, radius / span)(unit[rows], labels[rows].long())
+                moved = self._built(module, radius / span)(unit[rows], labels[rows].long())
             found[rows] = self.low + span * moved.detach().to(found)
         return found
+
+    def _built(self, module: nn.Module, eps: float) -> Any:
+        try:
+            return self.build(module, eps)
+        except ImportError as missing:
+            if missing.name != "torchattacks":
+                raise
+            raise ArgumentError(
+                "TorchAttacks needs torchattacks; pip install 'lipkit[attacks]' brings it."
+            ) from missing

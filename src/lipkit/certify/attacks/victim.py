@@ -122,21 +122,6 @@ def without_parameters(model: Classifier) -> Iterator[None]:
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class TwoClasses:
-    """A score f as logits (-f/2, f/2): class 1 where f > 0, and the margin is |f|, so a radius stays |f|/L."""
-
-    score: Classifier
-
-    def __call__(self, points: Float[Tensor, "n ..."]) -> Float[Tensor, "n 2"]:
-        """Two logits for every score."""
-        score = self.score(points).reshape(len(points), -1)
-        if score.shape[1] != 1:
-            raise ShapeError(f"`TwoClasses` needs one score a sample, got {score.shape[1]}.")
-        return torch.cat([-score / 2, score / 2], dim=1)
-
-
-@final
 class Unowned(nn.Module):
     """Any callable as a module for other packages: setting a mode here does not reach the model.
 

@@ -1,0 +1,170 @@
+"""What an object is told by: the same for the same, another for whatever computes otherwise."""
+
+import functools
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from layer_examples import LAYERS
+from lipkit import Bound, Kind
+from lipkit.certify._told import module_told, told
+from lipkit.certify.attacks import PGD, Constant, Foolbox, Halving, TorchAttacks
+from lipkit.nn.freeze import frozen
+
+FACTOR = 2.0
+
+
+def scaled(x: Tensor) -> Tensor:
+    return x * FACTOR
+
+
+def outer(x: Tensor) -> Tensor:
+    return scaled(x) + 1
+
+
+def multiplied(by: float) -> Any:
+    return lambda x: x * by
+
+
+class Shift(nn.Module):
+    def __init__(self, by: Any) -> None:
+        super().__init__()
+        self.by = by
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - self.by
+
+
+class Slots:
+    __slots__ = ("by",)
+
+    def __init__(self, by: float) -> None:
+        self.by = by
+
+
+class Lazy:
+    def __init__(self, by: float) -> None:
+        self.by = by
+
+    @functools.cached_property
+    def twice(self) -> float:
+        return 2 * self.by
+
+
+@dataclass(frozen=True)
+class Counted:
+    by: float
+    seen: int = field(default=0, compare=False)
+
+
+class Foreign:
+    """As attacks of other packages are: plain attributes."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def __call__(self, *_: Any, **__: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (1.0, 1.0 + 2.0**-52), (1, 1.0), (True, 1), ("1", 1), (None, 0), (torch.float32, torch.float64),
+        (Kind.UPPER, Kind.EXACT), ((1, 2), (2, 1)), ({1: 2}, {1: 3}), ({1, 2}, {1, 3}),
+        (torch.zeros(2), torch.zeros(2, 1)), (torch.zeros(2), torch.zeros(2).double()), (torch.ones(2), torch.zeros(2)),
+        (np.zeros(2), np.ones(2)), (multiplied(1.0), multiplied(2.0)), (lambda x: x + 1, lambda x: x + 2),
+        (lambda x: x + 1, lambda x: x - 1), (lambda x, a=1: x + a, lambda x, a=2: x + a),
+        (lambda x: [x + 1 for _ in x], lambda x: [x + 2 for _ in x]), (torch.relu, torch.tanh), (scaled, outer),
+        (functools.partial(torch.add, 1), functools.partial(torch.add, 2)), (Shift(0.0), Shift(5.0)),
+        (Shift(torch.zeros(1)), Shift(torch.ones(1))), (Shift([1, {"a": 2}]), Shift([1, {"a": 3}])),
+        (Shift((nn.Linear(2, 2),)), Shift((nn.Linear(2, 2),))), (Shift(0.0).forward, Shift(1.0).forward),
+        (Slots(1.0), Slots(2.0)), (Lazy(1.0), Lazy(2.0)), (nn.Sequential(nn.ReLU()), nn.Sequential(nn.Tanh())),
+        (nn.Sequential(Shift(0.0)), nn.Sequential(Shift(1.0))), (nn.LeakyReLU(0.1), nn.LeakyReLU(0.2)),
+        (PGD(0.5, schedule=Halving(start=1e-6)), PGD(0.5)), (PGD(0.5, schedule=Constant()), PGD(0.5)),
+        (
+            Foolbox(1.0, low=0, high=1, attack=Foreign(3)),
+            Foolbox(1.0, low=0, high=1, attack=Foreign(4)),
+        ),
+        (
+            TorchAttacks(1.0, low=0, high=1, build=lambda *_: Foreign(3)),
+            TorchAttacks(1.0, low=0, high=1, build=lambda *_: Foreign(4)),
+        ),
+        (Bound.from_value(1.0, Kind.UPPER, "a"), Bound.from_value(1.5, Kind.UPPER, "a")),
+    ],
+)  # fmt: skip
+def test_what_differs_is_told_apart(one: object, other: object) -> None:
+    assert told(one) == told(one)
+    assert told(one) != told(other)
+
+
+def test_names_that_a_function_uses_belong_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = told(outer)
+    monkeypatch.setattr(sys.modules[__name__], "FACTOR", 3.0)
+    # It stands in a function that this one calls.
+    assert told(outer) != before
+
+
+def test_the_code_of_a_class_belongs_to_a_model() -> None:
+    def made(body: str) -> nn.Module:
+        space: dict[str, Any] = {"nn": nn, "__name__": "somewhere"}
+        exec(f"class Made(nn.Module):\n    def forward(self, x):\n        'Said.'\n        {body}", space)
+        return space["Made"]()
+
+    assert module_told(made("return x"))["code"] == module_told(made("return x  # the same"))["code"]
+    assert module_told(made("return x"))["code"] != module_told(made("return -x"))["code"]
+
+
+def test_copies_and_caches_are_told_alike() -> None:
+    lazy = Lazy(1.0)
+    fresh = told(lazy)
+    assert lazy.twice == 2.0
+    assert told(lazy) == fresh
+    assert told(replace(Counted(1.0), seen=4)) == told(Counted(1.0))
+    shared = (1.5, 2.5)
+    assert told([shared, shared]) == told([(1.5, 2.5), (1.0 + 0.5, 2.5)])
+    cell = Shift(0.0)
+    cell.by = (cell, [cell])
+    assert told(cell) == told(cell)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_use_does_not_change_what_a_layer_is_told_by(name: str) -> None:
+    torch.manual_seed(0)
+    model, shape = LAYERS[name]()
+    model.eval()
+    x = torch.randn(2, *shape, requires_grad=True)
+    before = module_told(model)
+    model(x).sum().backward()
+    with frozen(model), torch.no_grad():
+        model(x)
+        assert module_told(model) == before
+    assert module_told(model) == before
+
+
+def test_plain_parametrizations_are_told() -> None:
+    layer = nn.utils.parametrizations.weight_norm(nn.Linear(6, 4), dim=0)
+    other = nn.utils.parametrizations.weight_norm(nn.Linear(6, 4), dim=1)
+    # They refuse to be saved; what they hold is told all the same.
+    assert module_told(layer)["attributes"]["in_features"] == "6"
+    assert module_told(layer)["attributes"] != module_told(other)["attributes"]
+
+
+def test_another_process_tells_the_same() -> None:
+    code = "import test_told as t; print(t.told((t.outer, t.Shift(3.0), t.PGD(0.5), {'b', 'a'}, t.multiplied(2.0))))"
+    here = Path(__file__).parent
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=here,
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": f"{here}:{here.parent}"},
+        ).stdout
+        for seed in ("1", "2")
+    }  # fmt: skip
+    assert len(found) == 1
