@@ -6,9 +6,12 @@ from torch import Tensor, nn
 
 import lipkit
 from lipkit import Ball, Bound, Everywhere, Kind
-from lipkit.bounds import DAG, Auto, GradientAscent, LipLT, PairwiseDAG, Product
+from lipkit.bounds import DAG, Auto, GradientAscent, LipLT, Method, PairwiseDAG, Product, Sampling
+from lipkit.bounds.pairwise import Pairwise
 from lipkit.errors import ArgumentError, BrokenCertificateError, CaptureError, NeedsRegion
 from lipkit.linops import Shape
+from lipkit.regions import Region
+from lipkit.trace import Network
 
 # A few steps are enough where the test is about something else.
 QUICK = GradientAscent(steps=2, starts=2)
@@ -130,3 +133,29 @@ class Liar(nn.Module):
 def test_a_bound_that_is_disproven_at_once_is_refused():
     with pytest.raises(BrokenCertificateError, match="A lower bound of 2 disproves"):
         lipkit.lipschitz(nn.Sequential(nn.Flatten(), Liar()), torch.zeros(1, 4))
+
+
+@pytest.mark.parametrize("method", [Auto(), DAG(), LipLT(), Sampling(), GradientAscent()], ids=str)
+def test_a_single_number_without_an_axis_is_bounded_like_one_with(method: Method) -> None:
+    torch.manual_seed(0)
+    with_axis = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
+    x = torch.randn(1, 3)
+    alone = lipkit.lipschitz(nn.Sequential(with_axis, nn.Flatten(0)), x, method)
+    beside = lipkit.lipschitz(with_axis, x, method)
+    # Methods that stop at a tolerance stop at slightly different places.
+    assert float(alone.value.detach()) == pytest.approx(float(beside.value.detach()), rel=1e-6)
+
+
+ANYWHERE = Everywhere()
+
+
+class OneForAll(Pairwise):
+    """Says that it is pairwise, and is not."""
+
+    def __call__(self, network: Network, region: Region = ANYWHERE) -> Bound:
+        return DAG()(network, region)
+
+
+def test_one_constant_is_none_for_each_pair() -> None:
+    with pytest.raises(ArgumentError, match="gives one constant, not one for each pair; give a method like Pairwise"):
+        lipkit.pairwise(nn.Linear(3, 4), torch.randn(1, 3), OneForAll())

@@ -85,7 +85,7 @@ def test_an_input_is_chosen_by_name(wrt: str | tuple[str, ...], shape: tuple[int
     assert torch.allclose(network(sample), module(*args, **kwargs)["hidden"][:1], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(("output", "shape"), [("hidden", (4,)), (0, (4,)), ("parts[0]", ()), (1, ())])
+@pytest.mark.parametrize(("output", "shape"), [("hidden", (4,)), (0, (4,)), ("parts[0]", (1,)), (1, (1,))])
 def test_an_output_is_chosen_by_name_or_position(output: str | int, shape: tuple[int, ...]):
     module, args, kwargs = two()
     assert capture(module, *args, **kwargs, wrt="x", output=output).target == shape
@@ -128,7 +128,7 @@ class Named(nn.Module):
 
 def test_fields_are_names():
     assert capture(Named(), torch.randn(2, 3), output="spread").target == (3,)
-    assert capture(Named(), torch.randn(2, 3), output="mean").target == ()
+    assert capture(Named(), torch.randn(2, 3), output="mean").target == (1,)
 
 
 def test_a_module_may_be_the_source():

@@ -236,5 +236,5 @@ def test_the_network_is_that_of_one_sample(batch: int):
 def test_a_squeeze_that_takes_the_batch_axis_is_followed():
     module = model(lambda self, x: self.a(x).squeeze(), a=linear(6, 1))
     network = capture(module, vector())
-    assert network.target == ()
+    assert network.target == (1,)
     agrees(network, module, vector())

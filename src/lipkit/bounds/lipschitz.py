@@ -100,7 +100,8 @@ def pairwise(
     Guarantee and cost: those of the method.
     """
     found = method(network_of(model, example, wrt, output), region)
-    assert found.of is Of.PAIR, "a pairwise method gives one value for each pair"
+    if found.of is not Of.PAIR:
+        raise ArgumentError(f"{method} gives one constant, not one for each pair; give a method like PairwiseLipLT().")
     return found
 
 

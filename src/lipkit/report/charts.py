@@ -116,32 +116,37 @@ def spectrum(one: Spectrum, number: int, top: float) -> str:
 
 
 def plane(found: Plane, eps: Sequence[float], classes: Sequence[str]) -> str:
-    """The classes of a map with the lines between them, those of equal certified radius, and test points."""
+    """The map of a classifier of the plane."""
     # As high as the map is for its width, between a flat and a tall figure, with room for the legend and the numbers.
     tall = (found.up[-1] - found.up[0]) / (found.across[-1] - found.across[0])
     with drawing(_WIDE[0], 0.6 + 4.2 * min(max(tall, 0.3), 1.5)) as (figure, axes):
-        shape = len(found.up), len(found.across)
-        said = np.reshape(found.predicted, shape)
-        between = np.arange(len(classes) + 1) - 0.5
-        shades = [LOOKS[k % len(LOOKS)][0] for k in range(len(classes))]
-        axes.contourf(found.across, found.up, said, between, colors=shades, alpha=0.22)
-        axes.contour(found.across, found.up, said, between[1:-1], colors=INK, linewidths=1.6)
-        radii = np.reshape(found.radii, shape)
-        reached = [e for e in eps if e < radii.max()]
-        if reached:
-            axes.contour(found.across, found.up, radii, reached, colors=INK, linewidths=0.6)
-        for k, name in enumerate(classes):
-            some = [point for point, label in zip(found.points, found.labels, strict=True) if label == k]
-            colour, _, marker = LOOKS[k % len(LOOKS)]
-            axes.plot(*zip(*some, strict=True) if some else ((), ()), ls="", marker=marker, ms=2.2, color=colour,
-                label=str(name), gid=f"class-{k}")  # fmt: skip
-        axes.set_aspect("equal")
-        axes.grid(visible=False)
-        axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=3, columnspacing=1.2, borderaxespad=0.0)
-        sure = 100 * float((radii > 0).mean())
+        mapped(axes, found, eps, classes)
+        sure = 100 * sum(radius > 0 for radius in found.radii) / len(found.radii)
         return inline(
             figure, "plane", f"Map of {len(classes)} classes; {sure:.0f} percent of it has a certified radius."
         )
+
+
+def mapped(axes: "Axes", found: Plane, eps: Sequence[float], classes: Sequence[str]) -> None:
+    """Draws the classes of a map with the lines between them, those of equal certified radius, and test points."""
+    shape = len(found.up), len(found.across)
+    said = np.reshape(found.predicted, shape)
+    between = np.arange(len(classes) + 1) - 0.5
+    shades = [LOOKS[k % len(LOOKS)][0] for k in range(len(classes))]
+    axes.contourf(found.across, found.up, said, between, colors=shades, alpha=0.22)
+    axes.contour(found.across, found.up, said, between[1:-1], colors=INK, linewidths=1.6)
+    radii = np.reshape(found.radii, shape)
+    reached = [e for e in eps if e < radii.max()]
+    if reached:
+        axes.contour(found.across, found.up, radii, reached, colors=INK, linewidths=0.6)
+    for k, name in enumerate(classes):
+        some = [point for point, label in zip(found.points, found.labels, strict=True) if label == k]
+        colour, _, marker = LOOKS[k % len(LOOKS)]
+        across, up = zip(*some, strict=True) if some else ((), ())
+        axes.plot(across, up, ls="", marker=marker, ms=2.2, color=colour, label=str(name), gid=f"class-{k}")
+    axes.set_aspect("equal")
+    axes.grid(visible=False)
+    axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=3, columnspacing=1.2, borderaxespad=0.0)
 
 
 def depth(rows: Sequence[DepthRow]) -> str:

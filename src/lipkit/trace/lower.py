@@ -115,7 +115,7 @@ class Lowering:
                 raise CaptureError(f"The rule of {node.target} gives shape {ref.shape}, torch {tuple(value.shape)}.")
 
     def finish(self, result: Node) -> Network:
-        """The network that computes `result`, without its batch axis."""
+        """The network that computes `result`, without its batch axis; a single number has one axis of length one."""
         value = self._values.get(self._folded.kept(result))
         like = result.meta["val"]
         if not like.is_floating_point():
@@ -127,7 +127,7 @@ class Lowering:
         ref = self._builder.constant(value) if isinstance(value, Tensor) else value
         assert isinstance(ref, Ref)
         shape = ref.shape[1:] if ref.shape[:1] == (1,) else ref.shape
-        return _without_nan(self._builder.finish(ref, shape))
+        return _without_nan(self._builder.finish(ref, shape or (1,)))
 
 
 def without_rule(folded: Folded, inside: frozenset[Node]) -> set[OpOverload]:

@@ -1,0 +1,33 @@
+"""The map of a classifier of the plane, from the reports of runs, as one picture: two moons, the Koch ring.
+
+    python benchmarks/plane_map.py RUN [RUN ...] --plot docs/plane.png
+
+A RUN is a folder that `lipkit train` wrote for inputs of two coordinates (recipes/moons.py, recipes/koch.py).
+"""
+
+import argparse
+from pathlib import Path
+
+from lipkit.report.charts import mapped
+from lipkit.report.contents import Contents
+from lipkit.report.style import sheet
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path, nargs="+")
+    parser.add_argument("--plot", type=Path, required=True)
+    args = parser.parse_args()
+    with sheet(4.6 * len(args.runs), 4.6) as figure:
+        figure.set_layout_engine("constrained")
+        for run, axes in zip(args.runs, figure.subplots(1, len(args.runs), squeeze=False)[0], strict=True):
+            found = Contents.from_json((run / "report.json").read_text(encoding="utf-8"))
+            if found.plane is None:
+                raise SystemExit(f"{run} has no map: its inputs are not points of the plane.")
+            mapped(axes, found.plane, found.eps, found.classes)
+            axes.set_xlabel(f"lines: certified radius {', '.join(f'{eps:g}' for eps in found.eps)}")
+        figure.savefig(args.plot)
+
+
+if __name__ == "__main__":
+    main()
