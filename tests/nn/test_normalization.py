@@ -143,3 +143,13 @@ def test_derivatives_and_number_types(mode: bool):
     for module in (LayerCentering(), CenterNorm(3), BatchCentering(3).eval(), BatchNorm(3).eval()):
         each = torch.func.vmap(lambda one, m=module: m(one[None])[0])(points(4, 3).float())
         assert torch.allclose(each, module(points(4, 3).float()), atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (4, 3), (2, 3, 4)])
+def test_batch_layers_say_which_shapes_they_take(shape: tuple[int, ...]):
+    for build in (BatchCentering, BatchNorm):
+        for training in (True, False):
+            with pytest.raises(
+                ShapeError, match=r"takes batches \(batch, 4, \.\.\.\), so give one vector as x\[None\]"
+            ):
+                build(4).train(training)(torch.zeros(shape))

@@ -7,17 +7,19 @@ import torch
 from torch import Tensor, nn
 
 from lipkit.errors import ArgumentError, NotProvenError, UnsupportedError
+from lipkit.linops import Padding
 from lipkit.nn.constrained import Constrained, parametrized_names, sites
-from lipkit.nn.methods._base import proxy
+from lipkit.nn.geometry import Geometry
 from lipkit.nn.methods._rounding import stored
 from lipkit.nn.precision import narrowed
-from lipkit.nn.weighted import Weighted
+from lipkit.nn.sized import SIZED
+from lipkit.nn.weighted import Convolution, Sized, Weighted
 
 # Types in which a method's own result is proven already; for others rounding is, after the fact.
 _PROVEN = (torch.float32, torch.float64)
 # How often a rounded weight may be shrunk.
 _TRIES = 8
-# What our layers have beyond torch's.
+# What our layers have beyond torch's; those that check the size of their input keep the first.
 _OWN = ("geometry", "method")
 
 
@@ -34,9 +36,10 @@ def condense(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
     """A copy of the model in which constrained layers are those of torch.nn, with the weights they computed.
 
     It computes the same function, costs what a plain model costs, and can be pickled, saved and exported; nothing keeps
-    its weights constrained from now on. With `dtype` all floating tensors are converted. Weights in bfloat16 or float16
-    are proven after rounding: the norm of the rounded weight is bounded in float64, and the weight is shrunk until that
-    bound is at most one.
+    its weights constrained from now on. Only circular convolutions with a stride are not quite torch's: they go on
+    refusing sizes that the stride does not divide. With `dtype` all floating tensors are converted. Weights in bfloat16
+    or float16 are proven after rounding, for inputs of every size: the norm of the rounded weight is bounded in
+    float64, and the weight is shrunk until that bound is at most one.
 
     Guarantee: every weight has the constant its layer had.
     """
@@ -63,7 +66,7 @@ def _proven(constraint: Constrained, raw: Tensor, dtype: torch.dtype) -> Tensor:
     factor, excess = 1.0, 1.0
     for attempt in range(_TRIES):
         found = narrowed(weight * factor, dtype)
-        excess = float(method.norm(geometry)(proxy(geometry.blocks(found.to(torch.float64)), geometry)).value)
+        excess = method.norm_on_every_size(geometry.blocks(found.to(torch.float64)), geometry, 1.0)
         if excess <= 1:
             return found
         # More than the excess, and more each time: rounded numbers move in steps, and may not move at all by less.
@@ -101,15 +104,19 @@ def _replaced(
 def _plain(layer: nn.Module, weights: dict[str, nn.Parameter]) -> nn.Module:
     """The same layer without parametrizations: of torch's class if it is one of ours, of its own class otherwise.
 
+    A circular convolution with a stride goes on refusing the sizes on which it has no constant.
     Written out because removing a parametrization changes the class, which copies of a layer share.
     """
     # torch derives a class for each parametrized module from the module's own.
     own = type(layer).__bases__[0]
     ours = isinstance(layer, Weighted)
-    kind = next(base for base in own.__mro__ if not issubclass(base, Weighted)) if ours else own
+    kind = next(base for base in own.__mro__ if not issubclass(base, Weighted | Sized)) if ours else own
+    dropped = _OWN if ours else ()
+    if isinstance(layer, Convolution) and _depends_on_size(layer.geometry):
+        kind, dropped = SIZED[kind], ("method",)
     made = object.__new__(kind)
     nn.Module.__init__(made)
-    state = {name: value for name, value in vars(layer).items() if not (ours and name in _OWN)}
+    state = {name: value for name, value in vars(layer).items() if name not in dropped}
     left = set(parametrized_names(layer)) - weights.keys()
     if left:
         raise UnsupportedError(
@@ -119,3 +126,9 @@ def _plain(layer: nn.Module, weights: dict[str, nn.Parameter]) -> nn.Module:
     made._parameters = {**weights, **layer._parameters}
     made._modules = {name: part for name, part in layer._modules.items() if name != "parametrizations"}
     return made
+
+
+def _depends_on_size(geometry: Geometry) -> bool:
+    """Whether `Geometry.check_size` may refuse a size: on a padded circle that is walked in steps."""
+    steps = zip(geometry.stride, geometry.padding, strict=True)
+    return geometry.mode is Padding.CIRCULAR and any(s > 1 and any(sides) for s, sides in steps)

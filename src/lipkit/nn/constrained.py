@@ -36,6 +36,9 @@ class Constrained(Computed):
 
     def right_inverse(self, weight: Tensor) -> Tensor:
         """Raw numbers whose weights are `weight`, where it keeps the constraint; near it otherwise."""
+        if weight.is_meta:
+            # There are no numbers, which some inverses look at.
+            return weight
         with torch.no_grad():
             wide = self.geometry.blocks(weight.to(torch.float64))
             return self.geometry.joined(self.method.inverse(wide, self.geometry)).to(weight.dtype)

@@ -80,6 +80,8 @@ class Geometry:
 
     def operator(self, weight: Float[Tensor, "..."], in_shape: Shape) -> LinearOperator:
         """The linear map of the weight on one input of `in_shape`, without batch axis."""
+        # Lists are shapes too, but operators are compared by theirs.
+        in_shape = tuple(in_shape)
         channels = self.groups * (self.rows if self.transposed else self.cols)
         if not in_shape or (in_shape[0] if self.taps else in_shape[-1]) != channels:
             where = f"({channels}, *size)" if self.taps else f"(..., {channels})"

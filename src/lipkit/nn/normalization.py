@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from lipkit.errors import ArgumentError, ShapeError
-from lipkit.nn.activations._channels import channels_of, per_channel
+from lipkit.nn.activations._channels import per_channel
 from lipkit.nn.stated import Contraction
 
 
@@ -61,7 +61,7 @@ class CenterNorm(Contraction):
 
 
 class _Statistics(Contraction):
-    """Running statistics of each channel (axis 1, or the only axis of one unbatched vector)."""
+    """Running statistics of each channel, on axis 1 of a batch; a single vector is a batch of one, x[None]."""
 
     @property
     def every_norm(self) -> bool:
@@ -79,8 +79,11 @@ class _Statistics(Contraction):
         self.register_buffer("running_mean", torch.zeros(features, device=device, dtype=dtype))
 
     def _axes(self, x: Tensor) -> tuple[int, ...]:
-        if channels_of(x, 1, type(self).__name__) != self.features:
-            raise ShapeError(f"{type(self).__name__}({self.features}) got an input of shape {tuple(x.shape)}.")
+        if x.ndim < 2 or x.shape[1] != self.features:
+            raise ShapeError(
+                f"{type(self).__name__}({self.features}) got an input of shape {tuple(x.shape)}; it takes batches "
+                f"(batch, {self.features}, ...), so give one vector as x[None]."
+            )
         return tuple(axis for axis in range(x.ndim) if axis != 1)
 
     @torch.no_grad()

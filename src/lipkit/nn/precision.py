@@ -14,7 +14,12 @@ from lipkit.linops import Shape
 # (2.3e-3 in bfloat16, 2.9e-4 in float16, at every width), less than it can add to weights chosen for the purpose.
 _MARGIN = {torch.bfloat16: 1 - 2.0**-8, torch.float16: 1 - 2.0**-10}
 # Half of the spacing of numbers: relative, and absolute below the smallest normal number.
-_ROUNDING = {torch.bfloat16: (2.0**-8, 2.0**-134), torch.float16: (2.0**-11, 2.0**-25)}
+_ROUNDING = {
+    torch.bfloat16: (2.0**-8, 2.0**-134),
+    torch.float16: (2.0**-11, 2.0**-25),
+    torch.float32: (2.0**-24, 2.0**-150),
+    torch.float64: (2.0**-53, 2.0**-1075),
+}
 
 
 def in_full_precision(fn: Callable[[Tensor], Tensor], raw: Tensor) -> Tensor:
@@ -29,15 +34,20 @@ def in_full_precision(fn: Callable[[Tensor], Tensor], raw: Tensor) -> Tensor:
 
 def uncast(device: str) -> AbstractContextManager[object]:
     """Autocast switched off where it is on; nothing elsewhere, because exports keep a graph apart for every switch."""
-    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
+    return torch.autocast(device, enabled=False) if _autocast(device) else nullcontext()
 
 
 def dtype_in_use(raw: Tensor) -> torch.dtype:
     """The type a layer multiplies with: that of its numbers, or autocast's where it is on (float64 is left alone)."""
     device = raw.device.type
-    if torch.is_autocast_enabled(device) and raw.dtype != torch.float64:
+    if _autocast(device) and raw.dtype != torch.float64:
         return torch.get_autocast_dtype(device)
     return raw.dtype
+
+
+def _autocast(device: str) -> bool:
+    # Tensors without numbers have no autocast, and torch refuses to be asked.
+    return device != "meta" and torch.is_autocast_enabled(device)
 
 
 def exact_products(of: Tensor) -> bool:
@@ -77,11 +87,39 @@ def worst_norm(shape: Shape, dtype: torch.dtype) -> float:
     """
     if dtype not in _MARGIN:
         return 1.0
+    return max(1.0, _MARGIN[dtype] * (1 + _lost(shape, dtype)) * (1 + 2.0**-20))
+
+
+def rooms(shape: Shape, dtype: torch.dtype) -> tuple[float, ...]:
+    """By how much a weight of norm one may be made smaller before it is rounded, the least first.
+
+    What rounding adds to weights that come up is less than the first, what it adds to any is less than the last. In
+    float32 and float64 all are more than that, and hold what methods lose by computing in float64: n (rows + n) units,
+    n^2 (rows + n) where they bound a norm by sums, and 2^-20 for iterations that end where they are near.
+    """
+    lost = _lost(shape, dtype)
+    if dtype in _MARGIN:
+        least = 1 / _MARGIN[dtype] - 1
+        return least, max(least, 2 * lost)
+    _, rows, cols, *axes = shape
+    sides = rows, cols * math.prod(axes)
+    products = 2.0**-53 * min(sides) * (sum(sides) + 16)
+    least = lost + 4 * unit_of(dtype) + 16 * products
+    more = 64 * least + 8 * min(sides) * products
+    return least, more, more + 2.0**-20
+
+
+def unit_of(dtype: torch.dtype) -> float:
+    """The relative rounding error of a floating type."""
+    return _ROUNDING[dtype][0]
+
+
+def _lost(shape: Shape, dtype: torch.dtype) -> float:
+    """What rounding adds to the norm of a weight of norm one, at worst."""
     _, rows, cols, *axes = shape
     taps = math.prod(axes)
     relative, absolute = _ROUNDING[dtype]
-    lost = relative * math.sqrt(taps * max(rows, cols)) + absolute * taps * math.sqrt(rows * cols)
-    return max(1.0, _MARGIN[dtype] * (1 + lost) * (1 + 2.0**-20))
+    return relative * math.sqrt(taps * max(rows, cols)) + absolute * taps * math.sqrt(rows * cols)
 
 
 def _wide(raw: Tensor) -> Tensor:

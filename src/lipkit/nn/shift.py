@@ -7,15 +7,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipkit.bound import Bound
-from lipkit.errors import ArgumentError, ShapeError
+from lipkit.bound import L2, Bound
+from lipkit.errors import ArgumentError, MetricError, ShapeError
 from lipkit.linops import Dense, Shape
 from lipkit.nn.activations.sorting import ordered
-from lipkit.nn.constrained import constrain, is_constrained
+from lipkit.nn.constrained import Constrained, constrain, is_constrained
 from lipkit.nn.geometry import Geometry
 from lipkit.nn.methods._base import MatrixMethod
 from lipkit.nn.methods.bjorck import Bjorck
 from lipkit.nn.orthonormal import near_identity
+from lipkit.nn.precision import worst_norm
 from lipkit.nn.sort_and_move import available, prepare, sort_and_move
 from lipkit.norms import NearIsometry
 
@@ -34,9 +35,10 @@ class ShiftBlock(nn.Module):
     The default method is `Bjorck()`. With `method=None` W is a plain parameter, for optimizers that keep it orthogonal
     themselves; its norm is then proven after the fact.
 
-    Guarantee: constant 1 with a method (the Jacobian is orthogonal wherever it exists); without one, the norm of the
-    weight as it is, by `NearIsometry`. Cost: one product with W per pixel; sort and moves are one pass over memory in
-    compiled networks on CUDA, copies elsewhere.
+    Guarantee: constant 1 with a method for l2 (by an orthogonal one the Jacobian is orthogonal wherever it exists), in
+    bfloat16 and float16 the most that rounding can make of it; without one, the norm of the weight as it is, by
+    `NearIsometry`. Cost: one product with W per pixel; sort and moves are one pass over memory in compiled networks on
+    CUDA, copies elsewhere.
     """
 
     weight: Tensor
@@ -69,10 +71,22 @@ class ShiftBlock(nn.Module):
 
     @property
     def gain(self) -> float:
-        """1 while a method keeps the weight orthogonal; otherwise the norm of the weight, proven."""
-        if is_constrained(self, "weight"):
-            return 1.0
-        return float(NearIsometry()(Dense(self.weight.detach())).value)
+        """1 in float32 and float64 while a method for l2 keeps the weight, in fewer digits the most that rounding makes
+        of it; without a method, the norm of the weight as it is, proven.
+        """
+        if not is_constrained(self, "weight"):
+            return float(NearIsometry()(Dense(self.weight.detach())).value)
+        steps = self.get_submodule("parametrizations.weight")
+        constraint, raw = steps.get_submodule("0"), steps.original
+        assert isinstance(constraint, Constrained)
+        assert isinstance(raw, Tensor)
+        metric = constraint.method.metric(constraint.geometry)
+        if metric != L2:
+            raise MetricError(
+                f"ShiftBlock with {constraint.method} has constant 1 in {metric}, which says nothing in l2; use a "
+                "method for l2, lipkit.nn.Bjorck() for example."
+            )
+        return worst_norm(constraint.geometry.shape, raw.dtype)
 
     def declared_lipschitz(self, in_shape: Shape) -> Bound:
         """The norm of the weight as it is, by its residual as an isometry; the rest of the block is an isometry."""

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -10,7 +10,18 @@ from torch import Tensor
 
 from lipkit.bound import Bound, Kind, Metric
 from lipkit.errors import ArgumentError, NonFiniteError, UnsupportedError
-from lipkit.linops import Dense, LinearOperator, column_sums, depth, magnitude, materialize, row_sums
+from lipkit.linops import (
+    Conv,
+    ConvTranspose,
+    Dense,
+    LinearOperator,
+    column_sums,
+    depth,
+    magnitude,
+    materialize,
+    row_sums,
+)
+from lipkit.linops.absolute import taps_meet
 from lipkit.norms._base import Norm, refuse_state
 from lipkit.norms._rounding import gamma, log_up, normalised
 
@@ -31,7 +42,8 @@ class Mixed(Norm):
         lp -> linf  the largest dual(p)-norm of a row                       EXACT
         lp -> lp    ||A||_1^(1/p) ||A||_inf^(1 - 1/p) (Riesz-Thorin)        UPPER, for p other than 1 and inf
 
-    l1 -> l1 and linf -> linf need only |A| applied once, so any size; the other closed forms need the matrix.
+    l1 -> l1 and linf -> linf need only |A| applied once, so any size, and so do l1 -> l2 and l2 -> linf for
+    convolutions whose taps do not meet, with squared entries; the other closed forms need the matrix.
     All other pairs are NP-hard or have no such form, and are refused. Gradient: of the returned value.
     """
 
@@ -91,6 +103,8 @@ def _largest(sums: Callable[[LinearOperator], Tensor], op: LinearOperator) -> Te
 
 
 def _largest_norm(op: LinearOperator, axis: int, p: float) -> Tensor:
+    if p == 2 and (isinstance(op, ConvTranspose) or (isinstance(op, Conv) and not taps_meet(op))):
+        return _largest_root(op, axis)
     scaled, exponent = normalised(materialize(op).unsqueeze(0), op)
     matrix, size = scaled[0], scaled.shape[1 + axis]
     # In units of its largest entry every norm is at least 1, so that no power underflows, however large p is.
@@ -105,6 +119,18 @@ def _largest_norm(op: LinearOperator, axis: int, p: float) -> Tensor:
         error = entries.absolute.to(scale) * scale + entries.relative * torch.linalg.vector_norm(matrix.detach())
         value = value + gamma(depth(op)) * math.sqrt(size) * error
     return _log(value) + exponent[0] * math.log(2) * (1 + 2.0**-51 * torch.sign(exponent[0]))
+
+
+def _largest_root(op: Conv | ConvTranspose, axis: int) -> Tensor:
+    """log of the largest Euclidean norm of a row or column: every entry is a tap, so their squares are sums."""
+    scaled, exponent = normalised(op.weight.unsqueeze(0), op)
+    sums = (row_sums if axis else column_sums)(replace(op, weight=scaled[0].square()))
+    # Squares, a sum of numbers >= 0, and what underflows: far below a rounding of the largest sum.
+    value = sums.max() * (1 + gamma(depth(op) + max(op.in_size, op.out_size) + 8))
+    alive = value > 0
+    root = torch.where(alive, value, 1.0).sqrt() * (1 + gamma(4))
+    log = _log(torch.where(alive, root, 0.0))
+    return log + exponent[0] * math.log(2) * (1 + 2.0**-51 * torch.sign(exponent[0]))
 
 
 def _log(value: Tensor) -> Tensor:

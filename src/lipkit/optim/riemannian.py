@@ -20,7 +20,7 @@ class RiemannianSGD(StiefelOptimizer):
     where proj_W is the projection on the tangent space: it also carries the momentum from one point to the next.
     Parameters are matrices (or kernels with one tap) with orthonormal rows or columns; others are refused.
 
-    Guarantee: orthonormal up to rounding after every step; prove a model with `lipkit.certificate`.
+    Guarantee: orthonormal up to rounding after every step, however long; prove a model with `lipkit.certificate`.
     Cost: four products and the retraction for each matrix. Reference: Béthune 2024, equation 2.18; Absil et al. 2008.
     """
 
@@ -33,6 +33,10 @@ class RiemannianSGD(StiefelOptimizer):
     ) -> None:
         self.retraction = QRRetraction() if retraction is None else retraction
         super().__init__(params, {"lr": lr, "momentum": momentum})
+
+    def __getstate__(self) -> dict[str, Any]:
+        """With the retraction, which copies need too."""
+        return {**super().__getstate__(), "retraction": self.retraction}
 
     def move(self, group: dict[str, Any]) -> None:
         """One step for every parameter of the group that has a gradient."""
@@ -50,5 +54,6 @@ class RiemannianSGD(StiefelOptimizer):
             state = self.state[parameter]
             if "momentum" in state:
                 direction = direction + momentum * tangent(point, state["momentum"].to(wide))
-            state["momentum"] = direction
+            # In the type to which torch casts what it loads, so that a run resumes to the bit.
+            state["momentum"] = direction.to(parameter.dtype)
         tall(as_matrix(parameter)).copy_(self.retraction(point, -lr * direction))

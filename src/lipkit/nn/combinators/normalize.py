@@ -36,6 +36,10 @@ class Normalize(EveryNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """The normalised input."""
+        if not x.is_floating_point():
+            raise ArgumentError(
+                f"Normalize takes floating-point numbers, got {x.dtype}; convert the input, for example by x.float()."
+            )
         mean = torch.tensor(self.mean, dtype=x.dtype, device=x.device)
         # Rounding to nearest cannot undo a whole epsilon.
         down = 1 - torch.finfo(x.dtype).eps

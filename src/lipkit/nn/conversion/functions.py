@@ -28,11 +28,24 @@ SUB: frozenset[object] = frozenset({operator.sub, operator.isub, torch.sub, torc
 MUL: frozenset[object] = frozenset({operator.mul, operator.imul, torch.mul, "mul", "mul_"})
 DIV: frozenset[object] = frozenset({operator.truediv, operator.itruediv, torch.div, "div", "div_"})
 CAT: frozenset[object] = frozenset({torch.cat, torch.concat, torch.concatenate})
+STACK: frozenset[object] = frozenset({torch.stack})
 
 
 def _mean(_: object, dim: Any = None, keepdim: bool = False, **_rest: object) -> nn.Module | None:
     axes = (dim,) if isinstance(dim, int) else tuple(dim or ())
     return ScaledMean(axes, keepdim) if axes and 0 not in axes else None
+
+
+def _dropout(build: Callable[[float], nn.Module]) -> Callable[..., nn.Module | None]:
+    """A module from the arguments of F.dropout, or of torch.dropout, in the mode that the function was called in."""
+
+    def made(_: object, *args: Any, **kwargs: Any) -> nn.Module | None:
+        given = {"p": 0.5, "training": True, **dict(zip(("p", "training"), args, strict=False)), **kwargs}
+        p, training = given["p"], given.get("train", given["training"])
+        known = isinstance(p, int | float) and isinstance(training, bool)
+        return build(p).train(training) if known else None
+
+    return made
 
 
 def _activation(build: Callable[..., nn.Module], *names: str) -> Callable[..., nn.Module | None]:
@@ -78,6 +91,10 @@ _PAIRS: tuple[tuple[tuple[object, ...], Callable[..., nn.Module | None]], ...] =
     ((functional.adaptive_avg_pool1d, torch.adaptive_avg_pool1d), _activation(nn.AdaptiveAvgPool1d, "output_size")),
     ((functional.adaptive_avg_pool2d,), _activation(nn.AdaptiveAvgPool2d, "output_size")),
     ((functional.adaptive_avg_pool3d,), _activation(nn.AdaptiveAvgPool3d, "output_size")),
+    ((functional.dropout, torch.dropout), _dropout(nn.Dropout)),
+    ((functional.dropout1d,), _dropout(nn.Dropout1d)),
+    ((functional.dropout2d,), _dropout(nn.Dropout2d)),
+    ((functional.dropout3d,), _dropout(nn.Dropout3d)),
     ((torch.mean, "mean"), _mean),
 )
 BUILDERS: dict[object, Callable[..., nn.Module | None]] = {name: build for names, build in _PAIRS for name in names}

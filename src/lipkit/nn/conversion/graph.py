@@ -10,7 +10,7 @@ from torch.nn import functional
 from lipkit.nn.combinators.branch import Concat
 from lipkit.nn.combinators.sums import ConvexSum
 from lipkit.nn.conversion import functions
-from lipkit.nn.conversion.modules import Choices, Refusal, Replacement, replacement
+from lipkit.nn.conversion.modules import DROPOUT, Choices, Refusal, Replacement, replacement
 from lipkit.nn.conversion.pieces import Shift
 from lipkit.nn.conversion.report import Row, Verdict
 from lipkit.nn.conversion.transfer import Start
@@ -103,7 +103,7 @@ class Walk:
             self._sum(node)
         elif target in functions.MUL or target in functions.DIV:
             self._factor(node)
-        elif target in functions.CAT:
+        elif target in functions.CAT or target in functions.STACK:
             self._cat(node)
         elif target is operator.getitem or target in functions.MOVES or target is functional.pad:
             self._move(node)
@@ -137,6 +137,11 @@ class Walk:
         module = None if build is None else build(*node.args, **node.kwargs)
         if module is None:
             raise Refusal(f"it has no known constant; use the module of torch.nn in its place, or {_ELSE}")
+        if isinstance(module, DROPOUT) and module.training != self.body.training:
+            raise Refusal(
+                "whether it is random does not follow the mode of the model; write F.dropout(x, p, self.training), or "
+                "use nn.Dropout"
+            )
         source = self._only_input(node)
         if node.kwargs.get("inplace") or functions.said(node.target).endswith("_"):
             self._unaliased(node, source)
@@ -223,12 +228,21 @@ class Walk:
         parts = [part for part in given if isinstance(part, fx.Node) and part in self.scales]
         if not parts or len(parts) != len(given) or axis == 0:
             raise Refusal("concatenate tensors that all depend on the input, along another axis than the batch")
+        if node.target in functions.STACK:
+            parts = [self._with_axis(node, part, int(axis)) for part in parts]
         sizes = tuple(1 / self.scales[part] for part in parts)
         root = sum(size * size for size in sizes) ** 0.5
         module = Concat(int(axis), sizes)
         shares = ", ".join(f"{size / root:.3g}" for size in sizes)
         self._say(node, Verdict.CHANGED, f"Concat, parts times {shares}")
         self._becomes(node, module, tuple(parts), 1 / root)
+
+    def _with_axis(self, node: fx.Node, part: fx.Node, axis: int) -> fx.Node:
+        """A part of a stack, which is a concatenation along an axis of length one."""
+        with self.body.graph.inserting_before(node):
+            new = self.body.graph.call_function(torch.unsqueeze, (part, axis))
+        self.scales[new] = self.scales[part]
+        return new
 
     def _becomes(self, node: fx.Node, module: nn.Module, args: tuple[fx.Node, ...], scale: float) -> None:
         name = f"{node.name}_lipschitz"

@@ -26,7 +26,7 @@ from lipkit.nn.pooling import (
 )
 
 _BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-_DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 _MAX: dict[type[nn.Module], type[Any]] = {nn.MaxPool1d: MaxPool1d, nn.MaxPool2d: MaxPool2d, nn.MaxPool3d: MaxPool3d}
 _AVG: dict[type[nn.Module], type[Any]] = {
     nn.AvgPool1d: ScaledAvgPool1d,
@@ -85,7 +85,7 @@ def _replacement(module: nn.Module, scale: float, choices: Choices) -> Replaceme
         return _centered(module, scale, start)
     if isinstance(module, nn.LayerNorm):
         return _layer(module, scale)
-    if isinstance(module, _DROPOUT):
+    if isinstance(module, DROPOUT):
         return Replacement(None, "random in training: the constant is that of evaluation")
     if isinstance(module, nn.PReLU):
         return _prelu(module)

@@ -5,16 +5,20 @@ import math
 from abc import ABC, abstractmethod
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from lipkit.bound import L2, Metric
 from lipkit.errors import UnsupportedError
 from lipkit.linops import Conv, Dense, LinearOperator
 from lipkit.nn.geometry import Geometry
+from lipkit.nn.methods._every_size import norm_on_every_size
 from lipkit.norms import Auto, KernelIsometry, NearIsometry, Norm
 
 Blocks = Float[Tensor, "groups rows cols *taps"]
+
+# What a norm of one may be off by in a weight that someone else computed.
+ALMOST_ONE = 1 + 1e-6
 
 
 class Promise(enum.Enum):
@@ -55,8 +59,7 @@ class Method(ABC):
         A Björck iteration on a singular matrix, for example, ends in a contraction that is no isometry.
         """
         wide = weight.detach().to(torch.float64)
-        op = proxy(wide, geometry)
-        if float(self.norm(geometry)(op).value) > 1 + 1e-6:
+        if self.norm_on_every_size(wide, geometry, ALMOST_ONE) > ALMOST_ONE:
             return False
         return self.promise(geometry) is Promise.CONTRACTION or smallest(wide) >= 1 - 2e-5
 
@@ -74,6 +77,14 @@ class Method(ABC):
     def metric(self, geometry: Geometry) -> Metric:
         """The norms in which the weights have constant at most one: l2, unless the method is for others."""
         return L2
+
+    def norm_on_every_size(
+        self, weight: Float64[Tensor, "groups rows cols *taps"], geometry: Geometry, enough: float
+    ) -> float:
+        """An upper bound of the norm in `metric` on inputs of every size; no more is looked for once it is `enough`."""
+        if self.metric(geometry) == L2:
+            return norm_on_every_size(weight, geometry, enough)
+        return float(self.norm(geometry)(proxy(weight, geometry)).value)
 
     def norm(self, geometry: Geometry) -> Norm:
         """The norm that proves these weights sharply: by their residual for isometries, generally otherwise."""
@@ -118,11 +129,14 @@ def smallest(blocks: Blocks) -> float:
 
 
 def proxy(blocks: Blocks, geometry: Geometry) -> LinearOperator:
-    """An operator whose norm bounds that of every layer with these blocks: on a large image, with full padding."""
+    """The operator of the blocks on a large image, with full padding.
+
+    Its sums of absolute rows and columns are at least those of every layer with these blocks, whatever the size. Its
+    l2 norm is only near that of larger ones: from below, where the matrix is small enough to be written out.
+    """
     weight = geometry.joined(blocks)
     if not geometry.taps:
         return Dense(weight)
-    # The norm methods for contractions read the symbol's supremum; it needs a grid longer than the kernel.
     spatial = tuple(
         s * -(-max(64, 2 * d * k) // s)
         for s, d, k in zip(geometry.stride, geometry.dilation, geometry.taps, strict=True)

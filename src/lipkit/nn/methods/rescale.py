@@ -102,7 +102,10 @@ def unscaled(weight: Float64[Tensor, "groups rows cols *taps"], geometry: Geomet
     tall = kernel.transpose(1, 2) if flipped else kernel
     groups, _, cols = tall.shape[:3]
     scale = torch.ones(groups, cols, dtype=torch.float64, device=weight.device)
-    dead = tall.abs().amax((1, *range(3, tall.ndim))) == 0
+    size = torch.linalg.vector_norm(tall, dim=(1, *range(3, tall.ndim)))
+    dead = size == 0
+    # Channels that do not correlate with the largest would fall to zero, although any factor gives them norm one.
+    least = torch.where(dead, 1.0, 2.0**-10 * size.amax(1, keepdim=True) / size).clamp(max=1.0)
     sums = absolute_gram(tall) if steps == 1 else None
     for _ in range(_ROUNDS if steps == 1 else _COSTLY_ROUNDS):
         if sums is not None:
@@ -110,8 +113,8 @@ def unscaled(weight: Float64[Tensor, "groups rows cols *taps"], geometry: Geomet
         else:
             square = majorant(tall * over_taps(scale, tall), steps)
         # Overstepping by a half takes half as many rounds as the plain fixed point.
-        found = torch.where(dead, 1.0, scale * (square / scale.square()).pow(0.75))
-        found = found / found.amax(1, keepdim=True)
+        found = torch.where(dead | torch.isinf(square), 1.0, scale * (square / scale.square()).pow(0.75))
+        found = torch.maximum(found / found.amax(1, keepdim=True), least)
         done = bool((found - scale).abs().amax() < (1e-13 if steps == 1 else 1e-8))
         scale = found
         if done:

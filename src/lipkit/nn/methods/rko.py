@@ -9,7 +9,7 @@ import torch
 
 from lipkit.linops import Padding
 from lipkit.nn.geometry import Geometry
-from lipkit.nn.methods._base import Blocks, MatrixMethod, Method, Promise, proxy, smallest
+from lipkit.nn.methods._base import ALMOST_ONE, Blocks, MatrixMethod, Method, Promise, smallest
 from lipkit.nn.methods._rounding import shrink
 from lipkit.nn.methods.bjorck import Bjorck
 from lipkit.nn.windows import covering
@@ -48,10 +48,11 @@ class RKO(Method):
         return Promise.ISOMETRY if onto or into else Promise.CONTRACTION
 
     def is_feasible(self, weight: Blocks, geometry: Geometry) -> bool:
-        matrix = weight.detach().to(torch.float64) * math.sqrt(overlap(geometry))
-        if self.promise(geometry) is Promise.ISOMETRY and smallest(matrix) < 1 - 2e-5:
+        wide = weight.detach().to(torch.float64)
+        if self.norm_on_every_size(wide, geometry, ALMOST_ONE) > ALMOST_ONE:
             return False
-        return float(self.norm(geometry)(proxy(weight.detach().to(torch.float64), geometry)).value) <= 1 + 1e-6
+        least = smallest(wide) * math.sqrt(overlap(geometry))
+        return self.promise(geometry) is Promise.CONTRACTION or least >= 1 - 2e-5
 
     def __call__(self, raw: Blocks, geometry: Geometry) -> Blocks:
         found = self.inner.matrix(raw.flatten(2) if geometry.taps else raw).reshape(raw.shape)

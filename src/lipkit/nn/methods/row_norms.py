@@ -52,6 +52,10 @@ class UnitRows(Method):
         wide = raw.to(torch.float64)
         return stored(wide / _lines(wide, _EUCLIDEAN, geometry).clamp(min=LEAST), raw.dtype)
 
+    def norm_on_every_size(self, weight: Blocks, geometry: Geometry, enough: float) -> float:
+        """The largest norm of a row: that of a whole window, of which padding only takes away."""
+        return float(_lines(weight, _EUCLIDEAN, geometry).max())
+
     def is_feasible(self, weight: Blocks, geometry: Geometry) -> bool:
         """Whether every row has norm 1, to 1e-5."""
         return bool(((_lines(weight.detach().to(torch.float64), _EUCLIDEAN, geometry) - 1).abs() <= 1e-5).all())
@@ -96,6 +100,10 @@ class UnitLines(Method):
     def __call__(self, raw: Blocks, geometry: Geometry) -> Blocks:
         wide = raw.to(torch.float64)
         return stored(wide / _lines(wide, self.between, geometry).clamp(min=1.0), raw.dtype)
+
+    def norm_on_every_size(self, weight: Blocks, geometry: Geometry, enough: float) -> float:
+        """The largest norm of a row or column: that of a whole window, of which padding only takes away."""
+        return float(_lines(weight, self.between, geometry).max())
 
     def is_feasible(self, weight: Blocks, geometry: Geometry) -> bool:
         """Whether no row or column exceeds norm 1, to 1e-6."""
