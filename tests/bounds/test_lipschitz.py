@@ -159,3 +159,14 @@ class OneForAll(Pairwise):
 def test_one_constant_is_none_for_each_pair() -> None:
     with pytest.raises(ArgumentError, match="gives one constant, not one for each pair; give a method like Pairwise"):
         lipkit.pairwise(nn.Linear(3, 4), torch.randn(1, 3), OneForAll())
+
+
+def test_a_network_without_activations_is_one_linear_map() -> None:
+    torch.manual_seed(0)
+    first, second = nn.Linear(5, 4), nn.Linear(4, 3)
+    bound = lipkit.lipschitz(nn.Sequential(first, second), torch.randn(1, 5))
+    truth = float(torch.linalg.matrix_norm((second.weight.double() @ first.weight.double()).detach(), 2))
+    assert bound.lower is not None
+    below, above = float(bound.lower.value.detach()), float(bound.value.detach())
+    assert below * (1 - 1e-6) <= truth <= above <= truth * (1 + 1e-3)
+    assert below == pytest.approx(truth, rel=1e-5)

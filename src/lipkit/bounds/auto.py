@@ -122,7 +122,8 @@ class _Ladder:
         # About a second for two hundred neurons, growing with their cube.
         left = self.left
         fits = left > 0 and (neurons / 200) ** 3 <= left
-        if self.everywhere and self.chosen.metric == L2 and neurons <= _PROGRAM and fits:
+        # Without neurons there is nothing to multiply: LipLT has measured the one linear map.
+        if self.everywhere and self.chosen.metric == L2 and 0 < neurons <= _PROGRAM and fits:
             yield LipSDP(solver=InteriorPoint(seconds=_SHARE * left))
         if not self.everywhere and neurons <= _REGION:
             yield from self._condensed()

@@ -87,8 +87,8 @@ def on_grid(kernel: Float64[Tensor, "groups rows cols *taps"], slack: float, poi
     if math.prod(grid) > 2 * points:
         return math.inf
     symbol = Symbol(kernel, (1,) * len(grid), 1.0, exact=False, section=None)
-    found = _norms(symbol, symbol.frequencies(grid), grid).max()
-    return float((found + symbol.error()) * (factor * _MARGIN))
+    found = float(_norms(symbol, symbol.frequencies(grid), grid).max())
+    return (found + float(symbol.error())) * (factor * _MARGIN)
 
 
 def _norms(symbol: Symbol, points: Int64[Tensor, "count axes"], grid: Shape) -> Float64[Tensor, " count"]:
