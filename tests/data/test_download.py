@@ -111,7 +111,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path):
 
 def test_without_pooch_the_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(ArgumentError, match=r"needs pooch; pip install 'lipkit\[data\]'"):
+    with pytest.raises(ArgumentError, match=r"needs pooch; pip install 'lipkit\[download\]'"):
         fetch(MNIST[:1], tmp_path)
     assert list(tmp_path.iterdir()) == []
 
