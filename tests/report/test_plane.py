@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +14,11 @@ from lipkit.certify import accuracy, head_pairwise
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError
 from lipkit.report import About, gather
+from lipkit.report.charts import mapped
 from lipkit.report.contents import Contents
 from lipkit.report.page import page
 from lipkit.report.plane import plane
+from lipkit.report.style import drawing
 
 # The class is 1 above the line 3 x + 4 y = 5; the distance to it is |3 x + 4 y - 5| / 5.
 ACROSS, UP, LINE = 3.0, 4.0, 5.0
@@ -28,7 +31,8 @@ def half_planes() -> tuple[nn.Module, Examples]:
         line.weight.copy_(torch.tensor([[0.0, 0.0], [ACROSS, UP]]))
         line.bias.copy_(torch.tensor([0.0, -LINE]))
     model = nn.Sequential(line)
-    points = torch.tensor([[-4.0, -3.0], [4.0, 3.0], [1.0, 2.0], [0.5, -1.0]])
+    # Their range is no multiple of (4, 3): the line would be the same with both axes exchanged.
+    points = torch.tensor([[-4.0, -1.0], [4.0, 3.0], [1.0, 2.0], [0.5, 0.0]])
     return model, Examples(points, (points @ torch.tensor([ACROSS, UP]) > LINE).long(), ("below", "above"))
 
 
@@ -45,8 +49,29 @@ def test_a_map_has_the_distances_of_a_line(half_planes: tuple[nn.Module, Example
     assert radii == pytest.approx(abs(side.ravel()), abs=1e-5)
     # A margin of a twentieth on each side of the test points.
     assert (found.across[0], found.across[-1]) == pytest.approx((-4.4, 4.4))
-    assert (found.up[0], found.up[-1]) == pytest.approx((-3.3, 3.3))
+    assert (found.up[0], found.up[-1]) == pytest.approx((-1.2, 3.2))
     assert found.labels == (0, 1, 1, 0)
+
+
+def test_lines_are_where_the_radius_is_reached(half_planes: tuple[nn.Module, Examples]) -> None:
+    contour = pytest.importorskip("matplotlib.contour", reason="matplotlib is not installed")
+    model, data = half_planes
+    found = plane(model, data, head_pairwise(model, data.inputs[:1], DAG()))
+    with drawing(4.0, 4.0) as (_, axes):
+        mapped(axes, found, (0.5, 1.0, 1e9), data.classes)
+        drawn: list[Any] = [part for part in axes.collections if isinstance(part, contour.ContourSet)]
+    areas, decision, radii = drawn
+    assert areas.filled
+    assert (list(decision.levels), list(radii.levels)) == ([0.5], [0.5, 1.0])
+    # The grid has 160 steps: between two of its points a decision is drawn in the middle, a radius interpolated.
+    step = (found.across[-1] - found.across[0]) / 160
+    for path, level, off in [(decision.get_paths()[0], 0.0, step), *((p, e, 1e-4) for p, e in _lines(radii))]:
+        x, y = path.vertices.T
+        assert abs(ACROSS * x + UP * y - LINE) / math.hypot(ACROSS, UP) == pytest.approx(level, abs=off)
+
+
+def _lines(found: Any) -> list[tuple[Any, float]]:
+    return list(zip(found.get_paths(), found.levels, strict=True))
 
 
 def _contents(model: nn.Module, data: Examples) -> Contents:
