@@ -20,11 +20,16 @@ def test_channels_that_do_not_correlate_all_get_norm_one(method: lnn.Method, dty
 
 # The second is so small that its eighth power vanishes in float64, where inverses are computed.
 @pytest.mark.parametrize(("dtype", "small"), [(torch.float32, 1e-9), (torch.float64, 1e-80)])
+@pytest.mark.parametrize("alone", [False, True])
 @pytest.mark.parametrize("method", [lnn.AOL(), lnn.Rescale(2), lnn.Rescale(3)], ids=str)
-def test_channels_of_almost_nothing_stay_finite(method: lnn.Method, dtype: torch.dtype, small: float) -> None:
+def test_channels_of_almost_nothing_stay_finite(
+    method: lnn.Method, alone: bool, dtype: torch.dtype, small: float
+) -> None:
     torch.manual_seed(0)
     layer = nn.Linear(6, 6, bias=False, dtype=dtype)
     with torch.no_grad():
+        if alone:
+            layer.weight.copy_(torch.eye(6))
         layer.weight[:, 0] *= small
         layer.weight[:, 1] = 0
     lnn.parametrize(layer, "weight", method)
