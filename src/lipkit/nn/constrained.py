@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize as torch_parametrize
 
-from lipkit.errors import ArgumentError, UnsupportedError
+from lipkit.bound import L2
+from lipkit.errors import ArgumentError, MetricError, UnsupportedError
 from lipkit.linops import Padding
 from lipkit.nn.computed import Computed
 from lipkit.nn.geometry import Geometry, geometry_of
 from lipkit.nn.methods._base import Method
-from lipkit.nn.precision import in_full_precision
+from lipkit.nn.precision import in_full_precision, worst_norm
 
 
 @final
@@ -117,6 +118,27 @@ def sites(model: nn.Module) -> Iterator[Site]:
                     "follows it may break it."
                 )
             yield Site(path, module, name, ours[0], steps.get_parameter("original"))
+
+
+def kept_gain(layer: nn.Module) -> float:
+    """What the constraint of a layer's weight keeps its l2 norm below: 1, in few digits the most that rounding makes.
+
+    Methods for other norms promise nothing in l2, and are refused.
+    """
+    # Not by get_parameter: within torch.func.functional_call it is a plain tensor.
+    steps = layer.get_submodule("parametrizations.weight")
+    constraint, raw = steps.get_submodule("0"), steps.original
+    assert isinstance(constraint, Constrained)
+    assert isinstance(raw, Tensor)
+    metric = constraint.method.metric(constraint.geometry)
+    if metric != L2:
+        # torch names the class of a parametrized module after the module's own.
+        name = type(layer).__name__.removeprefix("Parametrized")
+        raise MetricError(
+            f"{name} with {constraint.method} has constant 1 in {metric}, which says nothing in l2; use it where that "
+            "metric is meant, or a method for l2."
+        )
+    return worst_norm(constraint.geometry.shape, raw.dtype)
 
 
 def is_constrained(module: nn.Module, name: str) -> bool:

@@ -7,16 +7,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipkit.bound import L2, Bound
-from lipkit.errors import ArgumentError, MetricError, ShapeError
+from lipkit.bound import Bound
+from lipkit.errors import ArgumentError, ShapeError
 from lipkit.linops import Dense, Shape
 from lipkit.nn.activations.sorting import ordered
-from lipkit.nn.constrained import Constrained, constrain, is_constrained
+from lipkit.nn.constrained import constrain, is_constrained, kept_gain
 from lipkit.nn.geometry import Geometry
 from lipkit.nn.methods._base import MatrixMethod
 from lipkit.nn.methods.bjorck import Bjorck
 from lipkit.nn.orthonormal import near_identity
-from lipkit.nn.precision import worst_norm
 from lipkit.nn.sort_and_move import available, prepare, sort_and_move
 from lipkit.norms import NearIsometry
 
@@ -76,17 +75,7 @@ class ShiftBlock(nn.Module):
         """
         if not is_constrained(self, "weight"):
             return float(NearIsometry()(Dense(self.weight.detach())).value)
-        steps = self.get_submodule("parametrizations.weight")
-        constraint, raw = steps.get_submodule("0"), steps.original
-        assert isinstance(constraint, Constrained)
-        assert isinstance(raw, Tensor)
-        metric = constraint.method.metric(constraint.geometry)
-        if metric != L2:
-            raise MetricError(
-                f"ShiftBlock with {constraint.method} has constant 1 in {metric}, which says nothing in l2; use a "
-                "method for l2, lipkit.nn.Bjorck() for example."
-            )
-        return worst_norm(constraint.geometry.shape, raw.dtype)
+        return kept_gain(self)
 
     def declared_lipschitz(self, in_shape: Shape) -> Bound:
         """The norm of the weight as it is, by its residual as an isometry; the rest of the block is an isometry."""

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from lipkit.bound import L2, Bound, Kind
-from lipkit.errors import MetricError, UnsupportedError
+from lipkit.errors import UnsupportedError
 from lipkit.linops import LinearOperator, Shape
-from lipkit.nn.constrained import constrain, is_constrained
+from lipkit.nn.constrained import constrain, is_constrained, kept_gain
 from lipkit.nn.geometry import Geometry, geometry_of
 from lipkit.nn.methods._base import Method
 from lipkit.nn.precision import dtype_in_use, worst_norm
@@ -32,13 +32,7 @@ class Weighted(nn.Module):
                 f"The weight of {type(self).__name__} is no longer what {self.method} made of it: its parametrization "
                 "was removed or exchanged, or another was added; `declared_lipschitz` proves the weight as it is."
             )
-        metric = self.method.metric(self.geometry)
-        if metric != L2:
-            raise MetricError(
-                f"{type(self).__name__} with {self.method} has constant 1 in {metric}, which says nothing in l2; "
-                "use it where that metric is meant, or a method for l2."
-            )
-        return worst_norm(self.geometry.shape, self._raw().dtype)
+        return kept_gain(self)
 
     def constrained_by(self, method: Method) -> None:
         """Constrain the weight, and draw it anew; the last step of a constructor."""
