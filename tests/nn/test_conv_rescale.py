@@ -296,12 +296,17 @@ def test_aol_as_published_for_matrices_and_kernels() -> None:
 
 
 def test_formula_as_printed_is_wrong() -> None:
-    """With r instead of r^(-1/2) the layer is no contraction; with the sum over the wrong channel neither."""
-    raw = torch.tensor([[2.0, 0.0], [0.0, 0.1]], dtype=torch.float64)
+    """Printed: W diag(r), scaling outputs. AOL has W diag(r^(-1/2)) with one r for each input."""
+    geometry = Geometry(1, 2, 2)
+    raw = torch.tensor([[0.0, 2.0], [0.1, 0.0]], dtype=torch.float64)
     r = (raw.mT @ raw).abs().sum(1)
-    assert float(torch.linalg.matrix_norm(raw * r, 2)) > 7
-    wrong = (raw @ raw.mT).abs().sum(1).flip(0)
-    assert float(torch.linalg.matrix_norm(raw * wrong.rsqrt(), 2)) > 1
+    # With r itself inputs that were large grow; with r^(-1/2) at the outputs small ones are divided by 0.1.
+    assert float(torch.linalg.matrix_norm(raw * r, 2)) == pytest.approx(8)
+    assert float(torch.linalg.matrix_norm(r.rsqrt()[:, None] * raw, 2)) == pytest.approx(20)
+    weight = AOL()(raw[None], geometry)[0]
+    # Both columns get length one, less what storing takes off.
+    torch.testing.assert_close(weight, raw * r.rsqrt(), rtol=1e-11, atol=0)
+    assert 1 - 1e-11 <= float(torch.linalg.matrix_norm(weight, 2)) <= 1
 
 
 def test_strided_kernels_are_tight() -> None:

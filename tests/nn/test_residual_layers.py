@@ -190,11 +190,26 @@ def test_absolute_values_reach_three() -> None:
 
 
 def test_published_condition_of_the_scaled_layer_is_false_for_negative_slopes() -> None:
-    """Slopes in [a, b] = [-1/2, 1], rho = 1, W = 1: W W' <= 2/(a + b)^2 T^(-1) allows T = 8, and the slope is -3."""
-    a, b, w = -0.5, 1.0, 1.0
-    t = 2 / (a + b) ** 2 / w**2
-    slope = 1 - (a + b) * w * t * b * w
-    assert abs(slope) == 3
+    """Slopes in [a, 1], rho = 1, W = 1: the printed condition allows T = 2/(1 + a)^2."""
+
+    def printed(a: float, t: float, x: float) -> float:
+        """The slope at x of x - (a + 1) T phi(x), phi(x) = x for x > 0 and a x below."""
+        at = torch.tensor(x, dtype=torch.float64)
+        return float(torch.func.grad(lambda x: x - (a + 1) * t * nn.functional.leaky_relu(x, a))(at))
+
+    assert printed(-0.5, 8.0, 1.0) == -3
+    assert all(printed(-0.5, t, -1.0) > 1 for t in (8.0, 1.0, 2.0**-10))
+    # The library refuses such slopes; with those of ReLU its layer is the printed one, and within its constant.
+    with pytest.raises(UnsupportedError, match=r"slopes in \[0, 1\]"):
+        SqrtRho(1, 1.0, activation=nn.LeakyReLU(-0.5))
+    layer = SqrtRho(1, 1.0, bias=False).double()
+    with torch.no_grad():
+        layer.weight.fill_(1.0)
+    for x in (-1.0, 1.0):
+        slope = float(jacobian(layer, torch.tensor([x], dtype=torch.float64)))
+        # The safety factor is 1 - 2^-22.
+        assert slope == pytest.approx(printed(0.0, 2.0, x), abs=1e-6)
+        assert abs(slope) <= layer.gain
 
 
 def test_scaled_layer() -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lipkit.linops import Conv, Dense, Padding, materialize, symbol
+from lipkit.nn import Geometry, Spectral
 from lipkit.norms import SVD, Gram, KernelIsometry, Power, PublishedGrid, SmallGrid, Toeplitz
 
 
@@ -188,3 +189,16 @@ def test_the_factor_of_a_reshaped_kernel_under_dilation(stride: int, dilation: i
     # Twelve points hold a constant input in every phase, where the norm is attained.
     assert norm(op) / printed == pytest.approx(measured, rel=1e-12)
     assert norm(op) / right == pytest.approx(1, rel=1e-12)
+
+
+def test_the_spectral_norm_is_not_a_root_of_the_largest_singular_value() -> None:
+    """Printed: ||M||^2 = sigma_max(M); a layer divided by that root keeps sigma_max^(1/2)."""
+    matrix = torch.tensor([[2.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    printed = math.sqrt(float(torch.linalg.eigvalsh(matrix).max()))
+    assert float(torch.linalg.vector_norm(matrix @ torch.tensor([1.0, 0.0], dtype=torch.float64))) == 2 > printed
+    found = SVD()(Dense(matrix))
+    # One rounding up of a decomposition of two numbers.
+    assert 2 <= float(found.value) <= 2 * (1 + 1e-12)
+    normalised = Spectral()(matrix[None], Geometry(1, 2, 2))[0]
+    assert 0.9 < float(torch.linalg.matrix_norm(normalised, 2)) <= 1
+    assert float(torch.linalg.matrix_norm(matrix / printed, 2)) == pytest.approx(math.sqrt(2))

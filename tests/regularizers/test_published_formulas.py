@@ -7,10 +7,12 @@ import pytest
 import torch
 from torch import nn
 
+from lipkit.linops import materialize
 from lipkit.regularizers import (
     ActivationDecay,
     GradientPenalty,
     Orthogonality,
+    SpectrumAlignment,
     interlaced,
     layers_of,
     parseval_step,
@@ -89,12 +91,18 @@ def test_the_loss_gap_of_activation_decay_cannot_be_positive() -> None:
 
 
 def test_the_expansion_of_a_layer_acts_on_its_input() -> None:
+    """d(theta z)/d sigma_1 is u_1 (v_1'z): how a loss moves the norm depends on the input, which is printed without."""
     torch.manual_seed(0)
-    theta, z = torch.randn(3, 4, dtype=torch.float64), torch.randn(4, dtype=torch.float64)
+    layer: Any = nn.Linear(4, 3, bias=False).double()
+    theta, g = layer.weight.detach(), torch.randn(3, dtype=torch.float64)
     u, s, v = torch.linalg.svd(theta, full_matrices=False)
     printed = torch.stack([s[i] * torch.outer(u[:, i], v[i]) for i in range(3)]).sum(0)
-    right = torch.stack([s[i] * u[:, i] * (v[i] @ z) for i in range(3)]).sum(0)
-    assert torch.allclose(right, theta @ z)
-    # As printed, without z, the sum is the matrix itself.
-    assert torch.allclose(printed, theta)
-    assert printed.shape != (theta @ z).shape
+    (read,) = layers_of(layer, torch.zeros(1, 4, dtype=torch.float64))
+    # Without z the sum is the layer's matrix; sums of twelve products of numbers below one round by 1e-15.
+    torch.testing.assert_close(printed, materialize(read.operator()).detach(), rtol=0, atol=1e-14)
+    for z in (torch.randn(4, dtype=torch.float64), v[1]):
+        right = torch.stack([s[i] * u[:, i] * (v[i] @ z) for i in range(3)]).sum(0)
+        torch.testing.assert_close(read.operator().apply(z).detach(), right, rtol=0, atol=1e-14)
+        (drift,) = SpectrumAlignment().drifts(layer(z) @ g, [read])
+        # Zero for the second singular vector; as printed, both inputs would have the same part u_1 v_1'.
+        assert float(drift.detach()) == pytest.approx(-float((u[:, 0] @ g) * (v[0] @ z)), abs=1e-12)
