@@ -18,7 +18,7 @@ from timing import machine
 from torch import nn
 
 from lipkit import nn as lnn
-from lipkit.bounds.captured import captured
+from lipkit.bounds.lipschitz import captured
 
 
 def sll(convolutions: int, dense: int, width: int) -> nn.Module:

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lipkit.report.contents import Contents
-from lipkit.report.style import INK, LOOKS, sheet
+from lipkit.report.figure_style import INK, LOOKS, sheet
+from lipkit.report.results.contents import Contents
 
 if TYPE_CHECKING:
-    from lipkit.report.style import Axes
+    from lipkit.report.figure_style import Axes
 
 MNIST = (("CRM, 400 epochs", ((1.58, 63.37),)), ("GloRo", ((1.58, 62.8),)))
 CIFAR10 = (("SOC-M, 24 hours", ((0.0, 76.9), (36 / 255, 66.3), (72 / 255, 53.4), (108 / 255, 40.0))),)

@@ -30,9 +30,9 @@ from torch.nn import functional
 
 from lipkit.bound import Bound, Kind
 from lipkit.bounds import DAG, Condensed, GradientAscent, LipLT, Local, Method, Product, Sampling
-from lipkit.cli.ladder import EVERYWHERE, Rung, climb, panel
+from lipkit.cli.demo.ladder import EVERYWHERE, Rung, climb, panel
 from lipkit.regions import Ball, Everywhere, Region
-from lipkit.report.figures import ladder
+from lipkit.report.method_figures import ladder
 from lipkit.trace import Network
 from lipkit.trace.capture import capture
 

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lipkit.report.style import LOOKS, sheet
+from lipkit.report.figure_style import LOOKS, sheet
 
 if TYPE_CHECKING:
     from layers import Row
 
-    from lipkit.report.style import Axes
+    from lipkit.report.figure_style import Axes
 
 
 def draw(rows: Sequence["Row"], title: str, path: str) -> None:

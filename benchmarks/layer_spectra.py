@@ -15,7 +15,7 @@ from torch import Tensor
 from lipkit import nn as lnn
 from lipkit.linops import materialize
 from lipkit.nn import Method
-from lipkit.report.figures import style
+from lipkit.report.method_figures import style
 
 METHODS: dict[str, Method] = {
     "AOL": lnn.AOL(),

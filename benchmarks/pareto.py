@@ -26,7 +26,7 @@ from lipkit import nn as lnn
 from lipkit.certify import Forward, head_pairwise, radius
 from lipkit.certify.pareto import pareto_front
 from lipkit.data import Examples, digits, moons
-from lipkit.report.style import LOOKS, sheet
+from lipkit.report.figure_style import LOOKS, sheet
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

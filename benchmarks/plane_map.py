@@ -8,9 +8,9 @@ A RUN is a folder that `lipkit train` wrote for inputs of two coordinates (recip
 import argparse
 from pathlib import Path
 
-from lipkit.report.charts import mapped
-from lipkit.report.contents import Contents
-from lipkit.report.style import sheet
+from lipkit.report.figure_style import sheet
+from lipkit.report.html.charts import mapped
+from lipkit.report.results.contents import Contents
 
 
 def main() -> None:

@@ -30,13 +30,13 @@ from torch import Tensor
 
 from lipkit.bound import Bound
 from lipkit.bounds import DAG, LipLT, Method, Product
-from lipkit.bounds.alignment import Alignment, Greedy
-from lipkit.bounds.eclipse import ECLipsE
-from lipkit.bounds.sdp import LipSDP
-from lipkit.bounds.sdp_cvxpy import Cvxpy
-from lipkit.bounds.sdp_program import Multipliers
-from lipkit.bounds.sdp_solver import InteriorPoint
-from lipkit.bounds.seqlip import SeqLip
+from lipkit.bounds.sdp.cvxpy_solver import Cvxpy
+from lipkit.bounds.sdp.diagonal_maximum import Alignment, Greedy
+from lipkit.bounds.sdp.eclipse import ECLipsE
+from lipkit.bounds.sdp.interior_point import InteriorPoint
+from lipkit.bounds.sdp.lipsdp import LipSDP
+from lipkit.bounds.sdp.program import Multipliers
+from lipkit.bounds.sdp.seqlip import SeqLip
 from lipkit.errors import UnsupportedError
 from lipkit.linops import Dense
 from lipkit.trace import Network, chain

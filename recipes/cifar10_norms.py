@@ -27,7 +27,7 @@ from lipkit.cli.training import Goal, Precision, Recipe, Sets, only
 from lipkit.data import cifar10, cropped, flipped
 from lipkit.errors import ArgumentError
 from lipkit.regularizers import NormHinge, layers_of
-from lipkit.regularizers.training_norm import TrainingNorm
+from lipkit.regularizers.weights.training_norm import TrainingNorm
 
 
 @final

@@ -16,8 +16,8 @@ from lipkit.nn.methods.lp_ball import LpBall
 from lipkit.nn.methods.newton_schulz import NewtonSchulz
 from lipkit.nn.methods.polar import Polar
 from lipkit.nn.methods.qr import QR, Factorization
-from lipkit.nn.methods.row_norms import UnitLines, UnitRows
 from lipkit.nn.methods.singular_clip import SingularClip
+from lipkit.nn.methods.unit_rows import UnitLines, UnitRows
 
 EUCLIDEAN, SUM, LARGEST = Metric(2.0, math.inf), Metric(1.0, 1.0), Metric(math.inf, math.inf)
 

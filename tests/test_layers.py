@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "lipkit"
 
 # From the bottom up; a unit is a module or a package right below lipkit, and `lipkit` is its __init__.py.
 LAYERS = (
-    ("errors", "kind", "_logarithm", "_files", "regions", "bound", "_typing", "_reading", "data"),
+    ("errors", "kind", "rounding", "_files", "_seeds", "regions", "bound", "_typing", "_being_traced", "data"),
     ("linops",),
     ("norms", "implicit"),
     ("trace", "nn"),
@@ -33,7 +33,11 @@ SIDEWAYS = {
     ("data", "_files"),
     ("bound", "errors"),
     ("bound", "kind"),
-    ("bound", "_logarithm"),
+    ("bound", "rounding"),
+    ("rounding", "kind"),
+    ("rounding", "errors"),
+    ("data", "_seeds"),
+    ("_seeds", "errors"),
     ("bound", "regions"),
     ("_typing", "bound"),
     ("data", "errors"),
@@ -150,17 +154,17 @@ def test_imports_only_go_down():
         ("norms/svd.py", "from lipkit import Bound", "norms may only import from below"),
         ("norms/svd.py", "import lipkit", "norms may only import from below"),
         ("errors.py", "from lipkit.bound import Bound", "errors may only import from below"),
-        ("trace/lower.py", "from lipkit.norms import SVD", "trace must not know norms"),
-        ("trace/lower.py", "from lipkit.nn import Linear", "trace may only import from below"),
-        ("nn/linear.py", "from lipkit.trace import capture", "nn may only import from below"),
+        ("trace/lowering.py", "from lipkit.norms import SVD", "trace must not know norms"),
+        ("trace/lowering.py", "from lipkit.nn import Linear", "trace may only import from below"),
+        ("nn/layers/linear.py", "from lipkit.trace import capture", "nn may only import from below"),
         ("transport/duals.py", "from lipkit.sdf import surface", "transport may only import from below"),
-        ("certify/radius.py", "from lipkit.privacy import audit", "certify may only import from below"),
+        ("certify/radii/radius.py", "from lipkit.privacy import audit", "certify may only import from below"),
         ("__init__.py", "from lipkit.cli import demo", "lipkit may only import from below"),
         ("helpers/more.py", "import lipkit.errors", "helpers is in no layer"),
         ("norms/svd.py", "import lipkit.helpers", "helpers is in no layer"),
         ("data/idx.py", "from torch import nn", "data must not"),
-        ("report/figures.py", "import matplotlib.pyplot as plt", "outside of a function"),
-        ("report/figures.py", "class A:\n    from rich import print", "outside of a function"),
+        ("report/method_figures.py", "import matplotlib.pyplot as plt", "outside of a function"),
+        ("report/method_figures.py", "class A:\n    from rich import print", "outside of a function"),
     ],
 )
 def test_a_planted_violation_is_found(tmp_path: Path, file: str, code: str, complaint: str):
@@ -177,10 +181,10 @@ def test_a_planted_violation_is_found(tmp_path: Path, file: str, code: str, comp
         ),
         ("norms/svd.py", "import math\nimport torch\nfrom scipy import linalg\nfrom lipkit import linops"),
         ("sdf/surface.py", "from lipkit.transport import metrics"),
-        ("regularizers/spectral.py", "from lipkit.bounds import dag"),
-        ("cli/demo.py", "import lipkit\nfrom lipkit.report import figures\ndef f():\n    import rich"),
+        ("regularizers/weights/spectral_norms.py", "from lipkit.bounds import dag"),
+        ("cli/demo/demo.py", "import lipkit\nfrom lipkit.report import figures\ndef f():\n    import rich"),
         (
-            "report/figures.py",
+            "report/method_figures.py",
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from matplotlib.figure import Figure",
         ),
     ],
@@ -191,7 +195,7 @@ def test_an_allowed_import_is_not_reported(tmp_path: Path, file: str, code: str)
 
 
 def test_an_optional_dependency_enters_through_one_file(tmp_path: Path):
-    for file in ("report/figures.py", "report/page.py"):
+    for file in ("report/method_figures.py", "report/html/page.py"):
         plant(tmp_path, file, "def f():\n    import matplotlib")
     assert violations(tmp_path) == ["matplotlib enters through 2 files"]
 

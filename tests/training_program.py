@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from lipkit import nn as lnn
 from lipkit.cli.training import Goal, Recipe, Sets
 from lipkit.cli.training.loop import train
-from lipkit.cli.training.place import Team
+from lipkit.cli.training.processes import Team
 from lipkit.data import Examples
 from programs import together
 

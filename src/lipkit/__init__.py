@@ -19,11 +19,11 @@ from lipkit.bound import Metric as Metric
 from lipkit.bound import Of as Of
 from lipkit.bound import Rule as Rule
 from lipkit.bound import Witness as Witness
-from lipkit.bounds.certificate import Certificate as Certificate
-from lipkit.bounds.issuing import certificate as certificate
+from lipkit.bounds.certificates.certificate import Certificate as Certificate
+from lipkit.bounds.certificates.issue import certificate as certificate
+from lipkit.bounds.certificates.verify import verify as verify
 from lipkit.bounds.lipschitz import lipschitz as lipschitz
 from lipkit.bounds.lipschitz import pairwise as pairwise
-from lipkit.bounds.verify import verify as verify
 from lipkit.kind import Kind as Kind
 from lipkit.norms import spectral_norm as spectral_norm
 from lipkit.regions import Ball as Ball

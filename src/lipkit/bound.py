@@ -10,11 +10,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lipkit._logarithm import exp_of, log_of, log_product, log_sum, moved, said
 from lipkit.errors import ArgumentError, KindError, MetricError, NonFiniteError, RegionError, ShapeError
 from lipkit.kind import Kind as Kind
 from lipkit.kind import kind_of_best, kind_of_max, kind_of_product
 from lipkit.regions import Everywhere, Region
+from lipkit.rounding.logarithm import exp_of, log_of, log_product, log_sum, moved, said
 
 
 class Of(enum.Enum):

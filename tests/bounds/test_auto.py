@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from lipkit.bound import Bound
 from lipkit.bounds import DAG, Auto, Condensed, LipLT, LipSDP, Local
-from lipkit.bounds.sdp_solver import InteriorPoint
+from lipkit.bounds.sdp.interior_point import InteriorPoint
 from lipkit.linops import Dense, LinearOperator, Stated
 from lipkit.norms import SVD, Norm
 from lipkit.regions import Ball
@@ -154,16 +154,16 @@ class Beside(nn.Module):
 @pytest.mark.parametrize("measured", [2, 3])
 def test_a_term_left_unmeasured_may_write_anywhere(monkeypatch: pytest.MonkeyPatch, measured: int):
     # Maps that are applied, not written out, know which outputs they write to.
-    monkeypatch.setattr("lipkit.bounds._expansion._DENSE", 0)
+    monkeypatch.setattr("lipkit.bounds.fold.expansion._DENSE", 0)
     clock = itertools.chain([0.0] * (1 + measured), itertools.repeat(2.0))
-    monkeypatch.setattr("lipkit.bounds.liplt.monotonic", lambda: next(clock))
+    monkeypatch.setattr("lipkit.bounds.fold.liplt.monotonic", lambda: next(clock))
     found = LipLT(SVD(), seconds=1.0)(capture(Beside(), torch.zeros(1, 1)))
     assert float(found.value) >= 1
 
 
 def test_an_interior_point_method_without_time_proves_its_start(monkeypatch: pytest.MonkeyPatch):
     small = network(3, 2)
-    monkeypatch.setattr("lipkit.bounds.sdp_solver.monotonic", lambda: math.exp(next(ticks)))
+    monkeypatch.setattr("lipkit.bounds.sdp.interior_point.monotonic", lambda: math.exp(next(ticks)))
     ticks = iter(range(100))
     hurried = float(LipSDP(solver=InteriorPoint(seconds=1.0))(small).value)
     assert next(ticks) == 2

@@ -6,9 +6,9 @@ from torch import nn
 
 from lipkit import nn as lnn
 from lipkit.bounds import DAG
-from lipkit.bounds.captured import captured
+from lipkit.bounds.lipschitz import captured
 from lipkit.errors import CaptureError
-from lipkit.nn.computed import Computed
+from lipkit.nn.core.computed import Computed
 from lipkit.trace.capture import capture
 
 

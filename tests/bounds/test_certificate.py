@@ -16,18 +16,18 @@ from torch import Tensor, nn
 from lipkit import Ball, Bound, Box, Kind, Metric
 from lipkit.bounds import DAG, Best, LipLT, Product
 from lipkit.bounds._base import Method
-from lipkit.bounds.certificate import Certificate
-from lipkit.bounds.codec import from_plain, known, to_plain
-from lipkit.bounds.issuing import certificate, winner
-from lipkit.bounds.local import Local
-from lipkit.bounds.ranges import Intervals
-from lipkit.bounds.verify import verify
+from lipkit.bounds.certificates.certificate import Certificate
+from lipkit.bounds.certificates.issue import certificate, winner
+from lipkit.bounds.certificates.json_codec import from_plain, known, to_plain
+from lipkit.bounds.certificates.verify import verify
+from lipkit.bounds.local.local import Local
+from lipkit.bounds.local.ranges import Intervals
 from lipkit.errors import ArgumentError, CertificateError, KindError
 from lipkit.norms import SVD, Cholesky, Gram, Lanczos, Norm, SmallGrid
 from lipkit.regions import Region
 from lipkit.trace import Network
 from lipkit.trace.capture import capture
-from lipkit.trace.fuse import EveryOp
+from lipkit.trace.rewrites.fuse import EveryOp
 
 
 class Small(nn.Module):

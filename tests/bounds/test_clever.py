@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from lipkit.bound import Kind, Metric, Of
-from lipkit.bounds.clever import CLEVER, end_point
+from lipkit.bounds.lower.clever import CLEVER, end_point
 from lipkit.errors import ArgumentError, RegionError
 from lipkit.linops import Dense
 from lipkit.regions import Ball, Everywhere
 from lipkit.trace import Network, chain
 from lipkit.trace.nodes import RELU
-from lipkit.trace.nodes.powers import SQUARE
+from lipkit.trace.nodes.activations.powers import SQUARE
 from local_oracles import reference_network
 
 

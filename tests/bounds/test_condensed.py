@@ -9,19 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipkit.bound import Metric, Of
-from lipkit.bounds._absolute_sums import largest_column_sum, largest_row_sum
-from lipkit.bounds._jacobian_intervals import slopes_of
-from lipkit.bounds._measured import measured
-from lipkit.bounds._small_gain import small_gain
-from lipkit.bounds._uncertain import Uncertain, uncertain
-from lipkit.bounds.condensed import Condensed
-from lipkit.bounds.fast_lip import FastLip, largest_norm
-from lipkit.bounds.jacobian import jacobians
-from lipkit.bounds.ranges import Intervals, ranges
+from lipkit.bounds.local.condensed import Condensed, largest_column_sum, largest_row_sum
+from lipkit.bounds.local.fast_lip import FastLip, largest_norm
+from lipkit.bounds.local.jacobian_intervals import slopes_of
+from lipkit.bounds.local.measured_network import measured
+from lipkit.bounds.local.ranges import Intervals, ranges
+from lipkit.bounds.local.small_gain import small_gain
+from lipkit.bounds.local.uncertain_slopes import Uncertain, uncertain
+from lipkit.bounds.lower.point_jacobians import jacobians
 from lipkit.errors import ArgumentError, TooLargeError
 from lipkit.regions import Ball, Box
 from lipkit.trace import Network
-from lipkit.trace.nodes.sigmoids import TANH
+from lipkit.trace.nodes.activations.sigmoids import TANH
 from local_oracles import (
     HALF_BOX,
     exact_constant,
@@ -124,7 +123,7 @@ def test_smooth_activations_and_sampled_jacobians():
 
 def test_proofs_do_not_need_the_optimiser(monkeypatch: pytest.MonkeyPatch):
     # With bad multipliers the bound is worse, and still one.
-    from lipkit.bounds import _small_gain
+    from lipkit.bounds.local import small_gain as _small_gain
 
     weights, biases = random_weights(5, 3, 5, 2, 2)
     network, region = network_of(weights, biases), HALF_BOX

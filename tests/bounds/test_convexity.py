@@ -11,22 +11,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lipkit.bounds._segments import Search
-from lipkit.bounds.convexity import is_convex
-from lipkit.bounds.verdict import Answer
+from lipkit.bounds.lower.search_lines import Search
+from lipkit.bounds.properties.convexity import is_convex
+from lipkit.bounds.properties.verdict import Answer
 from lipkit.errors import KindError, NonFiniteError
 from lipkit.linops import Dense, Index, LinearOperator
 from lipkit.regions import Ball, Box, Everywhere
 from lipkit.trace import Network, Origin, chain
 from lipkit.trace.nodes import RELU, Activation, Node, Pointwise
-from lipkit.trace.nodes.gated import GELU
-from lipkit.trace.nodes.log_softmax import LogSoftmax, LogSumExp
-from lipkit.trace.nodes.order import OrderStatistics
-from lipkit.trace.nodes.piecewise_linear import ABS, clamp, leaky_relu
-from lipkit.trace.nodes.powers import EXP, SQUARE
-from lipkit.trace.nodes.sigmoids import LOGSIGMOID, SIGMOID, TANH, softplus
+from lipkit.trace.nodes.activations.gated import GELU
+from lipkit.trace.nodes.activations.piecewise_linear import ABS, clamp, leaky_relu
+from lipkit.trace.nodes.activations.powers import EXP, SQUARE
+from lipkit.trace.nodes.activations.sigmoids import LOGSIGMOID, SIGMOID, TANH, softplus
+from lipkit.trace.nodes.attention.log_softmax import LogSoftmax, LogSumExp
+from lipkit.trace.nodes.order_statistics import OrderStatistics
 from lipkit.trace.nodes.vector_norm import VectorNorm
-from lipkit.trace.nodes.windows import WindowMax
+from lipkit.trace.nodes.window_maxima import WindowMax
 from rational_networks import evaluated, rational
 
 QUIET = Search(lines=0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lipkit import Metric
 from lipkit.bounds import DAG, Product
-from lipkit.bounds._core import core
+from lipkit.bounds.fold.block_norms import core
 from lipkit.linops import (
     AvgPool,
     BatchNorm,
@@ -27,8 +27,8 @@ from lipkit.linops import (
 )
 from lipkit.norms import Auto, Norm
 from lipkit.trace import Network
-from lipkit.trace.fuse import EveryOp, Junctions, Nowhere
 from lipkit.trace.nodes import RELU, Pointwise
+from lipkit.trace.rewrites.fuse import EveryOp, Junctions, Nowhere
 
 SEEDS = st.integers(0, 10**9)
 

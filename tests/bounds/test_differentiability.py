@@ -8,21 +8,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lipkit.bounds._segments import Search
-from lipkit.bounds.differentiability import is_differentiable
-from lipkit.bounds.verdict import Answer
+from lipkit.bounds.lower.search_lines import Search
+from lipkit.bounds.properties.differentiability import is_differentiable
+from lipkit.bounds.properties.verdict import Answer
 from lipkit.linops import Dense, Reshape
 from lipkit.regions import Ball, Box
 from lipkit.trace import Network, Origin, chain
 from lipkit.trace.nodes import RELU, Activation, Node, Pointwise
-from lipkit.trace.nodes.log_softmax import LogSumExp
-from lipkit.trace.nodes.order import OrderStatistics
-from lipkit.trace.nodes.piecewise_linear import ABS, leaky_relu
-from lipkit.trace.nodes.powers import EXP, LOG, SQRT, SQUARE
-from lipkit.trace.nodes.sigmoids import TANH, softplus
-from lipkit.trace.nodes.softmax import Softmax
+from lipkit.trace.nodes.activations.piecewise_linear import ABS, leaky_relu
+from lipkit.trace.nodes.activations.powers import EXP, LOG, SQRT, SQUARE
+from lipkit.trace.nodes.activations.sigmoids import TANH, softplus
+from lipkit.trace.nodes.attention.log_softmax import LogSumExp
+from lipkit.trace.nodes.attention.softmax import Softmax
+from lipkit.trace.nodes.order_statistics import OrderStatistics
 from lipkit.trace.nodes.vector_norm import VectorNorm
-from lipkit.trace.nodes.windows import WindowMax
+from lipkit.trace.nodes.window_maxima import WindowMax
 from rational_networks import Vector, evaluated, rational
 
 QUIET = Search(lines=0)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from lipkit import Kind
 from lipkit.bounds import Product
-from lipkit.bounds.eclipse import ECLipsE
-from lipkit.bounds.sdp import LipSDP
+from lipkit.bounds.sdp.eclipse import ECLipsE
+from lipkit.bounds.sdp.lipsdp import LipSDP
 from lipkit.linops import Dense
 from lipkit.trace import chain
 from lipkit.trace.nodes import RELU

@@ -9,17 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipkit.bound import Kind, Metric, Of
-from lipkit.bounds.fast_lip import FastLip, largest_norm
-from lipkit.bounds.jacobian import jacobians
-from lipkit.bounds.ranges import Intervals
-from lipkit.bounds.relaxation import Relaxation
+from lipkit.bounds.local.fast_lip import FastLip, largest_norm
+from lipkit.bounds.local.ranges import Intervals
+from lipkit.bounds.local.relaxation import Relaxation
+from lipkit.bounds.lower.point_jacobians import jacobians
 from lipkit.errors import NonFiniteError, RegionError, TooLargeError, UnsupportedError
 from lipkit.linops import Conv, Dense, Reshape
 from lipkit.regions import Ball, Everywhere
 from lipkit.trace import Network, chain
 from lipkit.trace.nodes import RELU, Pointwise, Softmax
-from lipkit.trace.nodes.gated import GELU
-from lipkit.trace.nodes.powers import SQRT
+from lipkit.trace.nodes.activations.gated import GELU
+from lipkit.trace.nodes.activations.powers import SQRT
 from local_oracles import (
     HALF_BOX,
     exact_constant,

@@ -15,8 +15,8 @@ from lipkit.errors import ArgumentError, KindError, MetricError, NeedsRegion
 from lipkit.linops import Dense, Reshape, pad
 from lipkit.norms import Lanczos, Power
 from lipkit.trace import Network, chain
-from lipkit.trace.fuse import EveryOp, Junctions, Nowhere
 from lipkit.trace.nodes import RELU, Activation, Identity, Pointwise
+from lipkit.trace.rewrites.fuse import EveryOp, Junctions, Nowhere
 from problems import jacobians, largest, random_network, reference_network
 
 SEEDS = st.integers(0, 10**9)

@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipkit.bound import Kind, Metric, Of
-from lipkit.bounds.gradient_ascent import DifferenceQuotient, GradientAscent, JacobianNorm
-from lipkit.bounds.sampling import profile
+from lipkit.bounds.lower.gradient_ascent import DifferenceQuotient, GradientAscent, JacobianNorm
+from lipkit.bounds.lower.sampling import profile
 from lipkit.errors import ArgumentError
 from lipkit.linops import Dense
 from lipkit.regions import Ball, Box, Everywhere
 from lipkit.trace import chain
 from lipkit.trace.nodes import RELU
-from lipkit.trace.nodes.gated import GELU
-from lipkit.trace.nodes.sigmoids import SIGMOID, TANH
+from lipkit.trace.nodes.activations.gated import GELU
+from lipkit.trace.nodes.activations.sigmoids import SIGMOID, TANH
 from local_oracles import HALF_BOX, exact_constant, network_of, random_weights, reference_network
 
 OBJECTIVES = (JacobianNorm(), DifferenceQuotient())

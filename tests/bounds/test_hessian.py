@@ -6,15 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lipkit.bounds._segments import Search
-from lipkit.bounds.convexity import is_convex
-from lipkit.bounds.verdict import Answer
+from lipkit.bounds.lower.search_lines import Search
+from lipkit.bounds.properties.convexity import is_convex
+from lipkit.bounds.properties.verdict import Answer
 from lipkit.linops import Dense
 from lipkit.regions import Ball, Box
 from lipkit.trace import Network, chain
 from lipkit.trace.nodes import Pointwise
-from lipkit.trace.nodes.powers import SQUARE
-from lipkit.trace.nodes.sigmoids import TANH
+from lipkit.trace.nodes.activations.powers import SQUARE
+from lipkit.trace.nodes.activations.sigmoids import TANH
 
 
 def noise(seed: int, *shape: int) -> Tensor:

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipkit.bound import Kind, Metric
-from lipkit.bounds.linear_pieces import LinearPieces
+from lipkit.bounds.local.linear_pieces import LinearPieces
 from lipkit.errors import ArgumentError, RegionError, ShapeError, UnsupportedError
 from lipkit.linops import Dense
 from lipkit.regions import Ball, Box, Everywhere
 from lipkit.trace import chain
 from lipkit.trace.nodes import PiecewiseLinear
-from lipkit.trace.nodes.sigmoids import TANH
+from lipkit.trace.nodes.activations.sigmoids import TANH
 from local_oracles import HALF_BOX, exact_constant, network_of, random_weights, reference_network
 from problems import ABS
 

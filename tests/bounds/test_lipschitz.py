@@ -7,7 +7,7 @@ from torch import Tensor, nn
 import lipkit
 from lipkit import Ball, Bound, Everywhere, Kind
 from lipkit.bounds import DAG, Auto, GradientAscent, LipLT, Method, PairwiseDAG, Product, Sampling
-from lipkit.bounds.pairwise import Pairwise
+from lipkit.bounds.fold.pairwise import Pairwise
 from lipkit.errors import ArgumentError, BrokenCertificateError, CaptureError, NeedsRegion
 from lipkit.linops import Shape
 from lipkit.regions import Region

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from lipkit.bound import Bound, Kind, Of
 from lipkit.bounds import DAG, LipLT, Method
-from lipkit.bounds.local import Local
-from lipkit.bounds.ranges import Intervals
-from lipkit.bounds.relaxation import Relaxation
-from lipkit.bounds.sampling import Sampling
+from lipkit.bounds.local.local import Local
+from lipkit.bounds.local.ranges import Intervals
+from lipkit.bounds.local.relaxation import Relaxation
+from lipkit.bounds.lower.sampling import Sampling
 from lipkit.errors import KindError, NeedsRegion, RegionError, ShapeError
 from lipkit.linops import Dense, Reshape
 from lipkit.regions import Ball, Box, Everywhere, Region

@@ -9,16 +9,16 @@ from torch import nn
 import zoo
 from lipkit.bound import Metric
 from lipkit.bounds import DAG, LipLT
-from lipkit.bounds import _expansion as expansion
-from lipkit.bounds._linearised import Pulled
-from lipkit.bounds.local import Local
+from lipkit.bounds.fold import expansion
+from lipkit.bounds.fold.linear_paths import Pulled
+from lipkit.bounds.local.local import Local
 from lipkit.linops import materialize
 from lipkit.regions import Ball
 from lipkit.trace.capture import capture
 from lipkit.trace.nodes import Node, Split
+from lipkit.trace.nodes.entrywise_product import Product
 from lipkit.trace.nodes.matrix_product import MatrixProduct
-from lipkit.trace.nodes.product import Product
-from lipkit.trace.reach import Reach
+from lipkit.trace.value_range import Reach
 
 CPU = torch.device("cpu")
 NODES: list[Node] = [Product((2, 3), (2, 1)), Product((2, 1), (3,)), Product((3,), ()), MatrixProduct(2, 2, 3, 4)]

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipkit.bound import Kind, Metric
-from lipkit.bounds.milp import LipMIP
-from lipkit.bounds.milp_model import Model
+from lipkit.bounds.local.mixed_integer import LipMIP
+from lipkit.bounds.local.mixed_integer_model import Model
 from lipkit.errors import ArgumentError, MetricError, RegionError, ShapeError, UnsupportedError
 from lipkit.regions import Ball, Box
-from lipkit.trace.nodes.sigmoids import TANH
+from lipkit.trace.nodes.activations.sigmoids import TANH
 from local_oracles import HALF_BOX, exact_constant, network_of, norm_of, pieces, random_weights, reference_network
 from problems import LEAKY
 
@@ -67,7 +67,7 @@ def test_without_time_the_interval_bound_remains():
 
 
 def _sampled(weights, biases):
-    from lipkit.bounds.jacobian import jacobians
+    from lipkit.bounds.lower.point_jacobians import jacobians
 
     x = torch.rand(200, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) - 0.5
     return jacobians(network_of(weights, biases), x).numpy()

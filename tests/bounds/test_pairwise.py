@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipkit import Metric, Of
-from lipkit.bounds import DAG, LipLT, PairwiseDAG, PairwiseLipLT, pairwise
+from lipkit.bounds import DAG, LipLT, PairwiseDAG, PairwiseLipLT
+from lipkit.bounds.fold import pairwise
 from lipkit.errors import ShapeError
 from lipkit.linops import Dense, Reshape
 from lipkit.trace import Network, chain

@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipkit import Metric
-from lipkit.bounds import DAG, LipLT, _expansion
-from lipkit.bounds._expansion import Expansion
-from lipkit.bounds._linearised import Pulled, SweepPaths
-from lipkit.bounds._norms import Meter
+from lipkit.bounds import DAG, LipLT
+from lipkit.bounds.fold import expansion as _expansion
+from lipkit.bounds.fold.block_norms import Meter
+from lipkit.bounds.fold.expansion import Expansion
+from lipkit.bounds.fold.linear_paths import Pulled, SweepPaths
 from lipkit.errors import NonFiniteError
 from lipkit.linops import Conv, ConvTranspose, Dense, LinearOperator, Stated, materialize
-from lipkit.norms._rounding import gamma
+from lipkit.rounding.float64 import gamma
 from lipkit.trace import Network, chain
 from lipkit.trace.nodes import Identity, Pointwise
 from problems import LEAKY

@@ -11,18 +11,18 @@ from torch import Tensor, nn
 import printed_bounds as printed
 from lipkit.bound import Kind, Metric
 from lipkit.bounds import CLEVER, DAG, FastLip, LipLT, LipMIP, LipSDP, Local, Product, SeqLip
-from lipkit.bounds._refined import weights
-from lipkit.bounds.alignment import Alignment
-from lipkit.bounds.cuts import cut_vertices, split_at
+from lipkit.bounds.fold.expansion import weights
+from lipkit.bounds.sdp.cuts import cut_vertices, split_at
+from lipkit.bounds.sdp.diagonal_maximum import Alignment
 from lipkit.errors import KindError, MetricError, NeedsRegion
 from lipkit.linops import Dense, LinearOperator, Reshape
 from lipkit.norms import Power
 from lipkit.regions import Ball, Box
 from lipkit.trace import Network, chain
 from lipkit.trace.nodes import RELU, Attention, Identity, Pointwise, Softmax, WindowMax
-from lipkit.trace.nodes.gated import GELU
-from lipkit.trace.nodes.l2_attention import l2_attention_constant, linf_attention_constant
-from lipkit.trace.nodes.powers import SQUARE
+from lipkit.trace.nodes.activations.gated import GELU
+from lipkit.trace.nodes.activations.powers import SQUARE
+from lipkit.trace.nodes.attention.l2_attention import l2_attention_constant, linf_attention_constant
 from printed_bounds import matrix
 from problems import random_network
 from slope_chains import two_slopes

@@ -8,15 +8,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lipkit.bounds.ranges import Intervals, Ranges, ranges
-from lipkit.bounds.relaxation import Relaxation
+from lipkit.bounds.local.ranges import Intervals, Ranges, ranges
+from lipkit.bounds.local.relaxation import Relaxation
 from lipkit.errors import RegionError, ShapeError
 from lipkit.linops import AvgPool, Conv, Dense, Function, LinearOperator, Padding, Reshape
 from lipkit.regions import Ball, Box, Everywhere, Region
 from lipkit.trace import Network, Reach, chain
 from lipkit.trace.nodes import RELU, Identity, Pointwise
-from lipkit.trace.nodes.gated import GELU
-from lipkit.trace.nodes.sigmoids import TANH
+from lipkit.trace.nodes.activations.gated import GELU
+from lipkit.trace.nodes.activations.sigmoids import TANH
 from local_oracles import HALF_BOX, network_of, points_in, random_weights, reference_network, reference_weights
 from problems import random_network
 

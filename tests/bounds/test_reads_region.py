@@ -7,7 +7,7 @@ import torch
 
 from lipkit.bound import Metric
 from lipkit.bounds import Best, Local, Method, Product
-from lipkit.cli import names
+from lipkit.cli.inputs import option_words as names
 from lipkit.errors import LipkitError
 from lipkit.regions import Box, Everywhere
 from local_oracles import reference_network

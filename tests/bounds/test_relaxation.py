@@ -10,18 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipkit.bound import Metric
-from lipkit.bounds._lines import lines
-from lipkit.bounds._quotient import prover
-from lipkit.bounds.ranges import Intervals, ranges
-from lipkit.bounds.relaxation import Relaxation, functional
+from lipkit.bounds.local.activation_lines import lines
+from lipkit.bounds.local.ranges import Intervals, ranges
+from lipkit.bounds.local.relaxation import Relaxation, functional
+from lipkit.bounds.lower.difference_quotients import prover
 from lipkit.errors import ArgumentError
 from lipkit.linops import Dense
 from lipkit.regions import Ball, Box
 from lipkit.trace import Network, chain
 from lipkit.trace.nodes import RELU, Activation, Identity, PiecewiseLinear, Pointwise, Softmax
-from lipkit.trace.nodes.gated import GELU
-from lipkit.trace.nodes.powers import EXP, SQRT
-from lipkit.trace.nodes.sigmoids import SIGMOID, TANH
+from lipkit.trace.nodes.activations.gated import GELU
+from lipkit.trace.nodes.activations.powers import EXP, SQRT
+from lipkit.trace.nodes.activations.sigmoids import SIGMOID, TANH
 from local_oracles import network_of, points_in, random_weights
 from problems import ABS, LEAKY
 from rational_networks import evaluated, rational

@@ -9,23 +9,23 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lipkit.bound import Kind
-from lipkit.bounds.convexity import is_convex
-from lipkit.bounds.dag import DAG
-from lipkit.bounds.differentiability import is_differentiable
-from lipkit.bounds.relaxed import smooth_relaxation
-from lipkit.bounds.smoothness import Smoothness
-from lipkit.bounds.soft_maximum import SoftMaximum
-from lipkit.bounds.verdict import Answer
+from lipkit.bounds.fold.dag import DAG
+from lipkit.bounds.properties.convexity import is_convex
+from lipkit.bounds.properties.differentiability import is_differentiable
+from lipkit.bounds.properties.smooth_relaxation import smooth_relaxation
+from lipkit.bounds.properties.smoothness import Smoothness
+from lipkit.bounds.properties.soft_maximum import SoftMaximum
+from lipkit.bounds.properties.verdict import Answer
 from lipkit.errors import ArgumentError, NeedsRegion, UnsupportedError
 from lipkit.linops import Dense, LinearOperator
 from lipkit.trace import Network, Reach, chain
 from lipkit.trace.nodes import RELU, Activation, Node, Pointwise
-from lipkit.trace.nodes.order import OrderStatistics
-from lipkit.trace.nodes.piecewise_linear import ABS, clamp, leaky_relu, prelu, softshrink
-from lipkit.trace.nodes.powers import SQUARE
-from lipkit.trace.nodes.sigmoids import TANH
+from lipkit.trace.nodes.activations.piecewise_linear import ABS, clamp, leaky_relu, prelu, softshrink
+from lipkit.trace.nodes.activations.powers import SQUARE
+from lipkit.trace.nodes.activations.sigmoids import TANH
+from lipkit.trace.nodes.order_statistics import OrderStatistics
 from lipkit.trace.nodes.vector_norm import VectorNorm
-from lipkit.trace.nodes.windows import WindowMax
+from lipkit.trace.nodes.window_maxima import WindowMax
 
 KINKED: list[Activation] = [RELU, ABS, leaky_relu(0.2), clamp(-0.5, 0.7), softshrink(0.3), prelu(torch.tensor(-0.4))]
 WINDOWS = torch.tensor([[0, 1, 2], [2, 3, 3], [4, 5, 4]])

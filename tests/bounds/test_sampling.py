@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipkit.bound import Kind, Metric, Of
-from lipkit.bounds._points import drawn, inside
-from lipkit.bounds._quotient import prover
-from lipkit.bounds.jacobian import jacobians, matrix_norms
-from lipkit.bounds.sampling import Sampling, profile
+from lipkit.bounds.lower.difference_quotients import prover
+from lipkit.bounds.lower.point_jacobians import jacobians, matrix_norms
+from lipkit.bounds.lower.region_points import drawn, inside
+from lipkit.bounds.lower.sampling import Sampling, profile
 from lipkit.errors import ArgumentError, MetricError
 from lipkit.linops import Dense
 from lipkit.regions import Ball, Box, Everywhere
 from lipkit.trace import chain
 from lipkit.trace.nodes import RELU
-from lipkit.trace.nodes.gated import GELU
+from lipkit.trace.nodes.activations.gated import GELU
 from local_oracles import HALF_BOX, exact_constant, network_of, norm_of, random_weights, reference_network
 
 

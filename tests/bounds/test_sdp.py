@@ -13,9 +13,9 @@ from torch import Tensor
 
 from lipkit import Kind
 from lipkit.bounds import DAG, Local, Product
-from lipkit.bounds.sdp import LipSDP
-from lipkit.bounds.sdp_program import Multipliers, Program
-from lipkit.bounds.sdp_solver import InteriorPoint, Solver
+from lipkit.bounds.sdp.interior_point import InteriorPoint, Solver
+from lipkit.bounds.sdp.lipsdp import LipSDP
+from lipkit.bounds.sdp.program import Multipliers, Program
 from lipkit.errors import ArgumentError, NeedsRegion, NonFiniteError, TooLargeError, UnsupportedError
 from lipkit.linops import Dense
 from lipkit.regions import Ball, Box

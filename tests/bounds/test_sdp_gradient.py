@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipkit.bounds.eclipse import ECLipsE, closed_form
-from lipkit.bounds.sdp import LipSDP
-from lipkit.bounds.sdp_network import read
-from lipkit.bounds.sdp_program import Multipliers, program_of
-from lipkit.bounds.sdp_solver import InteriorPoint
-from lipkit.bounds.sdp_start import fold_point
-from lipkit.bounds.sdp_verify import prove
+from lipkit.bounds.sdp.dense_network import read
+from lipkit.bounds.sdp.eclipse import ECLipsE, closed_form
+from lipkit.bounds.sdp.interior_point import InteriorPoint
+from lipkit.bounds.sdp.lipsdp import LipSDP
+from lipkit.bounds.sdp.program import Multipliers, program_of
+from lipkit.bounds.sdp.proof import prove
+from lipkit.bounds.sdp.start_from_norms import fold_point
 from lipkit.linops import Conv, Dense, Padding, Reshape
 from lipkit.trace import Network, chain
 from lipkit.trace.nodes import RELU, PiecewiseLinear, Pointwise

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipkit.bounds.sdp import LipSDP
-from lipkit.bounds.sdp_barrier import couplings, factorised, parts_of, traces
-from lipkit.bounds.sdp_join import start_point
-from lipkit.bounds.sdp_network import read
-from lipkit.bounds.sdp_primal_dual import improved
-from lipkit.bounds.sdp_program import Multipliers, Program, program_of
-from lipkit.bounds.sdp_solver import InteriorPoint
-from lipkit.bounds.sdp_start import fold_point
+from lipkit.bounds.sdp.barrier import couplings, factorised, parts_of, traces
+from lipkit.bounds.sdp.dense_network import read
+from lipkit.bounds.sdp.interior_point import InteriorPoint
+from lipkit.bounds.sdp.lipsdp import LipSDP
+from lipkit.bounds.sdp.primal_dual import improved
+from lipkit.bounds.sdp.program import Multipliers, Program, program_of
+from lipkit.bounds.sdp.start_from_norms import fold_point
+from lipkit.bounds.sdp.start_from_parts import start_point
 from lipkit.linops import Dense
 from lipkit.trace import Network, chain
 from lipkit.trace.nodes import RELU, Pointwise
@@ -81,7 +81,7 @@ def test_a_factor_solves():
 @pytest.mark.parametrize("multipliers", list(Multipliers))
 @pytest.mark.parametrize("name", ["chain", "residual", "wide"])
 def test_parts_together_are_a_feasible_start(name: str, multipliers: Multipliers, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("lipkit.bounds.sdp_join._WHOLE", 8)
+    monkeypatch.setattr("lipkit.bounds.sdp.start_from_parts._WHOLE", 8)
     generator = torch.Generator().manual_seed(2)
     shapes = ((9, 3), (2, 9), (9, 2), (2, 9))
     network = {
@@ -99,7 +99,7 @@ def test_parts_together_are_a_feasible_start(name: str, multipliers: Multipliers
 
 
 def test_without_a_cut_the_fold_is_the_start(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("lipkit.bounds.sdp_join._WHOLE", 1)
+    monkeypatch.setattr("lipkit.bounds.sdp.start_from_parts._WHOLE", 1)
     whole = residual()
     jump = Network((3,), whole.nodes, {**whole.blocks, (7, 0): Dense(torch.eye(3).double())}, target=(3,))
     dense = read(jump)
@@ -114,8 +114,8 @@ def test_both_sides_find_what_the_barrier_finds(seed: int, multipliers: Multipli
     networks = (mlp(6, seed=seed), residual(seed), random_network(seed))
     method = LipSDP(multipliers, PRECISE)
     expected = [float(method(network).value) for network in networks]
-    monkeypatch.setattr("lipkit.bounds.sdp_join._WHOLE", 12)
-    monkeypatch.setattr("lipkit.bounds.sdp_solver._LARGE", 0)
+    monkeypatch.setattr("lipkit.bounds.sdp.start_from_parts._WHOLE", 12)
+    monkeypatch.setattr("lipkit.bounds.sdp.interior_point._LARGE", 0)
     assert [float(method(network).value) for network in networks] == pytest.approx(expected, rel=CLOSE)
     # An oracle that knows nothing of programs.
     assert float(method(networks[2]).value) >= largest(jacobians(networks[2]), 2.0) * (1 - 1e-12)
@@ -134,8 +134,8 @@ def test_steps_of_both_sides_reach_the_optimum_by_themselves():
 
 
 def test_no_time_is_a_start_and_still_a_bound(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("lipkit.bounds.sdp_join._WHOLE", 12)
-    monkeypatch.setattr("lipkit.bounds.sdp_solver._LARGE", 0)
+    monkeypatch.setattr("lipkit.bounds.sdp.start_from_parts._WHOLE", 12)
+    monkeypatch.setattr("lipkit.bounds.sdp.interior_point._LARGE", 0)
     dense = read(mlp(8))
     program = program_of(dense, Multipliers.PER_NEURON)
     start = fold_point(dense, program, Multipliers.PER_NEURON)
@@ -152,8 +152,8 @@ def test_starts_and_steps_share_their_time(monkeypatch: pytest.MonkeyPatch):
         clock.now += 1
         return clock.now
 
-    monkeypatch.setattr("lipkit.bounds.sdp_join._WHOLE", 12)
-    monkeypatch.setattr("lipkit.bounds.sdp_solver._LARGE", 0)
+    monkeypatch.setattr("lipkit.bounds.sdp.start_from_parts._WHOLE", 12)
+    monkeypatch.setattr("lipkit.bounds.sdp.interior_point._LARGE", 0)
     for module in ("sdp_join", "sdp_solver", "sdp_primal_dual"):
         monkeypatch.setattr(f"lipkit.bounds.{module}.monotonic", monotonic)
     network = mlp(12)

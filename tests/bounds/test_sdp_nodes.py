@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipkit.bounds.cuts import cut_vertices
-from lipkit.bounds.eclipse import ECLipsE
-from lipkit.bounds.sdp import LipSDP
-from lipkit.bounds.sdp_cvxpy import Cvxpy
-from lipkit.bounds.sdp_network import read
-from lipkit.bounds.sdp_program import Multipliers, program_of
-from lipkit.bounds.sdp_solver import InteriorPoint
-from lipkit.bounds.seqlip import SeqLip
+from lipkit.bounds.sdp.cuts import cut_vertices
+from lipkit.bounds.sdp.cvxpy_solver import Cvxpy
+from lipkit.bounds.sdp.dense_network import read
+from lipkit.bounds.sdp.eclipse import ECLipsE
+from lipkit.bounds.sdp.interior_point import InteriorPoint
+from lipkit.bounds.sdp.lipsdp import LipSDP
+from lipkit.bounds.sdp.program import Multipliers, program_of
+from lipkit.bounds.sdp.seqlip import SeqLip
 from lipkit.errors import UnsupportedError
 from lipkit.linops import Dense, Shape
 from lipkit.regions import Box

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from lipkit import Kind
 from lipkit.bounds import Product
-from lipkit.bounds.alignment import Alignment, Exhaustive, Greedy, Pair, dominated
-from lipkit.bounds.seqlip import SeqLip
+from lipkit.bounds.sdp.diagonal_maximum import Alignment, Exhaustive, Greedy, Pair, dominated
+from lipkit.bounds.sdp.seqlip import SeqLip
 from lipkit.errors import ArgumentError, TooLargeError
 from lipkit.linops import Dense
 from lipkit.regions import Ball

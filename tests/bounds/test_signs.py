@@ -5,7 +5,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from geometries import operators
-from lipkit.bounds._signs import carried, reached
+from lipkit.bounds.properties.operator_signs import carried, reached
 from lipkit.linops import Dense, Diagonal, Function, Index, LinearOperator, Permute, Reshape, materialize
 from lipkit.linops.sweep import sweep
 

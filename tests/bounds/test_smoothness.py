@@ -9,23 +9,23 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lipkit.bound import Kind
-from lipkit.bounds._second_order import curvature, is_smooth
-from lipkit.bounds.dag import DAG
-from lipkit.bounds.smoothness import Smoothness
-from lipkit.bounds.soft_maximum import SoftMaximum
+from lipkit.bounds.fold.dag import DAG
+from lipkit.bounds.properties.second_derivatives import curvature, is_smooth
+from lipkit.bounds.properties.smoothness import Smoothness
+from lipkit.bounds.properties.soft_maximum import SoftMaximum
 from lipkit.errors import NeedsRegion
 from lipkit.linops import Dense
 from lipkit.regions import Ball, Box
 from lipkit.trace import Network, Origin, chain
 from lipkit.trace.nodes import RELU, Activation, Node, Pointwise
-from lipkit.trace.nodes.gated import GELU
-from lipkit.trace.nodes.log_softmax import LogSoftmax, LogSumExp
+from lipkit.trace.nodes.activations.gated import GELU
+from lipkit.trace.nodes.activations.powers import SQUARE
+from lipkit.trace.nodes.activations.sigmoids import SIGMOID, TANH, softplus
+from lipkit.trace.nodes.attention.log_softmax import LogSoftmax, LogSumExp
+from lipkit.trace.nodes.attention.softmax import Softmax
+from lipkit.trace.nodes.entrywise_product import Product
 from lipkit.trace.nodes.matrix_product import MatrixProduct
-from lipkit.trace.nodes.order import OrderStatistics
-from lipkit.trace.nodes.powers import SQUARE
-from lipkit.trace.nodes.product import Product
-from lipkit.trace.nodes.sigmoids import SIGMOID, TANH, softplus
-from lipkit.trace.nodes.softmax import Softmax
+from lipkit.trace.nodes.order_statistics import OrderStatistics
 
 SMOOTH: list[Activation] = [TANH, SIGMOID, softplus(1.5), GELU]
 

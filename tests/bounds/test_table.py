@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from lipkit.bounds import DAG
-from lipkit.bounds.describe import describe
-from lipkit.bounds.table import NONLINEARITY, WHOLE_ROW, LayerRow, layer_table
+from lipkit.bounds.fold.layer_table import NONLINEARITY, WHOLE_ROW, LayerRow, layer_table
+from lipkit.bounds.fold.operator_words import describe
 from lipkit.linops import Conv, Dense, Diagonal, LinearOperator, Permute, Reshape, of
 from lipkit.trace import Network, chain
 from lipkit.trace.capture import capture

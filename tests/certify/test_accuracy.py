@@ -22,8 +22,8 @@ from certify_program import COUNT, data, model, settings
 from lipkit import Ball, Bound, Kind, Of, bounds, certify
 from lipkit.certify import Evaluation, Logits, Share, accuracy
 from lipkit.certify.attacks import PGD, EveryClass
-from lipkit.certify.evaluation import said_radius
-from lipkit.certify.records import Records
+from lipkit.certify.evaluate.evaluation import said_radius
+from lipkit.certify.evaluate.records import Records
 from lipkit.errors import (
     ArgumentError,
     BrokenCertificateError,

@@ -15,8 +15,8 @@ from lipkit import nn as lnn
 from lipkit.bound import Bound, Kind, Metric, Of
 from lipkit.bounds import DAG
 from lipkit.certify import accuracy, head_pairwise
-from lipkit.certify.disproof import refuse_disproved
-from lipkit.certify.forward import Forward, Logits
+from lipkit.certify.evaluate.disproof import refuse_disproved
+from lipkit.certify.radii.forward import Forward, Logits
 from lipkit.errors import BrokenCertificateError
 from lipkit.regions import Ball
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipkit.certify.intervals import clopper_pearson, lower_limit, upper_limit, wilson
+from lipkit.certify.confidence_intervals import clopper_pearson, lower_limit, upper_limit, wilson
 from lipkit.errors import ArgumentError
 
 

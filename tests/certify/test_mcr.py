@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lipkit.bound import L2, Bound, Kind, Metric, Of
-from lipkit.certify.mcr import certifiable_auroc, mean_certifiable_robustness, signed_radii
+from lipkit.certify.mean_robustness import certifiable_auroc, mean_certifiable_robustness, signed_radii
 from lipkit.errors import ArgumentError, KindError, NonFiniteError, ShapeError
 
 

@@ -14,7 +14,7 @@ import lipkit
 from lipkit import Ball, Bound, Box, Kind, Metric, Of
 from lipkit import nn as lnn
 from lipkit.certify import binary_radius, head_pairwise, radius
-from lipkit.certify.radius import require_certifying
+from lipkit.certify.radii.radius import require_certifying
 from lipkit.errors import ArgumentError, KindError, MetricError, NonFiniteError, RegionError, ShapeError
 
 NORMS = (1.0, 2.0, math.inf)

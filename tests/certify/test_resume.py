@@ -17,7 +17,7 @@ from lipkit import Ball, Bound, bounds
 from lipkit import nn as lnn
 from lipkit.certify import Logits, accuracy, head_pairwise
 from lipkit.certify.attacks import PGD, Attack, Halving, Neighbourhood
-from lipkit.certify.attacks.victim import Victim
+from lipkit.certify.attacks.attacked_model import Victim
 from lipkit.errors import RecordError
 
 SCALE = 1.0

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from layer_examples import LAYERS
 from lipkit import Bound, Kind
-from lipkit.certify._told import module_told, told
 from lipkit.certify.attacks import PGD, Constant, Foolbox, Halving, TorchAttacks
-from lipkit.nn.freeze import frozen
+from lipkit.certify.evaluate.object_identity import module_told, told
+from lipkit.nn.core.freeze import frozen
 
 FACTOR = 2.0
 

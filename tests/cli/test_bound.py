@@ -17,10 +17,10 @@ import torch
 from torch import nn
 
 from lipkit.bounds import Auto, Best, LipLT, Product
-from lipkit.bounds.certificate import Certificate
-from lipkit.bounds.table import LayerRow
-from lipkit.cli.bound import Request, layers
-from lipkit.cli.ending import ended
+from lipkit.bounds.certificates.certificate import Certificate
+from lipkit.bounds.fold.layer_table import LayerRow
+from lipkit.cli.commands.bound import Request, layers
+from lipkit.cli.commands.exit_codes import ended
 from lipkit.cli.main import Code, app, main
 from lipkit.errors import ArgumentError
 from lipkit.kind import Kind

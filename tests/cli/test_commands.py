@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 
+from lipkit.cli.inputs.recipe_file import recipe_class
+from lipkit.cli.inputs.safetensors_file import tensors_from
 from lipkit.cli.main import Code, main
-from lipkit.cli.recipe_file import recipe_class
-from lipkit.cli.run import source
-from lipkit.cli.safetensors_file import tensors_from
+from lipkit.cli.runs.run import source
 from lipkit.cli.training.recipe import plain_fields
-from lipkit.report.contents import Contents, Prints
+from lipkit.report.results.contents import Contents, Prints
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "recipes" / "digits.py"
@@ -78,7 +78,7 @@ def test_another_run_is_not_mixed_in(run: Path, capsys: pytest.CaptureFixture[st
 
 def test_a_recipe_whose_code_changed_is_another_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "own_recipe.py"
-    file.write_text("from lipkit.cli.digits_recipe import Digits\n\n\nclass Own(Digits):\n    pass\n")
+    file.write_text("from lipkit.cli.demo.digits_recipe import Digits\n\n\nclass Own(Digits):\n    pass\n")
     assert source(recipe_class(file)()) != ""
     (tmp_path / "run").mkdir()
     fields = plain_fields(recipe_class(file)().quick())

@@ -17,11 +17,11 @@ from torch import nn
 
 from lipkit.bound import Bound
 from lipkit.bounds import Method
-from lipkit.cli import demo, demo_norms
 from lipkit.cli.console import terminal
-from lipkit.cli.digits import Classifier, trained
-from lipkit.cli.digits_recipe import Digits
-from lipkit.cli.ladder import EVERYWHERE, ON_A_REGION, climb, ladder_table, panel
+from lipkit.cli.demo import demo, demo_norms
+from lipkit.cli.demo.digits import Classifier, trained
+from lipkit.cli.demo.digits_recipe import Digits
+from lipkit.cli.demo.ladder import EVERYWHERE, ON_A_REGION, climb, ladder_table, panel
 from lipkit.errors import UnsupportedError
 from lipkit.linops import Dense
 from lipkit.regions import Everywhere, Region

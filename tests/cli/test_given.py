@@ -14,11 +14,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lipkit.certify.records import Records, Sample
-from lipkit.cli import evaluate as evaluating
+from lipkit.certify.evaluate.records import Records, Sample
+from lipkit.cli.commands import evaluate as evaluating
+from lipkit.cli.commands.request import Wanted
 from lipkit.cli.main import Code, main
-from lipkit.cli.wanted import Wanted
-from lipkit.report.contents import Contents
+from lipkit.report.results.contents import Contents
 
 MODELS = """
 import torch
@@ -267,7 +267,7 @@ def test_another_evaluation_is_not_mixed_in(capsys: pytest.CaptureFixture[str]) 
     Path("own_models.py").write_text(MODELS + "\n# Another file.\n")
     assert certify("table", "table.npz", *words) == Code.OTHER
     refused("the code of the model was another)")
-    Path("own.py").write_text("from lipkit.cli.digits_recipe import Digits\n\n\nclass Own(Digits):\n    pass\n")
+    Path("own.py").write_text("from lipkit.cli.demo.digits_recipe import Digits\n\n\nclass Own(Digits):\n    pass\n")
     assert main(["train", "own.py", "--out", "out", "--quick"]) == Code.OTHER
     refused("a model as it was given, by no recipe)")
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lipkit.cli import load
-from lipkit.cli.archive import program
+from lipkit.cli.inputs import load
+from lipkit.cli.inputs.exported_programs import program
 from lipkit.errors import ArgumentError
 
 

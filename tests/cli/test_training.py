@@ -21,11 +21,11 @@ from torch import Tensor, nn
 from lipkit.certify.attacks import PGD
 from lipkit.cli.training import Goal, Precision, Recipe, Sets, checkpoint, only
 from lipkit.cli.training.average import Average
-from lipkit.cli.training.board import Board
 from lipkit.cli.training.journal import Journal
 from lipkit.cli.training.loop import train
 from lipkit.cli.training.overrides import made
-from lipkit.cli.training.place import Team
+from lipkit.cli.training.processes import Team
+from lipkit.cli.training.tensorboard_log import Board
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError, InterruptedRun, NonFiniteError, RecordError
 from lipkit.optim import SAM

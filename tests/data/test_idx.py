@@ -150,7 +150,7 @@ def test_a_changed_packed_file_is_refused_or_says_the_same(
 
 
 def test_a_stream_that_never_ends_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("lipkit.data._reading.LARGEST", 1000)
+    monkeypatch.setattr("lipkit.data._file_bytes.LARGEST", 1000)
     with pytest.raises(RecordError, match=r"train-images.* unpacks to more than 1000 bytes"):
         mnist(write_packed(tmp_path))
 

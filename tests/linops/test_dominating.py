@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from geometries import operators
 from lipkit.errors import ArgumentError
 from lipkit.linops import Dense, Function, LinearOperator, Stated, depth, materialize, sweep
-from lipkit.linops.dominating import dominating
-from lipkit.linops.row_norms import row_norms, vector_norms
+from lipkit.linops.queries.dominating import dominating
+from lipkit.linops.queries.row_norms import row_norms, vector_norms
 
 
 @settings(max_examples=40)

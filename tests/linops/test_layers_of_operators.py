@@ -3,7 +3,7 @@
 import torch
 
 from lipkit.linops import Dense, Diagonal, LinearOperator, Reshape, sweep
-from lipkit.linops.layers import layers
+from lipkit.linops.queries.application_cost import layers
 
 
 def test_layers_are_counted_along_products_and_sums() -> None:

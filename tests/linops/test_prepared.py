@@ -21,7 +21,7 @@ from lipkit.linops import (
     depth,
     materialize,
 )
-from lipkit.linops.prepared import BothWays, prepared
+from lipkit.linops.queries.prepared import BothWays, prepared
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:

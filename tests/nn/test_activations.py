@@ -32,7 +32,7 @@ from lipkit.nn.activations import (
     Spline,
     TriangularStairs,
 )
-from lipkit.nn.stated import Stated
+from lipkit.nn.core.stated_constants import Stated
 
 SORTING: dict[str, Callable[[], Stated]] = {
     "groups of 2": lambda: GroupSort(2),

@@ -21,8 +21,8 @@ from lipkit.nn.combinators import (
     ScaledResidual,
     ScaledSum,
 )
-from lipkit.nn.linear import Linear
-from lipkit.nn.stated import Stated
+from lipkit.nn.core.stated_constants import Stated
+from lipkit.nn.layers.linear import Linear
 
 # A dense decomposition in float64 is off by some units of 2^-53.
 ROUNDING = 1 + 1e-13

@@ -14,12 +14,11 @@ from layer_geometries import FILLS, accepted, filled
 from lipkit import nn as lnn
 from lipkit.errors import ArgumentError
 from lipkit.nn import Geometry
-from lipkit.nn.methods import _one_step
-from lipkit.nn.methods._filter_gram import absolute_sums, half_gram, polyphase, unphased
-from lipkit.nn.methods._majorant import majorant
-from lipkit.nn.methods._one_step import one_step
-from lipkit.nn.methods.aol import AOL
-from lipkit.nn.methods.rescale import Rescale, Side
+from lipkit.nn.methods._arithmetic import rescaling_step as _one_step
+from lipkit.nn.methods._arithmetic.filter_gram import absolute_sums, half_gram, polyphase, unphased
+from lipkit.nn.methods._arithmetic.majorant import majorant
+from lipkit.nn.methods._arithmetic.rescaling_step import one_step
+from lipkit.nn.methods.rescale import AOL, Rescale, Side
 from nn.launches import Launches
 
 METHODS = [AOL(), AOL(Side.SMALLER), Rescale(2), Rescale(3), Rescale(2, Side.SMALLER)]

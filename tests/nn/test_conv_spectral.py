@@ -14,11 +14,11 @@ from layer_geometries import FILLS, accepted, filled
 from lipkit import nn as lnn
 from lipkit.errors import ArgumentError, UnsupportedError
 from lipkit.nn import Geometry, Promise
-from lipkit.nn.methods._symbol_norm import norm_above, schatten
+from lipkit.nn.methods._arithmetic.symbol_norm import norm_above, schatten
 from lipkit.nn.methods.bjorck import Bjorck
 from lipkit.nn.methods.rko import RKO, overlap
-from lipkit.nn.methods.spectral import Spectral
-from lipkit.nn.residual.linear import LinearResidual, identity
+from lipkit.nn.methods.spectral_normalization import Spectral
+from lipkit.nn.residual.linear_residual import LinearResidual, identity
 
 METHODS = [Spectral(), Spectral(steps=2, slack=0.2), RKO()]
 

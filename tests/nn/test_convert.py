@@ -12,14 +12,14 @@ from jacobians import steepest
 from lipkit import bounds
 from lipkit.errors import ArgumentError, UnsupportedError
 from lipkit.nn.activations import MaxMin
-from lipkit.nn.condense import condense
-from lipkit.nn.conversion.report import Verdict
+from lipkit.nn.conversion.conversion_report import Verdict
 from lipkit.nn.conversion.transfer import Start, nearest_isometry, positive_isometry
-from lipkit.nn.convert import Twin, lipschitzify
+from lipkit.nn.conversion.twin import Twin, lipschitzify
+from lipkit.nn.core.condense import condense
 from lipkit.nn.methods._base import Method
 from lipkit.nn.methods.bjorck import Bjorck
 from lipkit.nn.methods.rko import RKO
-from lipkit.nn.methods.spectral import Spectral
+from lipkit.nn.methods.spectral_normalization import Spectral
 
 
 class Block(nn.Module):

@@ -9,9 +9,9 @@ from torch.nn import functional
 
 from jacobians import steepest
 from lipkit.errors import UnsupportedError
-from lipkit.nn.conversion.report import Verdict
+from lipkit.nn.conversion.conversion_report import Verdict
 from lipkit.nn.conversion.transfer import Start
-from lipkit.nn.convert import lipschitzify
+from lipkit.nn.conversion.twin import lipschitzify
 
 
 class Applied(nn.Module):

@@ -21,7 +21,7 @@ from lipkit.bound import Metric
 from lipkit.errors import LipkitError, MetricError, NonFiniteError, ShapeError, UnsupportedError
 from lipkit.linops import Shape
 from lipkit.nn import Method
-from lipkit.nn.constrained import Constrained
+from lipkit.nn.core.constrained import Constrained
 
 Build = Callable[[Method], Any]
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from lipkit import nn as lnn
 from lipkit.nn import Geometry
-from lipkit.nn.methods import _one_step
+from lipkit.nn.methods._arithmetic import rescaling_step as _one_step
 from lipkit.nn.methods._base import Method
 
 METHODS = (

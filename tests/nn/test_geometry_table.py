@@ -9,7 +9,7 @@ from torch import nn
 from layer_examples import METHODS
 from lipkit.errors import LipkitError
 from lipkit.nn import Method
-from lipkit.nn.geometry import geometry_of
+from lipkit.nn.core.geometry import geometry_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
 # The columns of the table: a torch layer each. Four channels, so that isometries exist in both directions.

@@ -9,7 +9,7 @@ from torch.nn.utils import parametrize
 import lipkit
 from lipkit import nn as lnn
 from lipkit.bounds import DAG
-from lipkit.bounds.captured import captured
+from lipkit.bounds.lipschitz import captured
 from lipkit.certify import accuracy
 from lipkit.trace.capture import capture
 

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from layer_examples import QUIET
 from lipkit import nn as lnn
 from lipkit.linops import materialize
-from lipkit.nn.methods import _filter_gram, _one_step
-from lipkit.nn.methods._filter_gram import all_shifts, every_tap, launches_count, twice_gram
-from lipkit.nn.methods._majorant import majorant
+from lipkit.nn.methods._arithmetic import filter_gram as _filter_gram
+from lipkit.nn.methods._arithmetic import rescaling_step as _one_step
+from lipkit.nn.methods._arithmetic.filter_gram import all_shifts, every_tap, launches_count, twice_gram
+from lipkit.nn.methods._arithmetic.majorant import majorant
 from lipkit.nn.methods.rescale import Rescale
 from lipkit.nn.residual._base import ResidualLayer
 from lipkit.nn.residual.sll import SLL, SLLConv

@@ -17,8 +17,8 @@ from lipkit.nn.methods.clipping import Clip
 from lipkit.nn.methods.frobenius import Frobenius
 from lipkit.nn.methods.lp_ball import LpBall
 from lipkit.nn.methods.rko import overlap
-from lipkit.nn.methods.row_norms import UnitLines, UnitRows
 from lipkit.nn.methods.singular_clip import SingularClip
+from lipkit.nn.methods.unit_rows import UnitLines, UnitRows
 from matrix_methods import CONTRACTIONS, EUCLIDEAN, LARGEST, OTHER_NORMS, SHAPES, SUM, degenerate, gaussian, ordinary
 
 DTYPES = (torch.float32, torch.float64)

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipkit.nn.methods import _scaling
+from lipkit.nn.methods._arithmetic import safe_scaling as _scaling
+from lipkit.nn.methods._arithmetic.safe_scaling import LEAST, capped, sizes_of
 from lipkit.nn.methods._base import MatrixMethod
 from lipkit.nn.methods._isometry import _stepped, closed, room_of_step  # pyright: ignore[reportPrivateUsage]
-from lipkit.nn.methods._scaling import LEAST, capped, sizes_of
 from lipkit.nn.methods.bjorck import Bjorck, _Iteration, factors  # pyright: ignore[reportPrivateUsage]
 from lipkit.nn.methods.cayley import Cayley
 from lipkit.nn.methods.exponential import Exponential

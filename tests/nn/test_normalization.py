@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 from jacobians import jacobian, norm_at
 from lipkit.errors import ArgumentError, ShapeError, UnsupportedError
-from lipkit.nn.normalization import BatchCentering, BatchNorm, CenterNorm, LayerCentering
-from lipkit.nn.one_batch_norm import one_batch_norm
+from lipkit.nn.layers.normalization import BatchCentering, BatchNorm, CenterNorm, LayerCentering
+from lipkit.nn.layers.one_batch_norm import one_batch_norm
 
 # A dense decomposition in float64 is off by some units of 2^-53.
 ROUNDING = 1 + 1e-13

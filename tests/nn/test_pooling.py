@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from jacobians import jacobian, norm_at
 from lipkit.errors import ArgumentError, ShapeError, UnsupportedError
-from lipkit.nn.gain import gain_of
-from lipkit.nn.pooling import (
+from lipkit.nn.core.gain import gain_of
+from lipkit.nn.layers.pooling import (
     GlobalAvgPool,
     L2NormPool1d,
     L2NormPool2d,
@@ -23,9 +23,9 @@ from lipkit.nn.pooling import (
     ScaledAvgPool1d,
     ScaledAvgPool2d,
     ScaledAvgPool3d,
+    covering,
 )
-from lipkit.nn.space_to_depth import DepthToSpace, SpaceToDepth
-from lipkit.nn.windows import covering
+from lipkit.nn.layers.space_to_depth import DepthToSpace, SpaceToDepth
 
 # A dense decomposition in float64 is off by some units of 2^-53.
 ROUNDING = 1 + 1e-13

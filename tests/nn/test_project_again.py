@@ -11,7 +11,7 @@ from lipkit import nn as lnn
 from lipkit.bound import L2
 from lipkit.errors import NonFiniteError
 from lipkit.nn import Method
-from lipkit.nn.geometry import geometry_of
+from lipkit.nn.core.geometry import geometry_of
 
 TYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 

@@ -5,7 +5,7 @@ import torch
 
 from lipkit import nn as lnn
 from lipkit.errors import ArgumentError, ShapeError
-from lipkit.nn.shift import ShiftBlock
+from lipkit.nn.layers.shift import ShiftBlock
 
 
 @pytest.mark.parametrize(("rank", "spatial"), [(1, (5,)), (2, (3, 4)), (3, (2, 3, 2))])

@@ -11,9 +11,9 @@ from torch.nn.utils import parametrize as torch_parametrize
 
 from lipkit import nn as lnn
 from lipkit.errors import LipkitError, ShapeError, UnsupportedError
-from lipkit.nn.methods import _one_step
-from lipkit.nn.methods._transforms import _in_the_way
-from lipkit.nn.precision import _exact, exact_products
+from lipkit.nn.core.precision import _exact, exact_products
+from lipkit.nn.methods._arithmetic import rescaling_step as _one_step
+from lipkit.nn.methods._arithmetic.transforms import _in_the_way
 
 
 def slope(module: Callable[[Tensor], Tensor], x: Tensor) -> float:

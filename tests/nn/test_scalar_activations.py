@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from lipkit.nn import slopes
 from lipkit.nn.activations import PReLU, Softplus, Spline, SplineStart, TriangularStairs
-from lipkit.trace.nodes.gated import GELU as GELU_NODE
-from lipkit.trace.nodes.gated import swish
-from lipkit.trace.nodes.gelu_tanh import GELU_TANH
-from lipkit.trace.nodes.mish import MISH
+from lipkit.nn.core import slopes
+from lipkit.trace.nodes.activations.gated import GELU as GELU_NODE
+from lipkit.trace.nodes.activations.gated import swish
+from lipkit.trace.nodes.activations.gelu_tanh import GELU_TANH
+from lipkit.trace.nodes.activations.mish import MISH
 from lipkit.trace.nodes.pointwise import Activation
 
 

@@ -14,9 +14,9 @@ from lipkit.bounds import Product, Sampling
 from lipkit.errors import ArgumentError, UnsupportedError
 from lipkit.nn.activations import GELU, Absolute, GroupSort, HouseholderActivation, MaxMin, Spline
 from lipkit.nn.combinators import Branch, ConvexResidual, Normalize, Scale
-from lipkit.nn.linear import Linear
-from lipkit.nn.normalization import LayerCentering
-from lipkit.nn.sequential import Sequential
+from lipkit.nn.layers.linear import Linear
+from lipkit.nn.layers.normalization import LayerCentering
+from lipkit.nn.layers.sequential import Sequential
 
 # A dense decomposition in float64 is off by some units of 2^-53.
 ROUNDING = 1 + 1e-13

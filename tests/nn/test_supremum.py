@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lipkit import nn as lnn
-from lipkit.nn.geometry import Geometry
-from lipkit.nn.methods._every_size import norm_on_every_size
-from lipkit.nn.methods._supremum import on_grid, supremum
+from lipkit.nn.core.geometry import Geometry
+from lipkit.nn.methods._arithmetic.every_size import norm_on_every_size
+from lipkit.nn.methods._arithmetic.symbol_supremum import on_grid, supremum
 
 AXES = [(5,), (2,), (31,), (3, 3), (2, 4), (5, 1), (3, 2, 3)]
 

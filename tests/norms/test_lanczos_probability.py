@@ -10,7 +10,7 @@ import torch
 
 from lipkit.linops import Dense
 from lipkit.norms import Lanczos
-from lipkit.norms._krylov import lanczos, overlap_quantile
+from lipkit.norms.matrix_free.krylov import lanczos, overlap_quantile
 
 STARTS = 6000
 STEPS = 6

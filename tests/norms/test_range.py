@@ -9,7 +9,7 @@ from lipkit import Kind
 from lipkit.errors import NonFiniteError
 from lipkit.linops import Conv, Dense, Function
 from lipkit.norms import SVD, Auto, Circulant, Lanczos, Mixed, Power
-from lipkit.norms._krylov import gaussian
+from lipkit.norms.matrix_free.krylov import gaussian
 
 EYE = torch.eye(3, dtype=torch.float64)
 

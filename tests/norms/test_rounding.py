@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipkit.bound import Kind
-from lipkit.norms._rounding import inverse_scale, log_down, log_up, unsquared, widened
+from lipkit.rounding.float64 import inverse_scale, log_down, log_up, unsquared, widened
 
 POSITIVE = st.floats(1e-300, 1e300)
 # What a proof may lose here: a few units in the last place of the logarithm, or of one.

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from lipkit.cli.recipe_file import recipe_class
-from lipkit.cli.run import Order, ordered, run
+from lipkit.cli.inputs.recipe_file import recipe_class
+from lipkit.cli.runs.run import Order, ordered, run
 from lipkit.cli.training.journal import Journal
 from lipkit.cli.training.overrides import made
-from lipkit.cli.training.place import Team
+from lipkit.cli.training.processes import Team
 from lipkit.errors import ArgumentError
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.py"))
@@ -55,7 +55,7 @@ def _sheets(where: Path, split: str, labels: np.ndarray, random: np.random.Gener
 @pytest.mark.parametrize("path", RECIPES, ids=NAMES)
 def test_the_quick_form_runs(path: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if path.stem not in REPORTED:
-        monkeypatch.setattr("lipkit.cli.run.published", lambda folder, *_: folder)
+        monkeypatch.setattr("lipkit.cli.runs.run.published", lambda folder, *_: folder)
     words = (f"--data={folder}",) if recipe_class(path).needs_data else ()
     order = Order(path, tmp_path / "run", words, quick=True)
     recipe = ordered(order)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from lipkit import report
-from lipkit.report.contents import Contents
+from lipkit.report.results.contents import Contents
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(

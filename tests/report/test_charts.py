@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from lipkit.report import charts
-from lipkit.report.contents import Contents
-from lipkit.report.style import LOOKS, page_style
+from lipkit.report.figure_style import LOOKS, page_style
+from lipkit.report.html import charts
+from lipkit.report.results.contents import Contents
 
 
 class Drawing:

@@ -10,9 +10,9 @@ from scipy.optimize import isotonic_regression
 
 from lipkit.errors import ArgumentError
 from lipkit.kind import Kind
-from lipkit.report import figures
-from lipkit.report.figures import Curve, Panel, Point, convergence, ladder
-from lipkit.report.style import LOOKS, style
+from lipkit.report import method_figures as figures
+from lipkit.report.figure_style import LOOKS, style
+from lipkit.report.method_figures import Curve, Panel, Point, convergence, ladder
 
 CURVES = (
     Curve("falling", (1.0, 10.0, 100.0), (2.0, 1e-3, 0.0), above=True),

@@ -17,11 +17,11 @@ from lipkit.certify import Evaluation, Sample
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError, BrokenCertificateError, RecordError
 from lipkit.kind import Kind
-from lipkit.report import gather
-from lipkit.report.contents import Contents
-from lipkit.report.counts import curve, histogram
-from lipkit.report.depth import gradient_norms
-from lipkit.report.spectra import spectra
+from lipkit.report.results import gather
+from lipkit.report.results.contents import Contents
+from lipkit.report.results.gradient_lengths import gradient_norms
+from lipkit.report.results.radius_counts import curve, histogram
+from lipkit.report.results.spectra import spectra
 from lipkit.trace.capture import capture
 
 
@@ -108,7 +108,7 @@ def test_spectra_are_those_of_the_matrices(trained: Any, contents: Contents):
 
 
 def test_a_large_convolution_is_given_by_its_symbol(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("lipkit.report.spectra._EACH", 8000.0)
+    monkeypatch.setattr("lipkit.report.results.spectra._EACH", 8000.0)
     torch.manual_seed(0)
     model = nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular", bias=False)
     found = spectra(capture(model, torch.randn(1, 2, 4, 4)))
@@ -122,7 +122,7 @@ def test_a_large_convolution_is_given_by_its_symbol(monkeypatch: pytest.MonkeyPa
 
 def test_what_is_too_large_or_too_much_is_said(monkeypatch: pytest.MonkeyPatch):
     deep = nn.Sequential(*[nn.Linear(3, 3) for _ in range(14)], nn.Linear(3, 40), nn.Linear(40, 40))
-    monkeypatch.setattr("lipkit.report.spectra._EACH", 1000.0)
+    monkeypatch.setattr("lipkit.report.results.spectra._EACH", 1000.0)
     found = spectra(capture(deep, torch.randn(1, 3)))
     assert [one.name for one in found.shown] == [*map(str, range(10)), "14"]
     assert [line.partition(" ")[0] for line in found.left_out] == ["10", "11", "12", "13", "15"]
@@ -250,7 +250,7 @@ def test_a_constant_function_has_radii_without_end(points: Contents):
 
 
 def test_the_constant_of_pairs_leaves_out_a_class_against_itself():
-    from lipkit.report.contents import Constant
+    from lipkit.report.results.contents import Constant
 
     logs = torch.tensor([[-math.inf, 1.0], [1.0, -math.inf]], dtype=torch.float64)
     found = Constant.of_bound(Bound(logs, Kind.UPPER, "m", of=Of.PAIR))

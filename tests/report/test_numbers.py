@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lipkit.kind import Kind
-from lipkit.report.numbers import constant, digits, layer_norm
+from lipkit.report.html.numbers import constant, digits, layer_norm
 
 
 def near_decimals() -> list[float]:

@@ -5,10 +5,10 @@ from torch import Tensor, nn
 
 from lipkit import nn as lnn
 from lipkit.bound import Metric
-from lipkit.bounds.issuing import table_on
+from lipkit.bounds.certificates.issue import table_on
 from lipkit.regions import Everywhere
-from lipkit.report.opened import opened
-from lipkit.report.spectra import spectra
+from lipkit.report.results.layer_chains import opened
+from lipkit.report.results.spectra import spectra
 from lipkit.trace.capture import capture
 
 

@@ -18,12 +18,16 @@ import pytest
 import torch
 
 from lipkit import report
-from lipkit.bounds.table import LayerRow
+from lipkit.bounds.fold.layer_table import LayerRow
 from lipkit.certify import Share
 from lipkit.errors import ArgumentError
 from lipkit.kind import Kind
-from lipkit.report import charts, sections
-from lipkit.report.contents import (
+from lipkit.report.html import charts, sections
+from lipkit.report.html.gallery_section import pictures
+from lipkit.report.html.headline import Headline, caveats, sentences
+from lipkit.report.html.numbers import between, constant, digits, percent
+from lipkit.report.html.pixels import Pixels
+from lipkit.report.results.contents import (
     Contents,
     CurvePoint,
     DepthRow,
@@ -34,10 +38,6 @@ from lipkit.report.contents import (
     Spectra,
     Spectrum,
 )
-from lipkit.report.gallery_section import pictures
-from lipkit.report.headline import Headline, caveats, sentences
-from lipkit.report.numbers import between, constant, digits, percent
-from lipkit.report.pixels import Pixels
 
 
 @pytest.fixture(scope="module")
@@ -308,7 +308,7 @@ def test_a_failing_write_leaves_what_was_there(contents: Contents, tmp_path: Pat
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    monkeypatch.setattr("lipkit.report.writing.page", lambda _: "new")
+    monkeypatch.setattr("lipkit.report.write_page.page", lambda _: "new")
     with pytest.raises(ArgumentError, match=r"report.json cannot be written \(No space left on device\)"):
         report.write(contents, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "report.json"]

@@ -13,12 +13,13 @@ from lipkit.bounds import DAG
 from lipkit.certify import accuracy, head_pairwise
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError
-from lipkit.report import About, gather
-from lipkit.report.charts import mapped
-from lipkit.report.contents import Contents
-from lipkit.report.page import page
-from lipkit.report.plane import plane
-from lipkit.report.style import drawing
+from lipkit.report import About
+from lipkit.report.figure_style import drawing
+from lipkit.report.html.charts import mapped
+from lipkit.report.html.page import page
+from lipkit.report.results import gather
+from lipkit.report.results.contents import Contents
+from lipkit.report.results.plane import plane
 
 # The class is 1 above the line 3 x + 4 y = 5; the distance to it is |3 x + 4 y - 5| / 5.
 ACROSS, UP, LINE = 3.0, 4.0, 5.0

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lipkit.errors import ArgumentError, CaptureError
-from lipkit.trace import canonical
+from lipkit.trace import torch_export as canonical
 from lipkit.trace.capture import capture
 from zoo import ZOO
 

@@ -15,7 +15,7 @@ from lipkit.regions import Ball
 from lipkit.trace.capture import capture
 from lipkit.trace.network import Network
 from lipkit.trace.nodes.declared import Declared
-from lipkit.trace.reach import Reach
+from lipkit.trace.value_range import Reach
 
 
 class Wavy(nn.Module):

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lipkit.bounds.dag import DAG
-from lipkit.bounds.issuing import certificate
+from lipkit.bounds.certificates.issue import certificate
+from lipkit.bounds.fold.dag import DAG
 from lipkit.errors import CaptureError
 from lipkit.trace.capture import capture
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from lipkit.errors import ArgumentError, NeedsRegion, ShapeError
 from lipkit.linops import Compose, Dense, Permute, Reshape, factors, product
 from lipkit.trace import Network, Origin, chain
-from lipkit.trace.fuse import Cut, EveryOp, Junctions, Nowhere, fuse
 from lipkit.trace.nodes import RELU, Identity, Pointwise
+from lipkit.trace.rewrites.fuse import Cut, EveryOp, Junctions, Nowhere, fuse
 from problems import random_network
 
 CUTS = (EveryOp(), Junctions(), Nowhere())

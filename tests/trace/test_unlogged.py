@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lipkit.trace.unlogged import unlogged
+from lipkit.trace.quiet_export import unlogged
 
 
 class _Heard(logging.Handler):

@@ -1,27 +1,80 @@
 """The smallest bound that a time budget allows, cheapest methods first."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import final
 
+import torch
+
 from lipkit.bound import L2, Bound, Metric
 from lipkit.bounds._base import Method
-from lipkit.bounds._predicted import most_slopes, row_seconds
 from lipkit.bounds.best import smallest
-from lipkit.bounds.condensed import Condensed
-from lipkit.bounds.dag import DAG
-from lipkit.bounds.liplt import LipLT
-from lipkit.bounds.local import Local, each_sample
-from lipkit.bounds.sdp import LipSDP
-from lipkit.bounds.sdp_solver import InteriorPoint
+from lipkit.bounds.fold.dag import DAG
+from lipkit.bounds.fold.liplt import LipLT
+from lipkit.bounds.local.condensed import Condensed
+from lipkit.bounds.local.jacobian_intervals import slopes_of
+from lipkit.bounds.local.local import Local, each_sample
+from lipkit.bounds.local.measured_network import MeasuredNetwork, measured
+from lipkit.bounds.local.ranges import Intervals
+from lipkit.bounds.sdp.interior_point import InteriorPoint
+from lipkit.bounds.sdp.lipsdp import LipSDP
 from lipkit.errors import ArgumentError, NotProvenError, TooLargeError
 from lipkit.norms import Auto as AutoNorm
 from lipkit.norms import Norm
 from lipkit.regions import Everywhere, Region
 from lipkit.trace import Network
 from lipkit.trace.nodes import Pointwise
+
+# Adjoints of one neuron: two for its range, three for its row, as much again for the arithmetic between them.
+_ADJOINTS = 10
+# Products of matrices behind the multipliers: ten in each of ten steps.
+_PRODUCTS = 100
+# Rows, and sides of a matrix, that are timed.
+_PROBE, _SIDE = 8, 256
+
+
+def row_seconds(network: Network, regions: Sequence[Region]) -> float:
+    """Seconds for the ranges and rows of all neurons that intervals leave uncertain, over regions of one input each.
+
+    Rather too much: linear relaxation leaves fewer of them, and large batches are faster than the small ones timed.
+    """
+    found = measured(network)
+    with torch.no_grad():
+        each, find, total = _adjoint_seconds(found), Intervals().prepare(network), 0.0
+        for region in regions:
+            for k, (alpha, beta) in slopes_of(found, find(region)).items():
+                before = sum(seconds for at, seconds in each.items() if at <= k)
+                total += _ADJOINTS * before * int((alpha < beta).sum())
+    return total
+
+
+def most_slopes(seconds: float, inputs: int, device: torch.device) -> int:
+    """For how many uncertain slopes the multipliers are found in that time, beside so many inputs."""
+    one = torch.ones(_SIDE, _SIDE, dtype=torch.float64, device=device)
+    product = _fastest(lambda: (one @ one).sum().item())
+    side = _SIDE * (seconds / (_PRODUCTS * product)) ** (1 / 3)
+    return int(min(side / 2, side - inputs))
+
+
+def _adjoint_seconds(found: MeasuredNetwork) -> dict[int, float]:
+    """Seconds for the adjoint of every row, for one vector."""
+    times: dict[int, float] = {}
+    for k, row in found.fused.items():
+        if k not in found.inside:
+            y = torch.ones(_PROBE, *row.shift.shape, dtype=torch.float64, device=found.device)
+            times[k] = _fastest(lambda y=y, row=row: [b.op.adjoint(y).sum().item() for b in row.blocks.values()])
+    return {k: seconds / _PROBE for k, seconds in times.items()}
+
+
+def _fastest(run: Callable[[], object]) -> float:
+    """Seconds of the second of two runs: the first one may have to prepare something."""
+    run()
+    started = monotonic()
+    run()
+    return monotonic() - started
+
 
 # Neurons up to which semidefinite bounds are tried, on the whole space and on a region, where most are linear.
 _PROGRAM, _REGION = 400, 20000

@@ -7,7 +7,7 @@ from typing import final
 
 from lipkit.bound import Bound, Of
 from lipkit.bounds._base import Method
-from lipkit.bounds.dag import failures
+from lipkit.bounds.fold.dag import failures
 from lipkit.errors import ArgumentError
 from lipkit.regions import Region
 from lipkit.trace import Network

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-from lipkit.cli.bound import Request, Task, check, run
-from lipkit.cli.ending import Code, ended
-from lipkit.cli.evaluate import evaluate
-from lipkit.cli.names import DEFAULT
-from lipkit.cli.train import Asked, redraw
-from lipkit.cli.train import train as act_train
-from lipkit.cli.wanted import Wanted
+from lipkit.cli.commands.bound import Request, Task, check, run
+from lipkit.cli.commands.evaluate import evaluate
+from lipkit.cli.commands.exit_codes import Code, ended
+from lipkit.cli.commands.request import Wanted
+from lipkit.cli.commands.train import Asked, redraw
+from lipkit.cli.commands.train import train as act_train
+from lipkit.cli.inputs.option_words import DEFAULT
 
 if TYPE_CHECKING:
     import typer
@@ -152,7 +152,7 @@ def _runs(made: "typer.Typer") -> None:
         json: Annotated[Path | None, typer.Option(help="File for all numbers that are printed.")] = None,
     ) -> None:
         """Norms of layers, bounds of a network, and a certified classifier with its report, on embedded data."""
-        from lipkit.cli.demo import show
+        from lipkit.cli.demo.demo import show
 
         raise typer.Exit(ended(lambda: show(out, seed, json)))
 

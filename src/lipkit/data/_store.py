@@ -8,7 +8,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import final
 
-from lipkit.data._reading import content
+from lipkit.data._file_bytes import content
 from lipkit.errors import ArgumentError, RecordError
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 
+from lipkit.data._file_bytes import demand_original
 from lipkit.data._pickled import byte_array, unpickled
-from lipkit.data._reading import demand_original
 from lipkit.data._store import Archive, Folder, Store
 from lipkit.data.class_names import CIFAR10, CIFAR100
 from lipkit.data.examples import Examples

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import final
 
 from lipkit._files import write_whole
-from lipkit.data._reading import stored
+from lipkit.data._file_bytes import stored
 from lipkit.errors import ArgumentError, RecordError
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from lipkit.data._seed import generator
+from lipkit._seeds import generator
 from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 
-from lipkit.data._reading import content, demand_original
+from lipkit.data._file_bytes import content, demand_original
 from lipkit.data.class_names import DIGITS, FASHION
 from lipkit.data.examples import Examples
 from lipkit.errors import ArgumentError, RecordError

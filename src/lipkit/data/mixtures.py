@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from lipkit.data._seed import generator
+from lipkit._seeds import generator
 from lipkit.data.examples import Examples
 from lipkit.errors import ArgumentError, ShapeError
 

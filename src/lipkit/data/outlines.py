@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float64
 from torch import Tensor
 
-from lipkit.data._seed import generator
+from lipkit._seeds import generator
 from lipkit.data.examples import Examples
 from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
 

@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 from jaxtyping import UInt8
 
-from lipkit.data._npy import array_of
-from lipkit.data._reading import content
+from lipkit.data._file_bytes import content
+from lipkit.data._npy_bytes import array_of
 from lipkit.errors import ArgumentError, RecordError
 
 _TILE: Final = 32

@@ -8,7 +8,7 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile
 import numpy as np
 import torch
 
-from lipkit.data._npy import array_of
+from lipkit.data._npy_bytes import array_of
 from lipkit.data.examples import Examples
 from lipkit.errors import ArgumentError, RecordError
 

@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipkit.linops._base import LinearOperator, Shape
-from lipkit.linops._geometry import check_axes, check_fits, check_groups, check_rank, extent, windows
 from lipkit.linops._promotion import promoted
+from lipkit.linops._windows import check_axes, check_fits, check_groups, check_rank, extent, windows
 from lipkit.linops.padding import Padding, Sides, check_sides, pad, pad_adjoint, padded_shape
 
 CONV = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}

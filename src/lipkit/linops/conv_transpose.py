@@ -8,8 +8,8 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.linops._base import LinearOperator, Shape
-from lipkit.linops._geometry import check_axes, check_groups, check_rank, extent
 from lipkit.linops._promotion import promoted
+from lipkit.linops._windows import check_axes, check_groups, check_rank, extent
 from lipkit.linops.conv import CONV, CONV_TRANSPOSE
 
 

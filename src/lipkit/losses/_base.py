@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lipkit.errors import ArgumentError, ShapeError
-from lipkit.losses._fields import Number
+from lipkit.losses.checked_fields import Number
 
 Reduction = Literal["none", "mean", "sum"]
 

@@ -11,8 +11,8 @@ from lipkit.errors import ShapeError, UnsupportedError
 from lipkit.linops import LinearOperator, Shape
 from lipkit.trace import Network
 from lipkit.trace.capture import capture
-from lipkit.trace.fuse import Junctions, fuse
 from lipkit.trace.nodes import Split
+from lipkit.trace.rewrites.fuse import Junctions, fuse
 
 # Rounds before the first use: afterwards one for each step of training keeps up with the weights.
 _START = 10

@@ -14,7 +14,7 @@ from torch import Tensor
 from lipkit.bound import Bound, Kind, Witness
 from lipkit.errors import ArgumentError, NonFiniteError, UnsupportedError
 from lipkit.linops import Dense, LinearOperator, depth, magnitude, materialize, signature
-from lipkit.norms._rounding import product_error, widened
+from lipkit.rounding.float64 import product_error, widened
 
 # How far an EXACT value may lie above the truth, relatively.
 _EXACT = 1e-6

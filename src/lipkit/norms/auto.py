@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from lipkit.bound import Bound
 from lipkit.errors import ArgumentError, ShapeError, UnsupportedError
 from lipkit.linops import Dense, LinearOperator, Shape, Symbol, of, one_entry_per_row, symbol
-from lipkit.linops.layers import layers
-from lipkit.linops.materialize import ENTRIES, one_position
+from lipkit.linops.queries.application_cost import layers
+from lipkit.linops.queries.materialize import ENTRIES, one_position
 from lipkit.norms._base import Norm, refuse_state
 from lipkit.norms.cholesky import Cholesky
-from lipkit.norms.circulant import Circulant
-from lipkit.norms.lanczos import Lanczos
+from lipkit.norms.convolutions.circulant import Circulant
+from lipkit.norms.convolutions.small_grid import SmallGrid
+from lipkit.norms.matrix_free.lanczos import Lanczos
 from lipkit.norms.monomial import Monomial
-from lipkit.norms.small_grid import SmallGrid
 from lipkit.norms.svd import SVD
 
 # Up to this side a full decomposition costs a millisecond.

@@ -8,8 +8,8 @@ from jaxtyping import Float, Inexact
 from torch import Tensor
 
 from lipkit.norms._base import BlockNorm, Enclosure
-from lipkit.norms._rounding import log_up, norm_up, normalised
-from lipkit.norms._vectors import chosen, rayleigh
+from lipkit.norms.singular_vectors import chosen, rayleigh
+from lipkit.rounding.float64 import log_up, norm_up, normalised
 
 
 @final

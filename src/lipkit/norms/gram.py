@@ -11,8 +11,8 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError
 from lipkit.norms._base import BlockNorm, Enclosure, positive_int
-from lipkit.norms._rounding import inverse_scale, norm_up, normalised, product_error, sums_up, unsquared
-from lipkit.norms._vectors import chosen, rayleigh
+from lipkit.norms.singular_vectors import chosen, rayleigh
+from lipkit.rounding.float64 import inverse_scale, norm_up, normalised, product_error, sums_up, unsquared
 
 
 class Readout(enum.Enum):

@@ -21,9 +21,9 @@ from lipkit.linops import (
     materialize,
     row_sums,
 )
-from lipkit.linops.absolute import taps_meet
+from lipkit.linops.queries.absolute import taps_meet
 from lipkit.norms._base import Norm, refuse_state
-from lipkit.norms._rounding import gamma, log_up, normalised
+from lipkit.rounding.float64 import gamma, log_up, normalised
 
 
 def dual_exponent(p: float) -> float:

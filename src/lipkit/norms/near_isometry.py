@@ -8,9 +8,9 @@ from jaxtyping import Float, Inexact
 from torch import Tensor
 
 from lipkit.norms._base import BlockNorm, Enclosure
-from lipkit.norms._rounding import UNIT, gamma, log_up, norm_up, normalised, product_error
-from lipkit.norms._vectors import chosen, rayleigh
 from lipkit.norms.gram import Gram
+from lipkit.norms.singular_vectors import chosen, rayleigh
+from lipkit.rounding.float64 import UNIT, gamma, log_up, norm_up, normalised, product_error
 
 
 @final

@@ -10,7 +10,7 @@ from torch import Tensor
 from lipkit.bound import Bound, Kind
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.norms._base import positive_int
-from lipkit.norms._rounding import gamma, log_up, norm_up, normalised, product_error
+from lipkit.rounding.float64 import gamma, log_up, norm_up, normalised, product_error
 
 
 @final

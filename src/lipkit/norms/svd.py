@@ -11,8 +11,8 @@ from lipkit.bound import Kind
 from lipkit.errors import NotProvenError
 from lipkit.linops import Dense, stack
 from lipkit.norms._base import BlockNorm, Enclosure
-from lipkit.norms._rounding import gamma, log_up, norm_up, normalised, product_error, sums_up
-from lipkit.norms._vectors import chosen, rayleigh, tied
+from lipkit.norms.singular_vectors import chosen, rayleigh, tied
+from lipkit.rounding.float64 import gamma, log_up, norm_up, normalised, product_error, sums_up
 
 
 @final

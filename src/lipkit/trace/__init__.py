@@ -3,4 +3,4 @@
 from lipkit.trace.network import Network as Network
 from lipkit.trace.network import Origin as Origin
 from lipkit.trace.network import chain as chain
-from lipkit.trace.reach import Reach as Reach
+from lipkit.trace.value_range import Reach as Reach

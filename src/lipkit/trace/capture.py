@@ -10,7 +10,16 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from lipkit.errors import ArgumentError, CaptureError
-from lipkit.trace.canonical import (
+from lipkit.trace.arithmetic_in_use import without_casts
+from lipkit.trace.constant_folding import Folded, fold
+from lipkit.trace.declared_modules import Promises, declarations
+from lipkit.trace.lowering import Lowering, without_rule
+from lipkit.trace.model_signature import arguments, first_samples, result
+from lipkit.trace.network import Network
+from lipkit.trace.network_input import placed, sources
+from lipkit.trace.rewrites.recognition import checked, recognized
+from lipkit.trace.sample_independence import refuse_mixing
+from lipkit.trace.torch_export import (
     canonical,
     evaluating,
     exported,
@@ -20,15 +29,6 @@ from lipkit.trace.canonical import (
     refuse_mutation,
     split_up,
 )
-from lipkit.trace.casts import without_casts
-from lipkit.trace.cross_sample import refuse_mixing
-from lipkit.trace.declarations import Promises, declarations
-from lipkit.trace.fold import Folded, fold
-from lipkit.trace.lower import Lowering, without_rule
-from lipkit.trace.network import Network
-from lipkit.trace.rules.recognition import checked, recognized
-from lipkit.trace.signature import arguments, first_samples, result
-from lipkit.trace.source import placed, sources
 
 
 def capture(

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lipkit.certify.attacks.coarse import coarse_products
+from lipkit.certify.attacks.coarse_products import coarse_products
 
 
 def precisions() -> list[bool | str]:

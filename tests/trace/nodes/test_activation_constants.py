@@ -10,15 +10,14 @@ import torch
 
 from lipkit.errors import ArgumentError, UnsupportedError
 from lipkit.trace.nodes import Activation
-from lipkit.trace.nodes.exponential_linear import SELU, celu, elu
-from lipkit.trace.nodes.gated import GELU, HARDSWISH, swish
-from lipkit.trace.nodes.gelu_tanh import GELU_TANH
-from lipkit.trace.nodes.mish import MISH
-from lipkit.trace.nodes.periodic import SIN
-from lipkit.trace.nodes.piecewise_linear import ABS, RELU, clamp, leaky_relu, prelu, softshrink
-from lipkit.trace.nodes.pointwise import Identity
-from lipkit.trace.nodes.powers import EXP, SQUARE, exponential, power
-from lipkit.trace.nodes.sigmoids import (
+from lipkit.trace.nodes.activations.exponential_linear import SELU, celu, elu
+from lipkit.trace.nodes.activations.gated import GELU, HARDSWISH, swish
+from lipkit.trace.nodes.activations.gelu_tanh import GELU_TANH
+from lipkit.trace.nodes.activations.mish import MISH
+from lipkit.trace.nodes.activations.periodic import SIN
+from lipkit.trace.nodes.activations.piecewise_linear import ABS, RELU, clamp, leaky_relu, prelu, softshrink
+from lipkit.trace.nodes.activations.powers import EXP, SQUARE, exponential, power
+from lipkit.trace.nodes.activations.sigmoids import (
     ASINH,
     ATAN,
     ERF,
@@ -30,6 +29,7 @@ from lipkit.trace.nodes.sigmoids import (
     TANHSHRINK,
     softplus,
 )
+from lipkit.trace.nodes.pointwise import Identity
 
 INF = torch.tensor(math.inf, dtype=torch.float64)
 

@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 
 from lipkit.trace.nodes import Node
-from lipkit.trace.nodes.attention import Attention
-from lipkit.trace.nodes.log_softmax import LogSoftmax, LogSumExp
+from lipkit.trace.nodes.attention.attention import Attention
+from lipkit.trace.nodes.attention.log_softmax import LogSoftmax, LogSumExp
+from lipkit.trace.nodes.attention.softmax import Softmax
+from lipkit.trace.nodes.entrywise_product import Product
 from lipkit.trace.nodes.matrix_product import MatrixProduct
 from lipkit.trace.nodes.normalization import Normalization
-from lipkit.trace.nodes.order import OrderStatistics
-from lipkit.trace.nodes.product import Product
-from lipkit.trace.nodes.softmax import Softmax
-from lipkit.trace.nodes.unit import Unit
+from lipkit.trace.nodes.order_statistics import OrderStatistics
+from lipkit.trace.nodes.unit_vectors import Unit
 from lipkit.trace.nodes.vector_norm import VectorNorm
-from lipkit.trace.nodes.windows import WindowMax
-from lipkit.trace.reach import Reach
+from lipkit.trace.nodes.window_maxima import WindowMax
+from lipkit.trace.value_range import Reach
 
 P = (1.0, 2.0, math.inf)
 WINDOWS = torch.tensor([[0, 1, 2], [2, 3, 4], [4, 5, 5]])

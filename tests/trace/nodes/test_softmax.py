@@ -7,7 +7,7 @@ import torch
 
 from lipkit.errors import ArgumentError
 from lipkit.trace.nodes import LogSoftmax, LogSumExp, Node, Softmax
-from lipkit.trace.reach import Reach
+from lipkit.trace.value_range import Reach
 
 
 def jacobian(node: Node, z: torch.Tensor) -> torch.Tensor:

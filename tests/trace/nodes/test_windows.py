@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lipkit.errors import ArgumentError
 from lipkit.trace.nodes import OrderStatistics, WindowMax
-from lipkit.trace.reach import Reach
+from lipkit.trace.value_range import Reach
 
 
 def box(low: torch.Tensor, high: torch.Tensor) -> Reach:

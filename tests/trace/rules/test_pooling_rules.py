@@ -12,7 +12,7 @@ from lipkit.trace.builder import Builder
 from lipkit.trace.network import Network
 from lipkit.trace.nodes import WindowMax
 from lipkit.trace.rules import Refusal
-from lipkit.trace.rules.pooling import adaptive_max_pool, max_pool1d, max_pool2d
+from lipkit.trace.rules.max_pooling import adaptive_max_pool, max_pool1d, max_pool2d
 
 
 def pooled(rule, shape: tuple[int, ...], *geometry) -> Network:

@@ -12,9 +12,9 @@ from lipkit.linops import Dense, Index, Reshape
 from lipkit.trace.capture import capture
 from lipkit.trace.network import Network
 from lipkit.trace.nodes import Identity, OrderStatistics, Pointwise, Product
-from lipkit.trace.rules.gates import merge_gates
-from lipkit.trace.rules.normalizers import merge_normalizers
-from lipkit.trace.rules.recognition import recognized
+from lipkit.trace.rewrites.recognition import recognized
+from lipkit.trace.rewrites.spelled_gates import merge_gates
+from lipkit.trace.rewrites.spelled_normalization import merge_normalizers
 from lipkit.trace.rules.sorting import merge_max_min
 
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 from lipkit.linops import Reshape
 from lipkit.trace.builder import Builder, Ref
 from lipkit.trace.rules import RULES, Refusal
-from lipkit.trace.rules.discontinuous import DISCONTINUOUS
+from lipkit.trace.rules._registry import DISCONTINUOUS
 from lipkit.trace.rules.joining import axis_back, join, last_axis
 
 aten = torch.ops.aten

@@ -10,7 +10,7 @@ from torch.nn import functional
 from lipkit import capture
 from lipkit.bounds import DAG
 from lipkit.errors import NeedsRegion
-from lipkit.trace.rules.recognition import checked, recognized
+from lipkit.trace.rewrites.recognition import checked, recognized
 
 
 class Spelled(nn.Module):

@@ -11,9 +11,9 @@ from lipkit.linops import Reshape
 from lipkit.trace.capture import capture
 from lipkit.trace.network import Network
 from lipkit.trace.nodes import Identity, Pointwise, Softmax
-from lipkit.trace.reach import Reach
-from lipkit.trace.rules.recognition import recognized
-from lipkit.trace.rules.scores import merge_masks
+from lipkit.trace.rewrites.recognition import recognized
+from lipkit.trace.rewrites.spelled_attention import merge_masks
+from lipkit.trace.value_range import Reach
 
 
 def names(network: Network) -> list[str]:

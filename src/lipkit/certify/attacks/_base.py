@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor, nn
 
+from lipkit.certify.attacks.attacked_model import Classifier, Victim, watched
 from lipkit.certify.attacks.neighbourhood import NORMS, Neighbourhood
-from lipkit.certify.attacks.victim import Classifier, Victim, watched
 from lipkit.errors import ArgumentError, NotProvenError, ShapeError
 
 

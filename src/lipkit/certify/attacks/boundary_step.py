@@ -9,9 +9,9 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from lipkit.certify.attacks._base import Attack
+from lipkit.certify.attacks.attacked_model import Victim
 from lipkit.certify.attacks.neighbourhood import Neighbourhood, per_sample
 from lipkit.certify.attacks.objectives import Margin
-from lipkit.certify.attacks.victim import Victim
 from lipkit.errors import ArgumentError
 
 

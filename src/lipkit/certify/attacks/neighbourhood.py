@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from lipkit.certify.attacks._units import exponents, inward, lengths, shifted, slack
+from lipkit.certify.attacks._power_of_two_units import exponents, inward, lengths, shifted, slack
 from lipkit.errors import ArgumentError, ShapeError
 
 NORMS = (1.0, 2.0, math.inf)

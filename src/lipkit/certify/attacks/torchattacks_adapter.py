@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from lipkit.certify.attacks._base import Attack
+from lipkit.certify.attacks.attacked_model import Unowned, Victim, without_parameters
 from lipkit.certify.attacks.neighbourhood import Neighbourhood
-from lipkit.certify.attacks.victim import Unowned, Victim, without_parameters
 from lipkit.errors import ArgumentError
 
 

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lipkit.certify.attacks.victim import Classifier
+from lipkit.certify.attacks.attacked_model import Classifier
 from lipkit.errors import ShapeError
 
 

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from lipkit.certify.text.constants import EditConstants, Pool, edit_constants
+from lipkit.certify.text.edit_constants import EditConstants, Pool, edit_constants
 from lipkit.errors import ArgumentError
 
 PAD = 0

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lipkit._files import write_whole
-from lipkit.cli.safetensors_file import tensors_from, tensors_to
+from lipkit.cli.inputs.safetensors_file import tensors_from, tensors_to
 from lipkit.errors import RecordError
 
 # Where a tensor was; a state of an optimizer holds no such key of its own.

@@ -10,15 +10,15 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from lipkit._seeds import derived
 from lipkit.cli.training import checkpoint
-from lipkit.cli.training.answer import asked
 from lipkit.cli.training.average import Average
+from lipkit.cli.training.delayed_checks import asked
 from lipkit.cli.training.diagnosis import culprit
 from lipkit.cli.training.interrupts import interrupts
 from lipkit.cli.training.journal import Journal
-from lipkit.cli.training.place import Team
+from lipkit.cli.training.processes import Team
 from lipkit.cli.training.recipe import Recipe, Sets, plain_fields
-from lipkit.data._seed import derived
 from lipkit.errors import ArgumentError, InterruptedRun, NonFiniteError
 from lipkit.optim import ASAM, SAM, WeightNoise
 

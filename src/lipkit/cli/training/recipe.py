@@ -11,13 +11,13 @@ from typing import ClassVar, TypeVar, final
 import torch
 from torch import Tensor, nn
 
+from lipkit._seeds import check_seed
 from lipkit.bound import Bound
 from lipkit.bounds import DAG
 from lipkit.certify import head_pairwise
-from lipkit.certify.accuracy import check_radii
 from lipkit.certify.attacks import Attack
+from lipkit.certify.evaluate.accuracy import check_radii
 from lipkit.data import Examples
-from lipkit.data._seed import check_seed
 from lipkit.errors import ArgumentError
 from lipkit.losses import Cosine, Schedule
 

@@ -1,7 +1,7 @@
 """Activations whose Lipschitz constant is 1."""
 
 from lipkit.nn.activations.absolute import Absolute as Absolute
-from lipkit.nn.activations.householder import HouseholderActivation as HouseholderActivation
+from lipkit.nn.activations.householder_activation import HouseholderActivation as HouseholderActivation
 from lipkit.nn.activations.lip_swish import CLipSwish as CLipSwish
 from lipkit.nn.activations.lip_swish import LipSwish as LipSwish
 from lipkit.nn.activations.prelu import PReLU as PReLU

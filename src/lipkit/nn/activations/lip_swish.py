@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipkit.nn import slopes
-from lipkit.nn.stated import EveryNorm, Stated
+from lipkit.nn.core import slopes
+from lipkit.nn.core.stated_constants import EveryNorm, Stated
 
 # The published divisors; the constants that are left are computed below.
 _DIVISOR = 1.1

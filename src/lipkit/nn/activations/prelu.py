@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from lipkit.errors import ArgumentError
 from lipkit.nn.activations._channels import per_channel, same_channels
-from lipkit.nn.stated import Contraction, EveryNorm
+from lipkit.nn.core.stated_constants import Contraction, EveryNorm
 
 
 @final

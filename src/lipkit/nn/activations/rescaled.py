@@ -6,9 +6,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipkit.errors import ArgumentError
-from lipkit.nn import slopes
-from lipkit.nn.gain import gain_of
-from lipkit.nn.stated import SAFE, Contraction, EveryNorm, at_least_one
+from lipkit.nn.core import slopes
+from lipkit.nn.core.gain import gain_of
+from lipkit.nn.core.stated_constants import SAFE, Contraction, EveryNorm, at_least_one
 
 
 @final

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.nn.activations._channels import channels_of
-from lipkit.nn.exporting import exporting
-from lipkit.nn.stated import EveryNorm, Isometric
+from lipkit.nn.core.exporting import exporting
+from lipkit.nn.core.stated_constants import EveryNorm, Isometric
 
 
 class Pairing(enum.Enum):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.nn.activations._channels import channels_of
 from lipkit.nn.activations.prelu import bounded
-from lipkit.nn.stated import Contraction, EveryNorm
+from lipkit.nn.core.stated_constants import Contraction, EveryNorm
 
 # Slopes of this size at the start: at exactly 1 the derivative of sin would be zero.
 _START = 0.99

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lipkit.errors import ArgumentError
-from lipkit.nn.stated import EveryNorm, Isometric
+from lipkit.nn.core.stated_constants import EveryNorm, Isometric
 
 
 @final

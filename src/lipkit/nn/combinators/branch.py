@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from lipkit.errors import ArgumentError, ShapeError
-from lipkit.nn.gain import gain_of
-from lipkit.nn.stated import SAFE, Stated
+from lipkit.nn.core.gain import gain_of
+from lipkit.nn.core.stated_constants import SAFE, Stated
 
 
 @final

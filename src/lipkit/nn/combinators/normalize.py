@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError
 from lipkit.nn.activations._channels import per_channel, same_channels
-from lipkit.nn.stated import EveryNorm
+from lipkit.nn.core.stated_constants import EveryNorm
 
 
 @final

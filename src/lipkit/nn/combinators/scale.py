@@ -5,7 +5,7 @@ from typing import final
 from torch import Tensor
 
 from lipkit.errors import ArgumentError
-from lipkit.nn.stated import EveryNorm
+from lipkit.nn.core.stated_constants import EveryNorm
 
 
 @final

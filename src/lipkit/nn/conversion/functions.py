@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lipkit.nn.conversion.pieces import ScaledMean
+from lipkit.nn.conversion.converted_layers import ScaledMean
 
 # Rearranging, cutting out and padding with zeros: constant 1 whatever the other arguments are.
 MOVES: frozenset[object] = frozenset(

@@ -10,12 +10,11 @@ from torch import Tensor, nn
 from lipkit.errors import LipkitError
 from lipkit.nn.activations.prelu import PReLU
 from lipkit.nn.activations.rescaled import GELU, Mish, Rescaled, SiLU, Softplus
-from lipkit.nn.conversion.pieces import ChannelScale, bounded
+from lipkit.nn.conversion.converted_layers import ChannelScale, bounded
 from lipkit.nn.conversion.transfer import Start, constrained_twin, take_bias, take_weight
-from lipkit.nn.gain import SWITCH, gain_of
-from lipkit.nn.methods._base import Method
-from lipkit.nn.normalization import BatchCentering, CenterNorm
-from lipkit.nn.pooling import (
+from lipkit.nn.core.gain import SWITCH, gain_of
+from lipkit.nn.layers.normalization import BatchCentering, CenterNorm
+from lipkit.nn.layers.pooling import (
     GlobalAvgPool,
     MaxPool1d,
     MaxPool2d,
@@ -24,6 +23,7 @@ from lipkit.nn.pooling import (
     ScaledAvgPool2d,
     ScaledAvgPool3d,
 )
+from lipkit.nn.methods._base import Method
 
 _BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)

@@ -11,8 +11,8 @@ from torch import Tensor
 from lipkit.bound import L2, Metric
 from lipkit.errors import UnsupportedError
 from lipkit.linops import Conv, Dense, LinearOperator
-from lipkit.nn.geometry import Geometry
-from lipkit.nn.methods._every_size import norm_on_every_size
+from lipkit.nn.core.geometry import Geometry
+from lipkit.nn.methods._arithmetic.every_size import norm_on_every_size
 from lipkit.norms import Auto, KernelIsometry, NearIsometry, Norm
 
 Blocks = Float[Tensor, "groups rows cols *taps"]

@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+from lipkit.nn.methods._arithmetic.products import of_step, pulled, pushed, with_signature
+from lipkit.nn.methods._arithmetic.stored_digits import room_for
+from lipkit.nn.methods._arithmetic.transforms import plainly
 from lipkit.nn.methods._base import MatrixMethod
-from lipkit.nn.methods._products import of_step, pulled, pushed, with_signature
-from lipkit.nn.methods._rounding import room_for
-from lipkit.nn.methods._transforms import plainly
 
 
 class IsometryMethod(MatrixMethod):

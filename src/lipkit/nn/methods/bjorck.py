@@ -9,13 +9,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lipkit.errors import ArgumentError
+from lipkit.nn.core.precision import exact_products
+from lipkit.nn.methods._arithmetic.bjorck_gram_steps import by_gram
+from lipkit.nn.methods._arithmetic.products import of_step, pulled, pushed, with_signature
+from lipkit.nn.methods._arithmetic.safe_scaling import dot, largest, sizes_of
+from lipkit.nn.methods._arithmetic.transforms import plainly
 from lipkit.nn.methods._base import MatrixMethod
 from lipkit.nn.methods._isometry import last_step, room_of_step
-from lipkit.nn.methods._products import of_step, pulled, pushed, with_signature
-from lipkit.nn.methods._scaling import dot, largest, sizes_of
-from lipkit.nn.methods._small_side import by_gram
-from lipkit.nn.methods._transforms import plainly
-from lipkit.nn.precision import exact_products
 
 # How far from 1 the range is before the last step; e becomes 3/2 e^2 by it, 2e-12.
 _NEAR = 1e-6

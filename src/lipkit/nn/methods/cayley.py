@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lipkit.nn.geometry import Geometry
+from lipkit.nn.core.geometry import Geometry
+from lipkit.nn.methods._arithmetic.rotation_angles import skew_of_angles
+from lipkit.nn.methods._arithmetic.safe_scaling import capped
 from lipkit.nn.methods._base import Blocks
 from lipkit.nn.methods._isometry import IsometryMethod
-from lipkit.nn.methods._rotations import skew_of_angles
-from lipkit.nn.methods._scaling import capped
 
 # The largest ||A||: the condition of I + A, which one Björck step has to make up for.
 _MOST = {torch.float32: 2.0**13, torch.float64: 2.0**26}

@@ -7,7 +7,7 @@ from typing import final
 import torch
 
 from lipkit.errors import ArgumentError, UnsupportedError
-from lipkit.nn.geometry import Geometry
+from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.methods._base import Blocks, Method, Promise
 from lipkit.nn.methods.rko import overlap
 

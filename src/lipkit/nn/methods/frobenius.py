@@ -6,10 +6,10 @@ from typing import final
 
 import torch
 
-from lipkit.nn.geometry import Geometry
+from lipkit.nn.core.geometry import Geometry
+from lipkit.nn.methods._arithmetic.safe_scaling import LEAST
+from lipkit.nn.methods._arithmetic.stored_digits import stored
 from lipkit.nn.methods._base import Blocks, Method, Promise
-from lipkit.nn.methods._rounding import stored
-from lipkit.nn.methods._scaling import LEAST
 from lipkit.nn.methods.rko import overlap
 
 

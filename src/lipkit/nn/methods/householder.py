@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lipkit.nn.geometry import Geometry
+from lipkit.nn.core.geometry import Geometry
+from lipkit.nn.methods._arithmetic.safe_scaling import LEAST
 from lipkit.nn.methods._base import Blocks
 from lipkit.nn.methods._isometry import IsometryMethod
-from lipkit.nn.methods._scaling import LEAST
 
 
 @final

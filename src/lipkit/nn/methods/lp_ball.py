@@ -9,9 +9,9 @@ from torch import Tensor
 
 from lipkit.bound import Metric
 from lipkit.errors import ArgumentError, UnsupportedError
-from lipkit.nn.geometry import Geometry
+from lipkit.nn.core.geometry import Geometry
+from lipkit.nn.methods._arithmetic.stored_digits import stored
 from lipkit.nn.methods._base import Blocks, Method, Promise
-from lipkit.nn.methods._rounding import stored
 from lipkit.norms import Auto, Mixed, Norm
 
 # Gram products for p = 2; the bound exceeds the norm by at most rank^(2^-7) - 1, 5 % at rank 512.

@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lipkit.errors import ArgumentError
+from lipkit.nn.methods._arithmetic.safe_scaling import contracted
 from lipkit.nn.methods._isometry import IsometryMethod
-from lipkit.nn.methods._scaling import contracted
 
 # Added to the eigenvalues of W'W: rounding makes those that are smaller negative, and negative ones diverge.
 _RIDGE = {torch.float32: 2.0**-22, torch.float64: 2.0**-47}

@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lipkit.nn.methods._arithmetic.safe_scaling import LEAST
 from lipkit.nn.methods._isometry import IsometryMethod
-from lipkit.nn.methods._scaling import LEAST
 
 # Sums of singular values smaller than this part of the largest are taken as that: the derivative grows no further.
 _FLOOR = 2.0**-30

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lipkit.nn.methods._arithmetic.safe_scaling import levelled
 from lipkit.nn.methods._isometry import IsometryMethod
-from lipkit.nn.methods._scaling import levelled
 
 # How far below the size of the matrix a singular value has to be to count as zero.
 _RIDGE = {torch.float32: 2.0**-22, torch.float64: 2.0**-40}

@@ -8,11 +8,11 @@ from typing import final
 import torch
 
 from lipkit.linops import Padding
-from lipkit.nn.geometry import Geometry
+from lipkit.nn.core.geometry import Geometry
+from lipkit.nn.layers.pooling import covering
+from lipkit.nn.methods._arithmetic.stored_digits import shrink
 from lipkit.nn.methods._base import ALMOST_ONE, Blocks, MatrixMethod, Method, Promise, smallest
-from lipkit.nn.methods._rounding import shrink
 from lipkit.nn.methods.bjorck import Bjorck
-from lipkit.nn.windows import covering
 
 
 @final

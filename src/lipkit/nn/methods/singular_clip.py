@@ -8,9 +8,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lipkit.errors import UnsupportedError
-from lipkit.nn.geometry import Geometry
+from lipkit.nn.core.geometry import Geometry
+from lipkit.nn.methods._arithmetic.stored_digits import stored
 from lipkit.nn.methods._base import MatrixMethod, Promise
-from lipkit.nn.methods._rounding import stored
 
 # Eigenvalues nearer than this are taken as equal in second derivatives, to balance rounding against truncation.
 _EQUAL = 1e-6

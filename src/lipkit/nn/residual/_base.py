@@ -10,14 +10,14 @@ from torch.nn import functional
 
 from lipkit.errors import ArgumentError
 from lipkit.linops import Padding, Shape
-from lipkit.nn.computed import Computed
-from lipkit.nn.conv import PaddingMode
-from lipkit.nn.geometry import Geometry
-from lipkit.nn.methods._one_step import largest
-from lipkit.nn.precision import dtype_in_use, uncast
+from lipkit.nn.core.computed import Computed
+from lipkit.nn.core.geometry import Geometry
+from lipkit.nn.core.precision import dtype_in_use, uncast
+from lipkit.nn.core.stated_constants import Stated
+from lipkit.nn.layers.conv import PaddingMode
+from lipkit.nn.methods._arithmetic.rescaling_step import largest
 from lipkit.nn.residual._step import PlainStep, step
 from lipkit.nn.residual.monotone import monotone
-from lipkit.nn.stated import Stated
 
 
 class Coefficient(Computed):

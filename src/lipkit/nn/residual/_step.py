@@ -11,7 +11,7 @@ from lipkit.bound import Bound, Kind
 from lipkit.errors import ArgumentError
 from lipkit.linops import Padding, Shape
 from lipkit.linops.conv import CONV, CONV_TRANSPOSE
-from lipkit.nn.geometry import Geometry
+from lipkit.nn.core.geometry import Geometry
 from lipkit.norms import Auto
 
 

@@ -7,9 +7,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lipkit.linops import Shape
-from lipkit.nn.conv import PaddingMode
-from lipkit.nn.geometry import Geometry
-from lipkit.nn.methods._symbol_norm import norm_above
+from lipkit.nn.core.geometry import Geometry
+from lipkit.nn.layers.conv import PaddingMode
+from lipkit.nn.methods._arithmetic.symbol_norm import norm_above
 from lipkit.nn.residual._base import Coefficient, ResidualLayer, convolution, dense
 
 # Gram steps and slack of the grid: the step sizes are within 3 % of the largest allowed ones for random weights.

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from torch import nn
 
 from lipkit.errors import UnsupportedError
-from lipkit.nn.gain import SWITCH
+from lipkit.nn.core.gain import SWITCH
 
 # Whether the module, with its parameters, has all slopes in [0, 1].
 _KNOWN: dict[type[nn.Module], Callable[[nn.Module], bool]] = {

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
-from lipkit.nn.conv import PaddingMode
-from lipkit.nn.geometry import Geometry
-from lipkit.nn.methods._majorant import majorant
+from lipkit.nn.core.geometry import Geometry
+from lipkit.nn.layers.conv import PaddingMode
+from lipkit.nn.methods._arithmetic.majorant import majorant
 from lipkit.nn.residual._base import Coefficient, ResidualLayer, convolution, dense
 
 # The smallest weight q, as a part of their sum: what lies further below, by its logarithm 200, counts as this.

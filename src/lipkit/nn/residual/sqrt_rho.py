@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
-from lipkit.nn.conv import PaddingMode
-from lipkit.nn.geometry import Geometry
+from lipkit.nn.core.geometry import Geometry
+from lipkit.nn.core.stated_constants import SAFE
+from lipkit.nn.layers.conv import PaddingMode
 from lipkit.nn.residual._base import convolution, dense
 from lipkit.nn.residual._step import PlainStep
 from lipkit.nn.residual.sll import DiagonalLayer
-from lipkit.nn.stated import SAFE
 
 
 class _Scaled(DiagonalLayer):

@@ -8,10 +8,10 @@ from typing import final
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from lipkit._logarithm import exp_of
 from lipkit.linops import LinearOperator, Reshape, Shape
-from lipkit.trace.live import Live
-from lipkit.trace.reach import Reach
+from lipkit.rounding.logarithm import exp_of
+from lipkit.trace.live_data import Live
+from lipkit.trace.value_range import Reach
 
 
 @final

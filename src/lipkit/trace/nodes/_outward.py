@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from lipkit._logarithm import log_of, moved
-from lipkit.trace.reach import Reach
+from lipkit.rounding.logarithm import log_of, moved
+from lipkit.trace.value_range import Reach
 
 
 def log_above(value: Float64[Tensor, "..."]) -> Float64[Tensor, "..."]:

@@ -5,7 +5,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from lipkit.trace.nodes._outward import above, below
-from lipkit.trace.nodes.curve import Interval
+from lipkit.trace.nodes.activations.curve import Interval
 
 
 def group_norms(z: Float64[Tensor, "... d"], centered: bool) -> Interval:

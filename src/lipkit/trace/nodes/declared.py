@@ -10,13 +10,13 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from lipkit._logarithm import log_norm_ratio, log_product
 from lipkit.bound import Bound
 from lipkit.errors import UnsupportedError
 from lipkit.linops import Shape
-from lipkit.trace.casts import Watching
+from lipkit.rounding.logarithm import log_norm_ratio, log_product
+from lipkit.trace.arithmetic_in_use import Watching
 from lipkit.trace.nodes._base import Node
-from lipkit.trace.reach import Reach
+from lipkit.trace.value_range import Reach
 
 # How far off an evaluation may be, relative to the largest numbers in and out. A module that converts to float32 inside
 # does so in whatever type it is called.

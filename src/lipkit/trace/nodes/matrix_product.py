@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from lipkit._logarithm import exp_of
 from lipkit.linops import BlockRow, Conv, LinearOperator, Permute, Reshape, Shape, product
+from lipkit.rounding.logarithm import exp_of
 from lipkit.trace.nodes._base import Node, Split
 from lipkit.trace.nodes._outward import Domain, above, combined, domain_of, log_above, settled
-from lipkit.trace.nodes._spectral import spectral_above, spectral_within
-from lipkit.trace.reach import Reach
+from lipkit.trace.nodes._small_norms import spectral_above, spectral_within
+from lipkit.trace.value_range import Reach
 
 
 @final

@@ -12,8 +12,8 @@ from lipkit.linops import Shape
 from lipkit.trace.nodes._base import Node
 from lipkit.trace.nodes._outward import above, below, combined, log_above, settled
 from lipkit.trace.nodes._variance import centered_box, group_norms, least_norm, least_spread
-from lipkit.trace.nodes.curve import Interval
-from lipkit.trace.reach import Reach
+from lipkit.trace.nodes.activations.curve import Interval
+from lipkit.trace.value_range import Reach
 
 
 @final

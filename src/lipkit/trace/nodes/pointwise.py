@@ -10,11 +10,11 @@ from torch import Tensor
 
 from lipkit.errors import UnsupportedError
 from lipkit.linops import Diagonal, Shape
-from lipkit.trace.live import Live
+from lipkit.trace.live_data import Live
 from lipkit.trace.nodes._base import Node, Split
 from lipkit.trace.nodes._outward import combined, log_above, settled
-from lipkit.trace.nodes.curve import Interval
-from lipkit.trace.reach import Reach
+from lipkit.trace.nodes.activations.curve import Interval
+from lipkit.trace.value_range import Reach
 
 
 class Activation(Live, ABC):

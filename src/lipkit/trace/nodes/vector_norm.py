@@ -12,7 +12,7 @@ from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
 from lipkit.trace.nodes._base import Node
 from lipkit.trace.nodes._outward import above, below, combined, settled
-from lipkit.trace.reach import Reach
+from lipkit.trace.value_range import Reach
 
 
 @final

@@ -9,15 +9,15 @@ from torch import Tensor
 from lipkit.linops import Permute, Shape, select
 from lipkit.trace.builder import Builder, Ref
 from lipkit.trace.nodes import Pointwise
+from lipkit.trace.nodes.activations.powers import RECIPROCAL, SQUARE
+from lipkit.trace.nodes.activations.sigmoids import SIGMOID
+from lipkit.trace.nodes.entrywise_product import Product
 from lipkit.trace.nodes.matrix_product import MatrixProduct
-from lipkit.trace.nodes.powers import RECIPROCAL, SQUARE
-from lipkit.trace.nodes.product import Product
-from lipkit.trace.nodes.sigmoids import SIGMOID
 from lipkit.trace.rules._registry import Refusal, Sample, constant, lowers
 from lipkit.trace.rules.arithmetic import combination, scaled
+from lipkit.trace.rules.averages import sums
 from lipkit.trace.rules.joining import axis_back, join, last_axis
 from lipkit.trace.rules.moving import broadcast
-from lipkit.trace.rules.pooling_linear import sums
 
 aten = torch.ops.aten
 

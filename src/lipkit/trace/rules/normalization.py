@@ -10,16 +10,16 @@ from torch import Tensor
 from lipkit.linops import Diagonal, Shape
 from lipkit.trace.builder import Builder, Ref
 from lipkit.trace.nodes import Pointwise
+from lipkit.trace.nodes.activations.powers import SQUARE
 from lipkit.trace.nodes.normalization import Normalization
-from lipkit.trace.nodes.powers import SQUARE
-from lipkit.trace.nodes.unit import Unit
+from lipkit.trace.nodes.unit_vectors import Unit
 from lipkit.trace.nodes.vector_norm import VectorNorm
 from lipkit.trace.rules._registry import Refusal, Sample, constant, lowers
 from lipkit.trace.rules.arithmetic import combination, scaled, shape_of
+from lipkit.trace.rules.averages import mean, sums
 from lipkit.trace.rules.elementwise_binary import product
 from lipkit.trace.rules.joining import along, grouped, join, reduced
 from lipkit.trace.rules.moving import broadcast
-from lipkit.trace.rules.pooling_linear import mean, sums
 
 aten = torch.ops.aten
 

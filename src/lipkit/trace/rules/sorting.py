@@ -11,15 +11,15 @@ from lipkit.linops import Index, Shape
 from lipkit.trace.builder import Builder, Ref
 from lipkit.trace.network import Network
 from lipkit.trace.nodes import Node
-from lipkit.trace.nodes.order import OrderStatistics
-from lipkit.trace.nodes.piecewise_linear import RELU
+from lipkit.trace.nodes.activations.piecewise_linear import RELU
+from lipkit.trace.nodes.order_statistics import OrderStatistics
 from lipkit.trace.nodes.pointwise import Pointwise
-from lipkit.trace.nodes.windows import WindowMax
+from lipkit.trace.nodes.window_maxima import WindowMax
+from lipkit.trace.rewrites.exchange_rows import Numbering, Rewriting
 from lipkit.trace.rules._registry import Refusal, Sample, lowers
 from lipkit.trace.rules.arithmetic import combination, shape_of
 from lipkit.trace.rules.joining import along, grouped, join, reduced
 from lipkit.trace.rules.moving import broadcast
-from lipkit.trace.rules.rewriting import Numbering, Rewriting
 
 aten = torch.ops.aten
 Pair = tuple[Ref, None]

@@ -1,0 +1,1 @@
+"""Bounds on paper: certificates, how they are issued and checked again."""

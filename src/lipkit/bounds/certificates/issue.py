@@ -1,0 +1,135 @@
+"""From a model to a certificate of its Lipschitz constant."""
+
+import time
+from collections.abc import Iterator, Sequence
+
+from lipkit.bound import Bound, Metric, Of, Rule
+from lipkit.bounds._base import Method
+from lipkit.bounds.auto import Auto
+from lipkit.bounds.certificates.certificate import ALONE, SCOPE, Assumption, Certificate, Software
+from lipkit.bounds.certificates.provenance import Example, Model, ModelRecord, Subject, call_of
+from lipkit.bounds.certificates.region_record import RegionRecord
+from lipkit.bounds.fold.dag import DAG, Product
+from lipkit.bounds.fold.layer_table import LayerRow, layer_table
+from lipkit.bounds.fold.liplt import LipLT
+from lipkit.bounds.local.local import Local, restricted
+from lipkit.bounds.local.ranges import Intervals
+from lipkit.errors import ArgumentError, KindError
+from lipkit.regions import Everywhere, Region
+from lipkit.trace import Network
+from lipkit.trace.nodes.declared import Declared
+from lipkit.trace.rewrites.fuse import EveryOp, Junctions, Nowhere
+
+
+def certificate(
+    model: Model,
+    example: Example | None = None,
+    method: Method | None = None,
+    region: Region = Everywhere(),
+    *,
+    wrt: str | tuple[str, ...] | None = None,
+    output: str | int | None = None,
+) -> Certificate:
+    """The bound of a model by `method`, with everything that is needed to check it again.
+
+    `example` is a tensor, a tuple of arguments or a mapping of them by name, with a batch axis; an exported program
+    has its own. `wrt` and `output` are those of `capture`. The default method is `Auto()`.
+    Guarantee: EXACT or UPPER, of the whole map; anything else is refused with a `KindError`.
+    Cost: that of the method, and one fold over the network for the table of layers.
+    """
+    begin = time.perf_counter()
+    subject = Subject.of(model, call_of(model, example), wrt, output)
+    asked = Auto() if method is None else method
+    bound = asked(subject.network, region)
+    seconds = time.perf_counter() - begin
+    table = table_on(subject.network, bound.metric, region, savings=False)
+    return certified(bound, subject, asked, region, table, seconds)
+
+
+def certified(
+    bound: Bound, subject: Subject, asked: Method, region: Region, table: Sequence[LayerRow], seconds: float
+) -> Certificate:
+    """The certificate of a bound that `asked` found for `subject` on `region` in so many seconds."""
+    if not bound.kind.certifies:
+        raise KindError(f"Only exact and upper bounds can be certified, got {bound}; use a method that proves one.")
+    if bound.of is not Of.WHOLE:
+        raise ArgumentError(f"A certificate holds one number for the whole map, got one for {bound.of}.")
+    chosen = winner(bound, asked)
+    return Certificate(
+        value=float(bound.value.detach()),
+        log_value=float(bound.log_value.detach()),
+        kind=bound.kind,
+        metric=Metric(*map(float, bound.metric)),
+        region=RegionRecord.of(region),
+        failure=bound.failure,
+        log_lower=None if bound.lower is None else float(bound.lower.log_value.detach()),
+        method=chosen,
+        asked=asked,
+        found_by=str(chosen),
+        draws=tuple(dict.fromkeys(part.how for part in randomised(bound))),
+        cut=cut_of(chosen, subject.network),
+        inputs=subject.inputs,
+        model=ModelRecord.of(subject),
+        table=tuple(table),
+        assumptions=assumptions(subject.network),
+        software=Software.here(),
+        seconds=seconds,
+        scope=SCOPE + (ALONE if subject.alone else ""),
+    )
+
+
+def winner(bound: Bound, asked: Method) -> Method:
+    """The method that made the number: the one to run again. Where several were tried, the smallest part tells."""
+    if isinstance(bound.method, Method):
+        return bound.method
+    if bound.method is Rule.BEST and bound.parts:
+        return winner(min(bound.parts, key=lambda part: float(part.log_value.detach())), asked)
+    return asked
+
+
+def randomised(bound: Bound) -> Iterator[Bound]:
+    """The norms in a bound that hold with a probability, each once."""
+    if bound.failure and not bound.parts:
+        yield bound
+    for part in bound.parts:
+        yield from randomised(part)
+
+
+def cut_of(method: Method, network: Network) -> str:
+    """Where linear regions were cut, said in words."""
+    match method:
+        case DAG(cut=None):
+            # The method decides by size; what it made tells which it was.
+            fused = method.fused(network)
+            whole = len(DAG(cut=Nowhere()).fused(network).blocks) == len(fused.blocks)
+            return str(Nowhere() if whole else Junctions())
+        case DAG(cut=cut):
+            return str(cut)
+        case Product():
+            return str(EveryOp())
+        case LipLT():
+            return str(Junctions())
+        case Local(inner=inner):
+            return cut_of(inner, network)
+        case _:
+            return "as the method chooses"
+
+
+def table_on(network: Network, metric: Metric, region: Region, savings: bool) -> list[LayerRow]:
+    """The table of layers, on a bounded region with what each nonlinearity can receive there."""
+    if region != Everywhere():
+        network = restricted(network, Intervals().prepare(network)(region))
+    return layer_table(network, DAG(metric=metric), savings)
+
+
+def assumptions(network: Network) -> tuple[Assumption, ...]:
+    """Every constant that a module declared of itself, in the order of the network."""
+    return tuple(
+        Assumption(
+            node.path,
+            f"{node.promise}{'; the same in every norm' if node.every_norm else ''}",
+            float(node.promise.log_value.detach()),
+        )
+        for node in network.nodes
+        if isinstance(node, Declared)
+    )

@@ -1,0 +1,203 @@
+"""What a certificate keeps of the arguments of a model, and of the model itself."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from lipkit.bounds.certificates.fingerprint import TensorPrint, network_prints, row_hashes, state_prints
+from lipkit.bounds.certificates.region_record import TensorRecord, dtype_of
+from lipkit.errors import CertificateError
+from lipkit.trace import Network
+from lipkit.trace.capture import capture
+from lipkit.trace.model_signature import first_samples
+from lipkit.trace.sample_independence import takes_one_sample_only
+from lipkit.trace.torch_export import evaluating
+
+Model = nn.Module | ExportedProgram
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+Example = Tensor | tuple[Any, ...] | Mapping[str, Any]
+
+
+@final
+@dataclass(frozen=True)
+class InputRecord:
+    """One argument of the model, for one sample: a tensor or a plain value; `name` is "" for a positional one.
+
+    Of a `free` one only shape and dtype are kept: the variables of the bound, and large floating-point constants, whose
+    values the network shows. One that is not `known` (a list of tensors, many integers) must be given again.
+    """
+
+    name: str
+    tensor: TensorRecord | None
+    value: bool | int | float | str | None
+    free: bool
+    known: bool
+
+    @classmethod
+    def of(cls, name: str, value: object, free: bool) -> "InputRecord":
+        """The record of one argument; `free` says that floating-point tensors are variables."""
+        if isinstance(value, Tensor):
+            record = TensorRecord.of(value)
+            if value.is_floating_point() and (free or record.entries is None):
+                return cls(name, TensorRecord(record.shape, record.dtype, "", None), None, True, True)
+            return cls(name, record, None, False, record.entries is not None)
+        if value is None or isinstance(value, bool | int | float | str):
+            return cls(name, None, value, False, True)
+        return cls(name, None, None, False, False)
+
+    def restore(self) -> object:
+        """The argument itself, or for a free one some values of its shape."""
+        if self.tensor is None:
+            return self.value
+        if not self.free:
+            return self.tensor.restore(f"the argument {self.name}")
+        count = torch.arange(1, torch.Size(self.tensor.shape).numel() + 1, dtype=torch.float64)
+        # Anything but a constant will do: samples are tested for mixing with it.
+        return torch.sin(count).to(dtype_of(self.tensor.dtype)).reshape(self.tensor.shape)
+
+
+@final
+@dataclass(frozen=True)
+class Inputs:
+    """The arguments of the model for one sample, and which of them and of its results the bound is about."""
+
+    arguments: tuple[InputRecord, ...]
+    wrt: str | tuple[str, ...] | None
+    output: str | int | None
+
+    @classmethod
+    def of(cls, call: Call, wrt: str | tuple[str, ...] | None, output: str | int | None) -> "Inputs":
+        """The record of a call. Without `wrt` its floating-point arguments are the variables."""
+        named = [*(("", value) for value in call[0]), *call[1].items()]
+        return cls(tuple(InputRecord.of(name, value, free=wrt is None) for name, value in named), wrt, output)
+
+    def call(self) -> Call:
+        """A call of the recorded shapes, with the recorded values where they matter."""
+        lost = [record.name or str(at) for at, record in enumerate(self.arguments) if not record.known]
+        if lost:
+            raise CertificateError(
+                f"The certificate does not keep the values of the arguments {', '.join(lost)}; give the example."
+            )
+        values = [(record.name, record.restore()) for record in self.arguments]
+        return tuple(value for name, value in values if not name), {name: value for name, value in values if name}
+
+    def require(self, other: "Inputs") -> None:
+        """Refuse arguments of other names, shapes, dtypes or plain values; what tensors hold, the network shows."""
+        names, given = ([record.name or "positional" for record in one.arguments] for one in (self, other))
+        if names != given:
+            raise CertificateError(f"The certificate was made for the arguments {names}, got {given}.")
+        for at, (mine, yours) in enumerate(zip(self.arguments, other.arguments, strict=True)):
+            what = f"the argument {mine.name or at}"
+            kept, got = (
+                ("no tensor", "") if r.tensor is None else (r.tensor.shape, r.tensor.dtype) for r in (mine, yours)
+            )
+            if kept != got:
+                raise CertificateError(
+                    f"The certificate was made for {what} of shape {kept[0]} and {kept[1]}, got {got[0]} and {got[1]}."
+                )
+            if mine.value != yours.value:
+                raise CertificateError(f"The certificate was made with another value of {what}; give the same one.")
+
+
+def call_of(model: Model, example: Example | None) -> Call:
+    """The arguments for one sample: a tensor is the first argument, a tuple all of them, a mapping those by name.
+
+    An exported program has an example of its own, which is used if none is given.
+    """
+    if isinstance(example, Mapping):
+        args, kwargs = (), dict(example)
+    else:
+        args, kwargs = (example,) if isinstance(example, Tensor) else tuple(example or ()), {}
+    if isinstance(model, ExportedProgram) and not args and not kwargs and model.example_inputs is not None:
+        args, kwargs = model.example_inputs
+    return first_samples(args, kwargs)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """What a bound is about: a model on arguments of given shapes, and the network captured from it.
+
+    `alone` says that the model answers for one sample only, so that several could not be tested for mixing.
+    """
+
+    model: Model
+    inputs: Inputs
+    network: Network
+    alone: bool = False
+
+    @classmethod
+    def of(cls, model: Model, call: Call, wrt: str | tuple[str, ...] | None, output: str | int | None) -> "Subject":
+        """Captured from a call with one sample."""
+        network = capture(model, *call[0], wrt=wrt, output=output, **call[1])
+        return cls(model, Inputs.of(call, wrt, output), network, _alone(model, call))
+
+
+@final
+@dataclass(frozen=True)
+class ModelRecord:
+    """A model and the network captured from it: `state` are its parameters and buffers, `tensors` what the network
+    reads, `rows` one hash for the input and each row of the network."""
+
+    name: str
+    state: tuple[TensorPrint, ...]
+    tensors: tuple[TensorPrint, ...]
+    rows: tuple[str, ...]
+
+    @classmethod
+    def of(cls, subject: Subject) -> "ModelRecord":
+        """The record of a model and its network. Cost: one pass over the bytes of both."""
+        model, network = subject.model, subject.network
+        state = model.state_dict if isinstance(model, ExportedProgram) else model.state_dict(keep_vars=True)
+        kept = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+        prints = network_prints(network, kept.values())
+        return cls(type(model).__qualname__, state_prints(kept), prints, row_hashes(network))
+
+    @property
+    def state_hash(self) -> str:
+        """One hash for the names, types, shapes and bytes of the model's state and of what the network reads."""
+        parts = [f"{t.name} {t.dtype} {t.shape} {t.sha256}" for t in (*self.state, *self.tensors)]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+    @property
+    def structure_hash(self) -> str:
+        """One hash for operator types, shapes, geometry and node kinds, in order."""
+        return hashlib.sha256("\n".join(self.rows).encode()).hexdigest()
+
+    def require(self, other: "ModelRecord", network: Network, versions: str) -> None:
+        """Refuse another network or other weights, naming the first row or tensor that differs."""
+        if self.rows != other.rows:
+            at = next((i for i, (a, b) in enumerate(zip(self.rows, other.rows, strict=False)) if a != b), None)
+            where = f"{len(self.rows)} rows against {len(other.rows)}" if at is None else _place(network, at)
+            raise CertificateError(
+                f"The model has another structure than the certified one, first at {where}{versions}."
+            )
+        for what, mine, yours in (("state", self.state, other.state), ("network", self.tensors, other.tensors)):
+            names, given = ([one.name for one in prints] for prints in (mine, yours))
+            if names != given:
+                differing = next((a for a, b in zip(names, given, strict=False) if a != b), "its end")
+                raise CertificateError(
+                    f"The {what} of the model has other tensors than the certified one, at {differing}."
+                )
+            for a, b in zip(mine, yours, strict=True):
+                if not a.fits(b):
+                    raise CertificateError(
+                        f"The {what} of the model differs from the certified one, first in the tensor {a.name}: "
+                        f"{a.dtype} {a.shape} {a.sha256[:12]} against {b.dtype} {b.shape} {b.sha256[:12]}."
+                    )
+
+
+def _alone(model: Model, call: Call) -> bool:
+    if isinstance(model, ExportedProgram):
+        return True
+    with evaluating(model):
+        return takes_one_sample_only(model, *call)
+
+
+def _place(network: Network, at: int) -> str:
+    return "the shape of the input" if at == 0 else str(network.origin(at)) if at <= network.sink else "its end"

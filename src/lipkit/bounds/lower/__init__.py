@@ -1,0 +1,1 @@
+"""Lower bounds and estimates, from points of a region."""

@@ -1,0 +1,117 @@
+"""An estimate of the local constant from extreme values of random gradients."""
+
+import math
+import warnings
+from dataclasses import dataclass, replace
+from typing import final
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from lipkit.bound import L2, Bound, Kind, Metric, Of
+from lipkit.bounds._base import Method
+from lipkit.bounds.local.local import each_sample
+from lipkit.bounds.lower.point_jacobians import steepest
+from lipkit.bounds.lower.region_points import drawn
+from lipkit.bounds.lower.sampling import device_of
+from lipkit.errors import ArgumentError
+from lipkit.regions import Region
+from lipkit.trace import Network
+
+# Shapes the likelihood is maximised from: it has many local maxima.
+_SHAPES = (0.1, 1.0, 5.0, 10.0, 20.0, 50.0, 100.0)
+# Below this Kolmogorov-Smirnov probability no fit is believed.
+_REJECTED = 1e-3
+# Entries of the points that are drawn together.
+_TOGETHER = 2**22
+# Maxima that differ by less than this, relatively, are one number.
+_SPREAD = 1e-9
+
+
+@final
+@dataclass(frozen=True)
+class CLEVER(Method):
+    """The local constant as the right end point of a distribution fitted to maxima of gradient norms.
+
+    `batches` maxima over `samples` uniform points of the ball (or box) each are taken for draws of a reverse Weibull
+    law, one of the three limits of maxima; its location, fitted by maximum likelihood, is the estimate. The fit with
+    the best Kolmogorov-Smirnov probability over several starts counts; if that is below 0.001, or the maxima are all
+    one number, the largest maximum is returned. For a classifier the function must be a margin f_c - f_j:
+    `network.then(Dense(row))`; the largest gradient of a single logit says nothing about it.
+
+    Guarantee: none, ESTIMATE. Piecewise constant gradients (ReLU, few pieces) fit badly. Cost: batches * samples
+    backward passes for each output. Seeded.
+    Reference: Weng et al. 2018 (CLEVER). The original evaluation takes 500 batches of 1024.
+    """
+
+    batches: int = 500
+    samples: int = 1024
+    metric: Metric = L2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.batches < 2 or self.samples < 1:
+            raise ArgumentError(
+                f"CLEVER needs at least two batches of at least one sample, got {self.batches} and {self.samples}."
+            )
+
+    @property
+    def reads_region(self) -> bool:
+        """True: the region decides what is found."""
+        return True
+
+    def _bound(self, network: Network, region: Region) -> Bound:
+        samples = each_sample(region, network.source)
+        ends = [end_point(self.maxima(network, one)) for one in ([region] if samples is None else samples)]
+        value = torch.tensor(ends, dtype=torch.float64)
+        of = Of.WHOLE if samples is None else Of.SAMPLE
+        found = Bound.from_value(value[0] if samples is None else value, Kind.ESTIMATE, self, self.metric, of)
+        return replace(found, region=region)
+
+    def maxima(self, network: Network, region: Region) -> Float64[Tensor, " batches"]:
+        """The largest Jacobian norm in each batch."""
+        generator = torch.Generator(device_of(network)).manual_seed(self.seed)
+        together = max(1, _TOGETHER // (self.samples * math.prod(network.source)))
+        found: list[Tensor] = []
+        for start in range(0, self.batches, together):
+            count = min(together, self.batches - start)
+            x = drawn(region, network.source, count * self.samples, generator)
+            found.append(steepest(network, x, self.metric)[0].reshape(count, self.samples).amax(1))
+        return torch.cat(found)
+
+    def __str__(self) -> str:
+        return f"extreme values of {self.batches} x {self.samples} gradients"
+
+
+def end_point(maxima: Float64[Tensor, " batches"]) -> float:
+    """The location of a reverse Weibull law fitted to maxima; never below the largest of them."""
+    # Not above: it takes half a second to load, of every program that imports this package.
+    from scipy import stats
+
+    values = maxima.detach().numpy(force=True)
+    largest, spread = float(values.max()), float(values.max() - values.min())
+    if not spread > _SPREAD * max(largest, 1e-300):
+        return largest
+    scaled = (largest - values) / spread
+    best = (-1.0, 0.0)
+    for shape in _SHAPES:
+        fit = _fitted(scaled, shape)
+        if fit is not None:
+            probability = float(stats.kstest(scaled, "weibull_min", args=fit).pvalue)
+            best = max(best, (probability, fit[1]))
+    return largest if best[0] < _REJECTED else largest - min(best[1], 0.0) * spread
+
+
+def _fitted(values: np.ndarray, shape: float) -> tuple[float, float, float] | None:
+    from scipy import stats
+
+    with warnings.catch_warnings():
+        # The search steps through parameters without a likelihood; only where it ends is looked at.
+        warnings.simplefilter("ignore")
+        try:
+            found: np.ndarray = np.array(stats.weibull_min.fit(values, shape), dtype=np.float64)
+        except (stats.FitError, ValueError):
+            return None
+    return (float(found[0]), float(found[1]), float(found[2])) if np.isfinite(found).all() else None

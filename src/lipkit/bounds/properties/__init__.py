@@ -1,0 +1,1 @@
+"""Convexity, smoothness and differentiability of a network."""

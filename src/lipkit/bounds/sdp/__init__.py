@@ -1,0 +1,1 @@
+"""Bounds from semidefinite programs: LipSDP with its solvers, ECLipsE, SeqLip."""

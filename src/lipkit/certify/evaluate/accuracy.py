@@ -1,0 +1,155 @@
+"""A model on a data set: clean, certified and attacked accuracy, on one process or many, resumable."""
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from lipkit._seeds import check_seed
+from lipkit.bound import Bound
+from lipkit.certify.attacks import Attack
+from lipkit.certify.evaluate.batch import Batch, Constant, Evaluated
+from lipkit.certify.evaluate.disproof import refuse_disproved
+from lipkit.certify.evaluate.evaluation import Evaluation
+from lipkit.certify.evaluate.object_identity import told
+from lipkit.certify.evaluate.records import Records, Sample
+from lipkit.certify.evaluate.settings_identity import bound_settings, model_settings, search_settings
+from lipkit.certify.evaluate.shards import Data, Place, batches, check_repeatable, described, digests, first_batch
+from lipkit.certify.evaluate.stored_results import Stored
+from lipkit.certify.radii.forward import Logits
+from lipkit.certify.radii.radius import require_certifying
+from lipkit.errors import ArgumentError, MetricError, RecordError
+from lipkit.nn.core.freeze import frozen
+from lipkit.trace.torch_export import evaluating
+
+
+def accuracy(
+    model: nn.Module,
+    data: Data,
+    bound: Constant,
+    eps: Sequence[float],
+    *,
+    norm: float = 2.0,
+    attack: Attack | None = None,
+    logits: Callable[[Tensor], Logits] | None = None,
+    records: str | Path | None = None,
+    level: float = 0.95,
+    seed: int = 0,
+    name: str = "",
+    progress: Callable[[int, int | None], None] | None = None,
+) -> Evaluation:
+    """Clean, certified and attacked accuracy of a classifier at the radii `eps` in l_`norm`.
+
+    `data` is a DataLoader, a Dataset or any iterable of (inputs, labels) in a fixed order; inputs are those the model
+    takes, so a normalisation belongs into the model, where the constant counts it. `bound` is a constant of the model
+    (see `radius`), or a function that gives one around the inputs of a batch, such as
+    `lambda x: bounds.Local(bounds.DAG())(network, Ball(x, 0.5))`; with `records` such a function needs a `name`, by
+    which stored results know it again, beside its code. Logits are evaluated in float64 with their rounding error
+    (`Forward`), unless `logits` gives them. A tie of the label with another class is no decision and counts as wrong. A
+    model with a single score is given as `attacks.TwoClasses(model)`.
+
+    A bound that the first inputs disprove, one of another model for example, is refused (`refuse_disproved`).
+    With `attack`, samples that are classified correctly are attacked at every radius. An attack that provably changes
+    the class inside a certified radius stops the evaluation with a `BrokenCertificateError`; the counter-example is
+    saved in `records` or in the working directory.
+
+    With `records`, results are appended to that folder as they come and an interrupted run continues where it was.
+    Under torch.distributed every process takes its share of the samples, and all return the whole evaluation; `records`
+    must then be a folder that all processes see. The table is the same for any number of processes and interruptions:
+    the attack draws from `seed` and the place of a batch. What is stored is used again if it is of the same model (its
+    tensors, attributes, code and the captured network), constant, attack and inputs, each by a hash; the first stored
+    batch is evaluated again and must agree. `progress` is called with the samples done and their number in this
+    process.
+
+    Guarantee: certified <= true robust accuracy <= attacked, on these samples, with the bound's failure probability;
+    the second as far as attacks are proven to succeed (`Evaluation.unproven`).
+    Cost: one float64 evaluation of each sample, and the attack; to continue, one pass over the stored part of the data.
+    """
+    eps = check_radii(eps)
+    if not callable(bound):
+        require_certifying(bound)
+    if not norm >= 1:
+        raise MetricError(f"A norm has an exponent p in [1, inf], got norm={norm}.")
+    if not isinstance(model, nn.Module):
+        raise ArgumentError(
+            f"An evaluation needs a torch.nn.Module, got {type(model).__name__}; wrap a function in one, or a single "
+            "score in attacks.TwoClasses."
+        )
+    if attack is not None and not isinstance(attack, Attack):
+        raise ArgumentError(f"`attack` is one of lipkit.certify.attacks, such as PGD(eps=0.5), got {attack!r}.")
+    if attack is not None and attack.norm != norm:
+        raise MetricError(f"The radii are in l{norm:g} and the attack in l{attack.norm:g}; use one norm for both.")
+    if records is not None and not isinstance(bound, Bound) and not name:
+        raise ArgumentError("Results with a function for `bound` can only be resumed under a `name`; give one.")
+    check_seed(seed)
+    check_repeatable(data)
+    place = Place.here()
+    model_in = Evaluated(model, logits)
+    settings: dict[str, object] = {}
+    fresh: list[Sample] = []
+    seen = 0
+    # Held weights: an attack asks for them hundreds of times, and they do not change.
+    with evaluating(model), frozen(model):
+        if records is not None or place.size > 1:
+            first = first_batch(data)
+            settings = {
+                **model_settings(model), **search_settings(eps, norm, attack), "bound": bound_settings(bound),
+                "network": model_in.network(*first) if len(first[0]) else "",
+                "logits": "float64" if logits is None else told(logits), "data": described(data, first),
+                "level": level, "seed": seed, "name": name,
+            }  # fmt: skip
+        place.agree(settings)
+        store, done = _opened(records, settings, place, 0 if attack is None else len(eps))
+        done.check_data(data, place)
+        for indices, inputs, labels, _ in itertools.islice(done.batches(data, place), 1):
+            x, y = model_in.placed(inputs, labels)
+            done.check_found(indices, x, y, model_in.logits(x), bound if isinstance(bound, Bound) else None, norm)
+        for indices, inputs, labels, total in batches(data, place, lambda places: not done.has_all(places)):
+            x, y = model_in.placed(inputs, labels)
+            if not fresh and isinstance(bound, Bound):
+                refuse_disproved(model, model_in.logits, x, bound)
+            run = Batch(model_in, x, y, indices, norm, seed, Path(records or "."))
+            marked = zip(run.samples(bound, eps, attack), digests(inputs), strict=True)
+            found = [replace(one, digest=mark) for one, mark in marked if one.index not in done.samples]
+            fresh += found
+            if store is not None:
+                store.append(found)
+            seen += len(found)
+            if progress is not None:
+                progress(seen, total)
+    place.meet()
+    samples = list(store.read().values()) if store is not None else place.gathered(fresh)
+    return Evaluation.of(samples, eps, norm, level, bound.failure if isinstance(bound, Bound) else 0.0)
+
+
+def _opened(
+    records: str | Path | None, settings: Mapping[str, object], place: Place, attacked: int
+) -> tuple[Records | None, Stored]:
+    """The folder and what it holds, with attacks at so many radii."""
+    if records is None:
+        return None, Stored(Path(), {})
+    store = None
+    # The first writes the settings, the others find them.
+    for turn in (True, False):
+        if (place.rank == 0) is turn:
+            store = Records(records, settings, place.rank)
+        place.meet()
+    assert store is not None
+    done = store.read()
+    if wrong := [sample.index for sample in done.values() if len(sample.broken) != attacked]:
+        raise RecordError(f"{records} has attacks at other radii for sample {wrong[0]}; give another folder.")
+    place.meet()
+    return store, Stored(Path(records), done)
+
+
+def check_radii(eps: Sequence[float]) -> tuple[float, ...]:
+    """The radii, if there are some and they are finite, >= 0 and in increasing order."""
+    if isinstance(eps, str) or not isinstance(eps, Iterable):
+        raise ArgumentError(f"`eps` lists radii, such as [36 / 255], got {eps!r}.")
+    found = tuple(float(e) for e in eps)
+    if not found or not all(math.isfinite(e) and e >= 0 for e in found) or list(found) != sorted(set(found)):
+        raise ArgumentError(f"`eps` lists radii >= 0 in increasing order, got {list(eps)}.")
+    return found

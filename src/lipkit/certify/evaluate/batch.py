@@ -1,0 +1,127 @@
+"""One batch on its way through the model: its logits, radii, decisions, and what an attack does to them."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import final
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int
+from torch import Tensor, nn
+
+from lipkit._seeds import derived
+from lipkit.bound import Bound
+from lipkit.certify.attacks import Attack
+from lipkit.certify.attacks.coarse_products import coarse_products
+from lipkit.certify.evaluate.counterexample import contradiction, provably_changed, seen_changed
+from lipkit.certify.evaluate.records import Sample
+from lipkit.certify.evaluate.settings_identity import network_hash
+from lipkit.certify.radii.forward import Forward, Logits
+from lipkit.certify.radii.radius import Radii, radius
+from lipkit.errors import ArgumentError, NonFiniteError
+from lipkit.linops.queries.row_norms import vector_norms
+
+# A constant for all samples, or the constants around the inputs of a batch.
+Constant = Bound | Callable[[Tensor], Bound]
+
+
+@final
+class Evaluated:
+    """The model, where it lives, and its logits; captured at the first batch."""
+
+    def __init__(self, model: nn.Module, logits: Callable[[Tensor], Logits] | None) -> None:
+        self.module = model
+        self._logits = logits
+        parameter = next(model.parameters(), None)
+        self._device = torch.device("cpu") if parameter is None else parameter.device
+        self.dtype = torch.float32 if parameter is None else parameter.dtype
+
+    def placed(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """A batch where the model lives, if it is one."""
+        if not inputs.is_floating_point():
+            raise ArgumentError(f"Inputs must be floating point, got {inputs.dtype}; convert them as in training.")
+        if not bool(torch.isfinite(inputs).all()):
+            raise NonFiniteError("Some inputs are NaN or infinite, so nothing can be said of them; clean the data.")
+        return inputs.to(self._device), labels.to(self._device)
+
+    def network(self, inputs: Tensor, labels: Tensor) -> str:
+        """A hash of what evaluates the logits; "" where they are given, since nothing is captured then."""
+        forward = self._captured(self.placed(inputs[:1], labels[:1])[0])
+        return network_hash(forward.network) if isinstance(forward, Forward) else ""
+
+    def logits(self, inputs: Tensor) -> Logits:
+        """Of a batch."""
+        return self._captured(inputs)(inputs)
+
+    def _captured(self, inputs: Tensor) -> Callable[[Tensor], Logits]:
+        if self._logits is None:
+            # A copy, which is an ordinary tensor also where the data were made in inference mode.
+            self._logits = Forward(self.module, inputs[:1].to(self.dtype, copy=True))
+        return self._logits
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """One batch on its way through the model."""
+
+    model: Evaluated
+    x: Float[Tensor, "batch ..."]
+    y: Int[Tensor, " batch"]
+    indices: Sequence[int]
+    norm: float
+    seed: int
+    folder: Path
+
+    def samples(self, bound: Constant, eps: Sequence[float], attack: Attack | None) -> list[Sample]:
+        """What is found of each sample."""
+        x, y = self.x, self.y
+        found = self.model.logits(x)
+        constant = bound if isinstance(bound, Bound) else bound(x)
+        radii = radius(found.value, y, constant, error=found.error, at=x).in_norm(self.norm, math.prod(x.shape[1:]))
+        predicted = _predicted(found.value, y)
+        broken: list[Tensor] = []
+        right = predicted == y
+        unproven = torch.zeros_like(right)
+        for e in eps if attack is not None else ():
+            assert attack is not None
+            # What a smaller radius broke stays broken: the smaller ball is part of the larger one.
+            seen, sure = self._attacked(right, radii, replace(attack, eps=e))
+            unproven |= seen & ~sure
+            right = right & ~seen
+            broken.append(~right)
+        rows = torch.stack(broken, dim=1).tolist() if broken else [()] * len(x)
+        columns = (self.indices, y.tolist(), predicted.tolist(), radii.value.tolist(), rows, unproven.tolist())
+        # A constant computed for this batch may fail with it: each sample carries that, which counts it often enough.
+        own = 0.0 if isinstance(bound, Bound) else radii.failure
+        return [Sample(i, a, b, r, tuple(row), own, u) for i, a, b, r, row, u in zip(*columns, strict=True)]
+
+    def _attacked(
+        self, right: Bool[Tensor, " batch"], radii: Radii, attack: Attack
+    ) -> tuple[Bool[Tensor, " batch"], Bool[Tensor, " batch"]]:
+        """Of which samples that are right an attack changes the class, and of which it provably does."""
+        seen, sure = torch.zeros_like(right), torch.zeros_like(right)
+        places = right.nonzero().flatten()
+        if not len(places):
+            return seen, sure
+        x, y = self.x[places], self.y[places]
+        generator = torch.Generator().manual_seed(derived(self.seed, self.indices[0]))
+        with coarse_products(x.device):
+            moved = attack(self.model.module, x.to(self.model.dtype), y, generator=generator)
+        after = self.model.logits(moved)
+        indices = [self.indices[i] for i in places.tolist()]
+        contradiction(x, moved, y, after, radii.value[places], self.norm, indices, self.folder)
+        # In another type the attack may have begun elsewhere; only what is in the ball of the input counts.
+        near = vector_norms((moved.double() - x.double()).flatten(1), self.norm) <= attack.eps
+        inside = near if x.dtype != moved.dtype else torch.ones_like(near)
+        # What only rounding may have changed has not been broken.
+        seen[places], sure[places] = seen_changed(after, y) & inside, provably_changed(after, y) & inside
+        return seen, sure
+
+
+def _predicted(z: Float64[Tensor, "batch classes"], labels: Int[Tensor, " batch"]) -> Int[Tensor, " batch"]:
+    """The class of the largest logit; another than the label where they tie, which is no decision for it."""
+    own = labels[:, None].long()
+    rival = z.scatter(1, own, -math.inf).max(1)
+    return torch.where(z.gather(1, own)[:, 0] > rival.values, labels.long(), rival.indices)

@@ -1,0 +1,130 @@
+"""What an evaluation found: counts with confidence intervals, overall and for each class."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from lipkit.certify.confidence_intervals import clopper_pearson
+from lipkit.certify.evaluate.records import Sample
+from lipkit.errors import ArgumentError
+
+
+@final
+@dataclass(frozen=True)
+class Share:
+    """`count` of `total` samples, and an interval that contains the true share with the stated confidence."""
+
+    count: int
+    total: int
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, count: int, total: int, level: float) -> "Share":
+        """With the exact interval of Clopper and Pearson."""
+        low, high = clopper_pearson(count, total, level) if total else (0.0, 1.0)
+        return cls(count, total, low, high)
+
+    @property
+    def value(self) -> float:
+        """The share itself; NaN of nothing."""
+        return self.count / self.total if self.total else math.nan
+
+    def rounded(self, up: bool) -> str:
+        """In percent with two digits, rounded up or down; the interval is rounded outward."""
+        share = (
+            (-(-(10**4) * self.count // self.total) if up else 10**4 * self.count // self.total) if self.total else 0
+        )
+        low, high = math.floor(10**4 * self.low) / 100, math.ceil(10**4 * self.high) / 100
+        return f"{share / 100:.2f} % [{low:.2f}, {high:.2f}]"
+
+    def __str__(self) -> str:
+        return self.rounded(up=False)
+
+
+def said_radius(eps: float) -> str:
+    """A radius as a text that is exactly it: 0.25, 36/255, or all its digits."""
+    short = f"{eps:g}"
+    if float(short) == eps:
+        return short
+    parts = round(eps * 255)
+    return f"{parts}/255" if parts / 255 == eps else repr(eps)
+
+
+def said_unproven(count: int) -> str:
+    """What to say of samples that are broken without a proof."""
+    return (
+        f"Of the samples broken by the attack, {count} are so by observation in float64: what is proven of its "
+        "rounding in this model is too loose to prove more."
+    )
+
+
+@final
+@dataclass(frozen=True)
+class Shares:
+    """Of some samples: how many are right, certified at each radius, and right after an attack of each radius."""
+
+    clean: Share
+    certified: tuple[Share, ...]
+    attacked: tuple[Share, ...] | None
+    mean_radius: float
+
+
+@final
+@dataclass(frozen=True)
+class Evaluation:
+    """Clean, certified and attacked accuracy of a model on data, radius by radius.
+
+    `certified[i]` counts samples whose label is proven for all perturbations of length at most `eps[i]` in l_`p`;
+    `attacked[i]` those that are right and that the attack of that radius did not break. The truth lies between the two
+    (as far as attacks are proven to succeed, see `unproven`). A sample whose label ties with another class is wrong
+    everywhere. Intervals are about the population that the data was drawn from, each at the confidence `level` by
+    itself; `failure` bounds the probability that the constant behind all radii is wrong.
+    """
+
+    eps: tuple[float, ...]
+    p: float
+    level: float
+    failure: float
+    overall: Shares
+    classes: dict[int, Shares]
+    samples: tuple[Sample, ...]
+
+    @classmethod
+    def of(
+        cls, samples: Sequence[Sample], eps: Sequence[float], p: float, level: float, failure: float
+    ) -> "Evaluation":
+        """The counts of samples; failures of constants of single samples add up with that of the common one."""
+        ordered = tuple(sorted(samples, key=lambda sample: sample.index))
+        if not ordered:
+            raise ArgumentError("An evaluation needs at least one sample, got an empty data set.")
+        labels = sorted({sample.label for sample in ordered})
+        by_class = {k: _shares([s for s in ordered if s.label == k], eps, level) for k in labels}
+        total = min(failure + math.fsum(sample.failure for sample in ordered), 1 - 2.0**-53)
+        return cls(tuple(eps), p, level, total, _shares(ordered, eps, level), by_class, ordered)
+
+    @property
+    def unproven(self) -> int:
+        """How many samples an attack broke before our eyes, in float64, where its rounding is not bounded closely."""
+        return sum(sample.unproven for sample in self.samples)
+
+    def __str__(self) -> str:
+        lines = [f"clean      {self.overall.clean}"]
+        attacked = self.overall.attacked or (None,) * len(self.eps)
+        for eps, certified, broken in zip(self.eps, self.overall.certified, attacked, strict=True):
+            beside = f", attacked {broken.rounded(up=True)}" if broken is not None else ""
+            lines.append(f"l{self.p:g} {said_radius(eps):<8} certified {certified}{beside}")
+        lines += [said_unproven(self.unproven)] if self.unproven else []
+        return "\n".join(lines)
+
+
+def _shares(samples: Sequence[Sample], eps: Sequence[float], level: float) -> Shares:
+    total = len(samples)
+    right = [sample.predicted == sample.label for sample in samples]
+    certified = tuple(Share.of(sum(s.radius > e for s in samples), total, level) for e in eps)
+    attacked = None
+    if samples and samples[0].broken:
+        attacked = tuple(Share.of(sum(not s.broken[i] for s in samples), total, level) for i in range(len(eps)))
+    mean = math.fsum(sample.radius for sample in samples) / total
+    return Shares(Share.of(sum(right), total, level), certified, attacked, mean)

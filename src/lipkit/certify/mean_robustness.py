@@ -1,0 +1,86 @@
+"""One number for the robustness of a classifier: mean certifiable robustness, and the AUROC that survives an attack."""
+
+import math
+
+import torch
+from jaxtyping import Float, Float64, Int
+from torch import Tensor
+
+from lipkit.bound import Bound, Of
+from lipkit.certify.radii.radius import MOST, check_classified, quotient, radius, require_certifying
+from lipkit.errors import ArgumentError, KindError, NonFiniteError, RegionError, ShapeError
+from lipkit.losses.pair_constants import label_constants
+from lipkit.regions import Everywhere
+
+# The gap and the quotient are each rounded once, the constant carries its own rounding.
+_DOWN = 1 - 2.0**-50
+
+
+def signed_radii(logits: Float[Tensor, "n classes"], labels: Int[Tensor, " n"], bound: Bound) -> Float64[Tensor, " n"]:
+    """min over j != y of (z_y - z_j)/K_yj: how far a right sample stays right, minus how far a wrong one stays wrong.
+
+    Both signs are certificates: any class j that beats y keeps it beaten within (z_j - z_y)/K_yj, and the best of them
+    is the minimum above. Where K_yj = 0 the class never changes sides: +-inf, or 0 for a tie.
+
+    Guarantee: |signed radius| is rounded down. Needs a bound that certifies, everywhere; for others see `radius`.
+    """
+    require_certifying(bound)
+    if bound.region != Everywhere():
+        raise RegionError(f"This constant holds on a {bound.region} only; use `radius(..., at=inputs)` and its mean.")
+    check_classified(logits, labels)
+    labels = labels.to(logits.device)
+    z = logits.detach().to(torch.float64)
+    gaps = (z.gather(1, labels.long()[:, None]) - z).clamp(-MOST, MOST)
+    constants = label_constants(bound, labels, z.shape[1]).detach().to(z)
+    free = torch.where(gaps == 0, 0.0, gaps.sign() * math.inf)
+    ratio = torch.where(constants > 0, quotient(gaps * _DOWN, constants), free)
+    return ratio.scatter(1, labels.long()[:, None], math.inf).amin(1)
+
+
+def mean_certifiable_robustness(
+    logits: Float[Tensor, "n classes"], labels: Int[Tensor, " n"], bound: Bound, *, clipped: bool = False
+) -> float:
+    """The mean of `signed_radii`: MCR = E[y f(x)]/L for a binary score, E[margin]/(c L) for several classes.
+
+    Signed, wrong samples count against it by how deep in the wrong class they lie: its maximiser over 1-Lipschitz
+    functions is the Kantorovich potential between the classes. `clipped` counts them as 0; this is the mean certified
+    radius, a lower bound of the mean distance to another class. Cost: a table of n x classes.
+    Reference: definition 11 in chapter 4 of Béthune 2024; both means are also in deel-lip's metrics.
+    """
+    if not len(logits):
+        raise ArgumentError("The mean of no samples is undefined; give at least one.")
+    values = radius(logits, labels, bound).value if clipped else signed_radii(logits, labels, bound)
+    return float(values.mean())
+
+
+def certifiable_auroc(scores: Float[Tensor, " n"], labels: Int[Tensor, " n"], bound: Bound, eps: float) -> float:
+    """A lower bound of the AUROC after any perturbation of length `eps` of every sample.
+
+    A score moves by at most K eps, so the worst case of a pair is f(x+) - K eps against f(x-) + K eps:
+        mean over pairs of 1[f(x+) - f(x-) > 2 K eps] + 1/2 1[f(x+) - f(x-) = 2 K eps].
+    At eps = 0 it is the AUROC itself. Labels are -1 and +1, or 0 and 1; class 1 is meant to score high.
+
+    Guarantee: LOWER, for attacks that do not change the labels, 2 K eps rounded up. Cost: a sort.
+    """
+    require_certifying(bound)
+    if bound.of is not Of.WHOLE or bound.region != Everywhere():
+        raise KindError(f"Needs one exact or upper constant of the score that holds everywhere, got {bound}.")
+    if scores.ndim != 1 or labels.shape != scores.shape:
+        raise ShapeError(
+            f"One score and one label for each sample are needed, got {tuple(scores.shape)} and {tuple(labels.shape)}."
+        )
+    if not (math.isfinite(eps) and eps >= 0):
+        raise ArgumentError(f"A radius is a finite number >= 0, got eps={eps}.")
+    if not bool(torch.isfinite(scores).all()):
+        raise NonFiniteError("Some scores are NaN or infinite, and nothing can be said of them; check the model.")
+    if set(labels.unique().tolist()) not in ({-1, 1}, {0, 1}):
+        raise ArgumentError(f"Needs both classes, as -1 and +1 or 0 and 1, got {labels.unique().tolist()[:8]}.")
+    f = scores.detach().to(torch.float64)
+    low, high = f[labels <= 0].sort().values, f[labels > 0]
+    # Beyond the range of floats nothing is left; but no move is no move, whatever the constant.
+    shift = 2 * float(bound.value.detach()) * eps if eps else 0.0
+    reach = high - shift * (1 + 2.0**-50)
+    # Moved past the rounding of the difference, so that a pair is counted only if it truly is apart.
+    reach = torch.nextafter(reach, torch.full_like(reach, -math.inf)) if shift else reach
+    below, up_to = torch.searchsorted(low, reach, side="left"), torch.searchsorted(low, reach, side="right")
+    return int((below + up_to).sum()) / (2 * len(low) * len(high))

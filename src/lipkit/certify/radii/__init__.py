@@ -1,0 +1,1 @@
+"""Certified radii, and logits with a bound of their rounding error."""

@@ -1,0 +1,118 @@
+"""Logits with a bound of their own rounding error: a certificate is about real arithmetic, a computer is not."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float64, Shaped
+from torch import Tensor
+
+from lipkit.bounds.lipschitz import Example, Model, network_of
+from lipkit.bounds.local.measured_network import deterministic_norm
+from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
+from lipkit.linops import LinearOperator, depth, magnitude
+from lipkit.linops.queries.row_norms import vector_norms
+from lipkit.norms._base import plain_arithmetic
+from lipkit.rounding.float64 import UNIT, gamma
+from lipkit.trace import Network
+
+# Covers the rounding of the few sums and products of numbers >= 0 that one error is made of.
+_INFLATION = 1 + 2.0**-40
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Logits:
+    """Outputs in float64, and for each sample a number that none of its outputs is farther from the truth than."""
+
+    value: Float64[Tensor, "batch classes"]
+    error: Float64[Tensor, " batch"]
+
+
+@final
+@dataclass(frozen=True)
+class _Block:
+    """What rounding needs to know of one operator A: ||A||, || |A| || and the roundings behind one entry."""
+
+    norm: float
+    magnitude: float
+    slack: float
+
+
+@final
+class Forward:
+    """A classifier evaluated in float64 with a running bound of its rounding error.
+
+    With e_j >= ||fl(y_j) - y_j||_2, row after row,
+
+        e(z_k) = sum_j (||A_kj|| e_j + gamma m_kj) + gamma (sum_j m_kj + ||b_k||),   m_kj = || |A_kj| || ||fl(y_j)||,
+        e_k    = Lip(phi_k) e(z_k) + n_k 2^-53 (||fl(y_k)|| + Lip(phi_k) ||z_k||),
+
+    where fl is what float64 computes and n_k what a node says of its own evaluation. Errors pass through norms, not
+    through absolute values, so that forty orthogonal layers multiply an error by one.
+
+    Guarantee: ||logits - f(x)||_2 <= error in real arithmetic, for the inputs as stored and the weights as the model
+    computes them in its own dtype (a parametrised weight is what torch makes of its parameters). Modules that declare
+    their constants are trusted to half of their digits. Cost: one evaluation in float64; the norm of every operator
+    once. Nodes without a global constant (attention, products) are refused: certify those with a given error.
+    """
+
+    def __init__(self, model: Model, example: Example = None) -> None:
+        # As captured, a row for each operation: fusing would add up biases, with roundings of its own.
+        network = network_of(model, example, None, None).detach().to(torch.float64)
+        if len(network.target) != 1:
+            raise ShapeError(
+                f"A classifier has one axis of outputs, got outputs of shape {network.target}; give a model with a "
+                "single score as `attacks.TwoClasses(model)`."
+            )
+        network.require_constants(2.0)
+        self.network: Network = network
+        self._blocks: Mapping[tuple[int, int], _Block] = {at: _block(op) for at, op in network.blocks.items()}
+        self._constants = [math.exp(float(node.log_constant(2.0).detach())) * _INFLATION for node in network.nodes]
+        # Relative to the computed size instead of the true one, which is 1 / (1 - n u) times as much.
+        self._own = [node.roundings * UNIT / (1 - node.roundings * UNIT) * _INFLATION for node in network.nodes]
+        self._biases = {k: float(torch.linalg.vector_norm(b)) * _INFLATION for k, b in network.biases.items()}
+
+    def __call__(self, inputs: Shaped[Tensor, "batch ..."]) -> Logits:
+        """Logits of a batch, with their error."""
+        if not inputs.is_floating_point():
+            raise ArgumentError(f"Inputs must be floating point, got {inputs.dtype}; convert them as in training.")
+        with torch.no_grad(), plain_arithmetic():
+            values = self.network.values(inputs.to(torch.float64))
+        value = values[-1]
+        error = self._error([_lengths(v) for v in values])
+        if not bool(torch.isfinite(value).all() & torch.isfinite(error).all()):
+            raise NonFiniteError(
+                "The model gave NaN or infinite outputs for some inputs; check its weights and the inputs."
+            )
+        return Logits(value, error)
+
+    def _error(self, sizes: list[Float64[Tensor, " batch"]]) -> Float64[Tensor, " batch"]:
+        errors = [torch.zeros_like(sizes[0])]
+        for k, row in self.network.rows().items():
+            zero = torch.zeros_like(sizes[0])
+            passed, size = zero, zero + self._biases.get(k, 0.0)
+            for j in row:
+                block = self._blocks[k, j]
+                passed = passed + block.norm * errors[j] + block.slack * sizes[j]
+                size = size + block.magnitude * sizes[j]
+            # Every term is added to zero, and the bias: as many roundings as there are terms, and two.
+            error = (passed + gamma(len(row) + 2) * size) * _INFLATION
+            if k < self.network.sink:
+                constant = self._constants[k - 1]
+                error = (constant * error + self._own[k - 1] * (sizes[k] + constant * size)) * _INFLATION
+            errors.append(error)
+        return errors[-1]
+
+
+def _block(op: LinearOperator) -> _Block:
+    norm = deterministic_norm(op)
+    known = magnitude(op)
+    size = (float(known.absolute) + known.relative * norm) * _INFLATION
+    return _Block(norm, size, gamma(depth(op)) * size * _INFLATION)
+
+
+def _lengths(values: Float64[Tensor, "batch ..."]) -> Float64[Tensor, " batch"]:
+    return vector_norms(values.flatten(1), 2.0) * _INFLATION + 1e-150

@@ -1,0 +1,1 @@
+"""The demonstration: norms of layers, a ladder of methods, a certified classifier of digits."""

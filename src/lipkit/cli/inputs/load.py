@@ -1,0 +1,167 @@
+"""Models, weights and arrays from files; no pickle is ever executed."""
+
+import importlib.util
+import inspect
+import pickle
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from lipkit.cli.inputs.exported_programs import program
+from lipkit.cli.inputs.safetensors_file import tensors_from
+from lipkit.errors import ArgumentError, LipkitError
+
+
+def model(target: str) -> nn.Module | ExportedProgram:
+    """The model that `path/to/file.py:name` or `path/to/program.pt2` names.
+
+    The Python file is executed, like any program one runs; `name` is a model, or is called without arguments to make
+    one. A program is data and executes nothing (see `archive`).
+    """
+    if target.endswith(".pt2"):
+        return program(_existing(Path(target)))
+    file, colon, name = target.rpartition(":")
+    if not colon or not file.endswith(".py") or not name.isidentifier():
+        raise ArgumentError(f"The model {target!r} is neither path/to/file.py:make_model nor path/to/program.pt2.")
+    module = python_file(Path(file))
+    if name not in vars(module):
+        made = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise ArgumentError(f"{file} has no {name}; it has {', '.join(made) or 'nothing that could make a model'}.")
+    found = vars(module)[name]
+    if not isinstance(found, nn.Module):
+        if not callable(found):
+            raise ArgumentError(f"{target} is a {type(found).__name__}; name a model or a function that makes one.")
+        if missing := _wanted(found):
+            raise ArgumentError(
+                f"{target} wants the arguments {', '.join(missing)}; name a function without arguments that calls it."
+            )
+        with _explained(target):
+            found = found()
+    if not isinstance(found, nn.Module):
+        raise ArgumentError(f"{target} made a {type(found).__name__}, expected a torch.nn.Module.")
+    return found
+
+
+def python_file(file: Path) -> object:
+    """The module of a Python file, which is executed."""
+    _existing(file)
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # As when Python runs a file: what lies beside it can be imported, and classes find their module.
+    sys.modules[file.stem] = module
+    sys.path.insert(0, str(file.parent.resolve()))
+    try:
+        with _explained(str(file)):
+            spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(file.parent.resolve()))
+    return module
+
+
+def _wanted(function: Callable[..., object]) -> list[str]:
+    """The arguments that a function or a class cannot be called without."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:
+        # Some that are written in C do not say.
+        return []
+    return [
+        one.name
+        for one in parameters
+        if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+    ]
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """An error of the user's code as one sentence with its place; those of lipkit are sentences already."""
+    try:
+        yield
+    except LipkitError:
+        raise
+    except SyntaxError as error:
+        raise ArgumentError(
+            f"{what} is no Python: {error.msg} (line {error.lineno} of {error.filename}); repair it."
+        ) from error
+    except (Exception, SystemExit) as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        raise ArgumentError(
+            f"{what} stopped with {type(error).__name__}: {error} (line {last.lineno} of {last.filename}); "
+            "repair it, or run it with python to see more."
+        ) from error
+
+
+def weights(into: nn.Module, path: Path) -> None:
+    """Put a state dictionary (.safetensors, .pt, .pth) into a model; every name and shape must fit.
+
+    A `.pt` file is read with `weights_only=True`: a file that holds more than tensors is refused, not executed.
+    """
+    given = _state(_existing(path))
+    wanted = into.state_dict()
+    missing, unexpected = [key for key in wanted if key not in given], [key for key in given if key not in wanted]
+    if missing or unexpected:
+        raise ArgumentError(
+            f"{path} does not fit the model: missing {_listed(missing)}, unexpected {_listed(unexpected)}."
+        )
+    for key, value in given.items():
+        if value.shape != wanted[key].shape:
+            shapes = f"{tuple(value.shape)} for {key}, which has shape {tuple(wanted[key].shape)} in the model"
+            raise ArgumentError(f"{path} does not fit the model: it holds {shapes}.")
+    into.load_state_dict(given)
+
+
+def _state(path: Path) -> dict[str, Tensor]:
+    if path.suffix == ".safetensors":
+        return tensors_from(path)[0]
+    try:
+        with warnings.catch_warnings():
+            # Remarks on how the file was written; what is wrong with it is said below.
+            warnings.simplefilter("ignore")
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ArgumentError(
+            f"{path} holds more than tensors, and reading that would execute code; "
+            "save model.state_dict() alone, or a .safetensors file."
+        ) from error
+    except (OSError, EOFError, RuntimeError, ValueError, BadZipFile) as error:
+        raise ArgumentError(f"{path} is no readable file of weights ({type(error).__name__}: {error}).") from error
+    if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
+        found = found["state_dict"]
+    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
+        raise ArgumentError(f"{path} holds a {type(found).__name__}, expected the state_dict() of a model.")
+    return found
+
+
+def array(path: Path) -> Tensor:
+    """The numbers of a .npy file, in float64."""
+    try:
+        found = np.load(_existing(path), allow_pickle=False)
+    except (OSError, EOFError, ValueError) as error:
+        raise ArgumentError(f"{path} is no readable .npy file ({error}).") from error
+    if isinstance(found, np.lib.npyio.NpzFile):
+        found.close()
+    if not isinstance(found, np.ndarray) or found.dtype.kind not in "fiu":
+        raise ArgumentError(f"{path} holds no array of real numbers; write one with numpy.save.")
+    return torch.from_numpy(found.astype(np.float64))
+
+
+def _existing(path: Path) -> Path:
+    if not path.is_file():
+        raise ArgumentError(f"There is no file {path}.")
+    return path
+
+
+def _listed(names: list[str], most: int = 5) -> str:
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest if names else "nothing"

@@ -1,0 +1,52 @@
+"""Whether a model and data that were given belong together, found out on one input before anything long begins."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from lipkit.data import Examples
+from lipkit.errors import ArgumentError, NonFiniteError
+from lipkit.trace.torch_export import evaluating
+
+
+def fitted(model: nn.Module, test: Examples, target: str, data: str) -> Examples:
+    """The examples with a name for every class that the model tells apart; numbers for those the data do not have.
+
+    Refuses a model that does not take the inputs, that gives no scores or not finite ones for the first of them, and
+    labels that it has no score for. `target` and `data` name the two in messages. Cost: one input through the model.
+    """
+    scores = _scores(model, test, target, data)
+    if not isinstance(scores, Tensor) or scores.ndim != 2 or len(scores) != 1 or scores.shape[1] < 2:
+        got = f"shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else f"a {type(scores).__name__}"
+        raise ArgumentError(
+            f"{target} gives {got} for one input of {data}, expected a tensor of shape (1, classes) with one score for "
+            "each of at least two classes; wrap the model in one that does."
+        )
+    classes, last = scores.shape[1], int(test.labels.max())
+    if last >= classes:
+        raise ArgumentError(
+            f"{data} has labels up to {last}, but {target} gives {classes} scores, for the classes 0..{classes - 1}; "
+            "give the data that the model was made for."
+        )
+    if not bool(torch.isfinite(scores).all()):
+        raise NonFiniteError(
+            f"{target} gives {scores[0].tolist()} for the first input of {data}; check the weights for NaN, "
+            "infinities or overflow."
+        )
+    rest = range(len(test.classes), classes)
+    return replace(test, classes=(*test.classes, *map(str, rest)))
+
+
+def _scores(model: nn.Module, test: Examples, target: str, data: str) -> object:
+    parameter = next(model.parameters(), None)
+    first = test.inputs[:1] if parameter is None else test.inputs[:1].to(parameter.detach())
+    with torch.no_grad(), evaluating(model):
+        try:
+            return model(first)
+        except Exception as error:
+            said = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise ArgumentError(
+                f"{target} does not take one input of {data}, of shape {tuple(first.shape)} with the batch in front "
+                f"({type(error).__name__}: {said}); give inputs as the model takes them."
+            ) from error

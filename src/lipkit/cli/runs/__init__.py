@@ -1,0 +1,1 @@
+"""A run and its folder: identity, stored bound, assessment, results."""

@@ -1,0 +1,55 @@
+"""From a model and its constant to shares and a page: how a training ends, and what a model of one's own gets."""
+
+import datetime
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from lipkit.bound import Bound
+from lipkit.bounds.certificates.fingerprint import sha256_of
+from lipkit.certify import Evaluation, accuracy
+from lipkit.cli.console import bar, progress
+from lipkit.cli.training import Goal
+from lipkit.data import Examples
+from lipkit.report.results.contents import About, Prints
+from lipkit.report.results.gather import gathered
+from lipkit.report.write_page import write
+
+
+def tested(test: Examples, goal: Goal) -> Examples:
+    """As many of the examples as the goal asks for."""
+    return test if goal.samples is None else test.at(range(min(goal.samples, len(test))))
+
+
+def assessed(
+    what: str, model: nn.Module, test: Examples, bound: Bound, goal: Goal, seed: int, records: Path | None
+) -> Evaluation:
+    """Certify and attack as the goal says, with a bar that says `what`; continued from `records`. Cost: `accuracy`."""
+    with bar(what) as show:
+        return accuracy(
+            model, test, bound, goal.eps, norm=goal.norm, attack=goal.attack, records=records, seed=seed,
+            progress=lambda done, total: show(done, total, ""),
+        )  # fmt: skip
+
+
+def prints(weights: str, test: Examples, code: str) -> Prints:
+    """What a page rests on: hashes of weights and code as given, and those of the examples."""
+    return Prints(weights, sha256_of(test.inputs), sha256_of(test.labels), code)
+
+
+def now() -> str:
+    """The date of a page."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def published(
+    folder: Path, model: nn.Module, test: Examples, evaluation: Evaluation, bound: Bound,
+    journal: Sequence[Mapping[str, Any]], about: About,
+) -> Path:  # fmt: skip
+    """Measure what the page shows beside the evaluation, and write it; returns where it is. Cost: `gathered`."""
+    with progress() as doing:
+        doing("writing the report")
+        page, _ = write(gathered(model, test, evaluation, bound, journal, about), folder)
+    return page

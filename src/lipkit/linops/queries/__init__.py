@@ -1,0 +1,1 @@
+"""Questions about the structure of an operator, each a function that dispatches on its type."""

@@ -1,0 +1,128 @@
+"""How long the rows of an operator are: what one output can move while the input moves by one."""
+
+import math
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from lipkit.errors import ArgumentError
+from lipkit.linops._base import Adjoint, Compose, LinearOperator, Scaled
+from lipkit.linops.batch_norm import BatchNorm
+from lipkit.linops.conv import Conv
+from lipkit.linops.conv_transpose import ConvTranspose
+from lipkit.linops.dense import Dense
+from lipkit.linops.diagonal import Diagonal
+from lipkit.linops.index import Index, Permute, Reshape
+from lipkit.linops.pool import AvgPool
+from lipkit.linops.queries.absolute import one_entry_per_row, taps_meet
+from lipkit.linops.queries.dominating import dominating
+from lipkit.linops.queries.rounding_depth import depth
+from lipkit.linops.stated_rounding import Stated
+
+# Up to this many entries the rows of an operator without structure are formed, a few at a time.
+_FORMED = 2**25
+_CHUNK_ENTRIES = 2**22
+# Squares below the normal range lose at most this much of a row's norm, for each square root of its length.
+_UNDERFLOW = 2e-154
+
+
+def row_norms(op: LinearOperator, q: float) -> Float64[Tensor, "..."]:
+    """An upper bound of (sum_j |A_ij|^q)^(1/q) for every output i, q in [1, inf], in float64 and rounded up.
+
+    Up to rounding equal where no parts meet (q = 1, 2) or where the matrix has at most 2^25 entries; for larger ones
+    the l1 norm of |A| as bounded by `dominating` for q < 2, and the l2 norm or that for q >= 2. No gradient.
+    Cost: one application, or one adjoint for each output where the rows must be formed.
+    """
+    if not q >= 1:
+        raise ArgumentError(f"A norm exponent lies in [1, inf], got {q}.")
+    with torch.no_grad():
+        return _row_norms(op.to(torch.float64), q)
+
+
+def _row_norms(op: LinearOperator, q: float) -> Tensor:
+    if q == 1 and _powers(op, 1) is not None:
+        return _by_powers(op, 1)
+    if q == 2 and _powers(op, 2) is not None:
+        return _by_powers(op, 2)
+    if op.in_size * op.out_size <= _FORMED or isinstance(op, Dense):
+        return _formed(op, q)
+    if q >= 2 and _powers(op, 2) is not None:
+        return _by_powers(op, 2)
+    # All l_q norms are below the l1 norm.
+    bound = dominating(op)
+    return _up(bound.apply(torch.ones(op.in_shape, dtype=torch.float64, device=op.device)), 2 * depth(op) + 8)
+
+
+def _by_powers(op: LinearOperator, q: int) -> Tensor:
+    powers = _powers(op, q)
+    assert powers is not None
+    sums = powers.apply(torch.ones(op.in_shape, dtype=torch.float64, device=op.device)).clamp(min=0)
+    # Every entry is a product of powers: its own roundings twice over, then those of the sum.
+    found = _up(sums.sqrt() if q == 2 else sums, 4 * depth(op) + 32)
+    return found + _UNDERFLOW * math.sqrt(op.in_size)
+
+
+def _formed(op: LinearOperator, q: float) -> Tensor:
+    """Rows by the adjoint, chunk by chunk; rounding of the entries relative to the parts without signs."""
+    step = max(1, _CHUNK_ENTRIES // max(op.in_size, op.out_size))
+    found: list[Tensor] = []
+    for at in range(0, op.out_size, step):
+        count = min(step, op.out_size - at)
+        if isinstance(op, Dense):
+            rows = op.weight[at : at + count]
+        else:
+            units = torch.zeros(count, op.out_size, dtype=torch.float64, device=op.device)
+            units[torch.arange(count), torch.arange(at, at + count)] = 1
+            rows = op.adjoint(units.reshape(count, *op.out_shape)).reshape(count, op.in_size)
+        found.append(vector_norms(rows, q))
+    norms = torch.cat(found).reshape(op.out_shape)
+    if isinstance(op, Dense):
+        return norms
+    sums = dominating(op).apply(torch.ones(op.in_shape, dtype=torch.float64, device=op.device))
+    return norms + _up(2.0**-52 * (depth(op) + 2) * sums, 8)
+
+
+def vector_norms(rows: Float64[Tensor, "rows length"], q: float) -> Float64[Tensor, " rows"]:
+    """The l_q norm of every row of a matrix, rounded up."""
+    # In units of the largest entry no power underflows to where it counts.
+    unit = rows.abs().amax(1, keepdim=True).clamp(min=1e-300)
+    norms = torch.linalg.vector_norm(rows / unit, ord=q, dim=1) * unit.squeeze(1)
+    # Among the smallest numbers a rounding is no small share: it is a step to the next one.
+    return torch.where(norms > 0, _up(norms, 8 * rows.shape[1] + 64) + 2.0**-1073, norms)
+
+
+def _powers(op: LinearOperator, q: int) -> LinearOperator | None:
+    """The operator with the entries |A_ij|^q, q = 1 or 2; None where parts meet or nothing is known."""
+    match op:
+        case Dense() | ConvTranspose():
+            return replace(op, weight=op.weight.abs() ** q)
+        case Conv():
+            return None if taps_meet(op) else replace(op, weight=op.weight.abs() ** q)
+        case Diagonal():
+            return replace(op, scale=op.scale.abs() ** q)
+        case BatchNorm():
+            return _powers(op.diagonal, q)
+        case AvgPool():
+            return op * float(abs(op.divisor)) ** -q * float(op.divisor)
+        case Index() | Permute() | Reshape():
+            return op
+        case Scaled(factor, inner):
+            powers = _powers(inner, q)
+            return None if powers is None else Scaled(factor.abs() ** q, powers)
+        case Stated(inner):
+            return _powers(inner, q)
+        case Adjoint(inner):
+            powers = _powers(inner, q)
+            return None if powers is None else powers.T
+        case Compose(outer, inner) if one_entry_per_row(outer) or one_entry_per_row(inner.T):
+            left, right = _powers(outer, q), _powers(inner, q)
+            return None if left is None or right is None else left @ right
+        case _:
+            return None
+
+
+def _up(value: Tensor, roundings: int) -> Tensor:
+    """A number >= 0 that carries at most so many relative roundings, never below its true value."""
+    return value * (1 + (roundings + 4) * 2.0**-52)

@@ -1,0 +1,1 @@
+"""Cross-entropies that ask for a margin or a certified radius."""

@@ -1,0 +1,48 @@
+"""Cross-entropy against rivals that are moved as far as they already are, but no farther than the radius."""
+
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional
+
+from lipkit.losses._base import Loss, Reduction, wide
+from lipkit.losses.checked_fields import Number
+from lipkit.losses.margins import leads
+from lipkit.losses.pair_constants import Constants, label_constants
+
+
+@final
+class EMMA(Loss):
+    """Lipschitz-margin training at the radius each rival already concedes: every rival gets its own epsilon.
+
+        CE over z_j - z_y + e_j epsilon K_yj,   e_j = clip((z_y - z_j) / (epsilon K_yj), floor, 1) without gradient
+
+    Rivals inside the radius are moved just to the boundary instead of far beyond it, which keeps the gradients of
+    hard samples useful. Where every rival is beyond epsilon this is `LipschitzMargin`. Constants as there.
+
+    Promise: between `LipschitzMargin` at floor epsilon and at epsilon. Cost: one pass; in float64 if the constants are.
+    Reference: Hu, Zou, Wang, Leino, Fredrikson 2023 (deterministic certification on ImageNet).
+    """
+
+    epsilon = Number(0.0)
+    floor = Number(0.0, 1.0)
+
+    def __init__(self, epsilon: float, *, floor: float = 0.01, reduction: Reduction = "mean") -> None:
+        super().__init__(reduction)
+        self.epsilon = epsilon
+        self.floor = floor
+
+    def forward(
+        self, input: Float[Tensor, "batch classes"], target: Int[Tensor, " batch"], constants: Constants
+    ) -> Float[Tensor, "..."]:
+        """The loss of logits against class indices, given the constants of their differences."""
+        logits = wide(input)
+        lead = leads(logits, target)
+        gain = self.epsilon * label_constants(constants, target, logits.shape[1])
+        with torch.no_grad():
+            # Where nothing can be gained (the own class, constants 0) the share does not matter.
+            share = (lead / torch.where(gain > 0, gain, 1.0)).clamp(self.floor, 1.0)
+        losses = functional.cross_entropy(share * gain - lead, target.long(), reduction="none")
+        return self.reduced(losses.to(logits.dtype))

@@ -1,0 +1,1 @@
+"""Losses from optimal transport: KR, hinge, HKR and their relatives."""

@@ -1,0 +1,1 @@
+"""What constrained layers rest on: computed weights, constraints, precision, freezing, condensing, constants."""

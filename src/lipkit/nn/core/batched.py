@@ -1,0 +1,44 @@
+"""The weights of equal layers, computed together."""
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from lipkit.nn.core.constrained import Site, sites
+from lipkit.nn.core.precision import in_full_precision
+
+
+@contextmanager
+def batched(model: nn.Module) -> Iterator[nn.Module]:
+    """Within this block the constrained weights of equal shape, method and type are computed in one call each.
+
+    Many small products become a few batched ones: it pays where layers are narrow and many. Weights are computed once,
+    on entry, and keep their graph: run the forward pass inside, the backward pass inside or after, and leave the block
+    before the optimizer steps. Autocast, where it is used, must be on already.
+    """
+    groups: dict[object, list[Site]] = {}
+    for site in sites(model):
+        geometry = dataclasses.replace(site.constraint.geometry, groups=1)
+        key = (site.constraint.method, geometry, site.raw.dtype, site.raw.device)
+        groups.setdefault(key, []).append(site)
+    held = [one for members in groups.values() for one in zip(members, _together(members), strict=True)]
+    for site, weight in held:
+        site.constraint.held[weight.dtype] = (site.raw,), weight
+    try:
+        yield model
+    finally:
+        for site, weight in held:
+            site.constraint.held.pop(weight.dtype, None)
+
+
+def _together(members: list[Site]) -> list[Tensor]:
+    geometries = [site.constraint.geometry for site in members]
+    counts = [geometry.groups for geometry in geometries]
+    whole = dataclasses.replace(geometries[0], groups=sum(counts))
+    method = members[0].constraint.method
+    raw = torch.cat([g.blocks(site.raw) for g, site in zip(geometries, members, strict=True)])
+    blocks = in_full_precision(lambda wide: method(wide, whole), raw).split(counts)
+    return [g.joined(block) for g, block in zip(geometries, blocks, strict=True)]

@@ -1,0 +1,134 @@
+"""Constrained models as plain ones, with the weights they compute."""
+
+import copy
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from lipkit.errors import ArgumentError, NotProvenError, UnsupportedError
+from lipkit.linops import Padding
+from lipkit.nn.core.constrained import Constrained, parametrized_names, sites
+from lipkit.nn.core.geometry import Geometry
+from lipkit.nn.core.precision import narrowed
+from lipkit.nn.core.sized_convolutions import SIZED
+from lipkit.nn.layers._weighted import Convolution, Sized, Weighted
+from lipkit.nn.methods._arithmetic.stored_digits import stored
+
+# Types in which a method's own result is proven already; for others rounding is, after the fact.
+_PROVEN = (torch.float32, torch.float64)
+# How often a rounded weight may be shrunk.
+_TRIES = 8
+# What our layers have beyond torch's; those that check the size of their input keep the first.
+_OWN = ("geometry", "method")
+
+
+@runtime_checkable
+class Condensable(Protocol):
+    """A layer with computed weights that can write itself with plain ones."""
+
+    def condensed(self, dtype: torch.dtype | None = None) -> nn.Module:
+        """The same function, with the tensors it computes as parameters, proven as they are in `dtype`."""
+        ...
+
+
+def condense(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
+    """A copy of the model in which constrained layers are those of torch.nn, with the weights they computed.
+
+    It computes the same function, costs what a plain model costs, and can be pickled, saved and exported; nothing keeps
+    its weights constrained from now on. Only circular convolutions with a stride are not quite torch's: they go on
+    refusing sizes that the stride does not divide. With `dtype` all floating tensors are converted. Weights in bfloat16
+    or float16 are proven after rounding, for inputs of every size: the norm of the rounded weight is bounded in
+    float64, and the weight is shrunk until that bound is at most one.
+
+    Guarantee: every weight has the constant its layer had.
+    """
+    if dtype is not None and not dtype.is_floating_point:
+        raise ArgumentError(f"Weights are floating-point numbers, got dtype {dtype}; use torch.bfloat16, for example.")
+    plain = copy.deepcopy(model)
+    weights: dict[nn.Module, dict[str, nn.Parameter]] = {}
+    for site in sites(plain):
+        weight = _proven(site.constraint, site.raw, site.raw.dtype if dtype is None else dtype)
+        # Contiguous, whatever the method left: file formats refuse anything else.
+        weights.setdefault(site.module, {})[site.name] = nn.Parameter(weight.contiguous(), site.raw.requires_grad)
+    plain = _replaced(plain, weights, dtype, {})
+    return plain if dtype is None else plain.to(dtype)
+
+
+def _proven(constraint: Constrained, raw: Tensor, dtype: torch.dtype) -> Tensor:
+    geometry, method = constraint.geometry, constraint.method
+    wide = raw.detach().to(torch.promote_types(raw.dtype, torch.float32))
+    weight = geometry.joined(method(geometry.blocks(wide), geometry))
+    if dtype in _PROVEN:
+        # Wider weights are proven as they are; from float64 to float32 rounding has to be made room for.
+        blocks = geometry.blocks(weight)
+        return geometry.joined(stored(blocks, dtype)) if weight.dtype != dtype == torch.float32 else weight.to(dtype)
+    factor, excess = 1.0, 1.0
+    for attempt in range(_TRIES):
+        found = narrowed(weight * factor, dtype)
+        excess = method.norm_on_every_size(geometry.blocks(found.to(torch.float64)), geometry, 1.0)
+        if excess <= 1:
+            return found
+        # More than the excess, and more each time: rounded numbers move in steps, and may not move at all by less.
+        factor /= 1 + 2 ** (attempt + 1) * (excess - 1)
+    raise NotProvenError(
+        f"After rounding to {dtype} the norm of a weight of shape {tuple(raw.shape)} could not be proven at most 1 "
+        f"(last bound {excess:.6g}); condense to float32."
+    )
+
+
+def _replaced(
+    module: nn.Module,
+    weights: dict[nn.Module, dict[str, nn.Parameter]],
+    dtype: torch.dtype | None,
+    done: dict[nn.Module, nn.Module],
+) -> nn.Module:
+    """The module with constrained layers replaced by torch's, also below; one that is used twice stays one."""
+    if module in done:
+        return done[module]
+    if module in weights:
+        made = _plain(module, weights[module])
+    elif isinstance(module, Condensable):
+        made = module.condensed(dtype)
+    else:
+        made = module
+    made.training = module.training
+    done[module] = made
+    # named_children would leave out the further places of a part that stands here twice.
+    for name, child in list(made._modules.items()):
+        if child is not None:
+            made._modules[name] = _replaced(child, weights, dtype, done)
+    return made
+
+
+def _plain(layer: nn.Module, weights: dict[str, nn.Parameter]) -> nn.Module:
+    """The same layer without parametrizations: of torch's class if it is one of ours, of its own class otherwise.
+
+    A circular convolution with a stride goes on refusing the sizes on which it has no constant.
+    Written out because removing a parametrization changes the class, which copies of a layer share.
+    """
+    # torch derives a class for each parametrized module from the module's own.
+    own = type(layer).__bases__[0]
+    ours = isinstance(layer, Weighted)
+    kind = next(base for base in own.__mro__ if not issubclass(base, Weighted | Sized)) if ours else own
+    dropped = _OWN if ours else ()
+    if isinstance(layer, Convolution) and _depends_on_size(layer.geometry):
+        kind, dropped = SIZED[kind], ("method",)
+    made = object.__new__(kind)
+    nn.Module.__init__(made)
+    state = {name: value for name, value in vars(layer).items() if name not in dropped}
+    left = set(parametrized_names(layer)) - weights.keys()
+    if left:
+        raise UnsupportedError(
+            f"{type(layer).__name__} has other parametrizations, of {sorted(left)}; remove them first."
+        )
+    vars(made).update(state)
+    made._parameters = {**weights, **layer._parameters}
+    made._modules = {name: part for name, part in layer._modules.items() if name != "parametrizations"}
+    return made
+
+
+def _depends_on_size(geometry: Geometry) -> bool:
+    """Whether `Geometry.check_size` may refuse a size: on a padded circle that is walked in steps."""
+    steps = zip(geometry.stride, geometry.padding, strict=True)
+    return geometry.mode is Padding.CIRCULAR and any(s > 1 and any(sides) for s, sides in steps)

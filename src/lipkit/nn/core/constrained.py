@@ -1,0 +1,156 @@
+"""Weights that keep a constraint because they are computed from free numbers by a method."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize as torch_parametrize
+
+from lipkit.bound import L2
+from lipkit.errors import ArgumentError, MetricError, UnsupportedError
+from lipkit.linops import Padding
+from lipkit.nn.core.computed import Computed
+from lipkit.nn.core.geometry import Geometry, geometry_of
+from lipkit.nn.core.precision import in_full_precision, worst_norm
+from lipkit.nn.methods._base import Method
+
+
+@final
+class Constrained(Computed):
+    """The parametrization of one weight: raw numbers -> method(raw), with the meaning of the entries in `geometry`."""
+
+    def __init__(self, method: Method, geometry: Geometry) -> None:
+        super().__init__()
+        self.promise = method.promise(geometry)
+        self.method = method
+        self.geometry = geometry
+
+    def compute(self, *parameters: Tensor) -> Tensor:
+        (raw,) = parameters
+
+        def weight(wide: Tensor) -> Tensor:
+            return self.geometry.joined(self.method(self.geometry.blocks(wide), self.geometry))
+
+        return in_full_precision(weight, raw)
+
+    def right_inverse(self, weight: Tensor) -> Tensor:
+        """Raw numbers whose weights are `weight`, where it keeps the constraint; near it otherwise."""
+        if weight.is_meta:
+            # There are no numbers, which some inverses look at.
+            return weight
+        with torch.no_grad():
+            wide = self.geometry.blocks(weight.to(torch.float64))
+            return self.geometry.joined(self.method.inverse(wide, self.geometry)).to(weight.dtype)
+
+    def is_feasible(self, weight: Tensor) -> bool:
+        """Whether `weight` keeps the promise of the method; see `Method.is_feasible`."""
+        return self.method.is_feasible(self.geometry.blocks(weight), self.geometry)
+
+    def extra_repr(self) -> str:
+        """The method and what it promises."""
+        return f"{self.method}, {self.promise}"
+
+
+def parametrize(module: nn.Module, name: str, method: Method) -> nn.Module:
+    """Constrain the weight `name` of nn.Linear or a convolution to norm at most one; the module is returned.
+
+    On top of torch.nn.utils.parametrize: the free numbers are module.parametrizations.<name>.original, and
+    `remove_parametrizations` undoes it. The present weight is kept where it is feasible, and replaced by one near it
+    otherwise. A geometry in which the method guarantees nothing is refused.
+    """
+    geometry = unchecked_geometry(module)
+    if name != "weight":
+        raise ArgumentError(
+            f"Only the weight of {type(module).__name__} is an operator that can be constrained, got {name!r}; "
+            "use 'weight'."
+        )
+    return constrain(module, name, method, geometry)
+
+
+def unchecked_geometry(module: nn.Module) -> Geometry:
+    """The geometry of a module of torch.nn, which does not check the size of its input; refused where it matters."""
+    geometry = geometry_of(module)
+    if geometry.mode is Padding.CIRCULAR and any(s > 1 for s in geometry.stride):
+        raise UnsupportedError(
+            f"A circular convolution with stride {geometry.stride} keeps its constant only on sizes that the stride "
+            f"divides, which {type(module).__name__} does not check; use lipkit.nn.{type(module).__name__}."
+        )
+    return geometry
+
+
+def constrain(module: nn.Module, name: str, method: Method, geometry: Geometry) -> nn.Module:
+    """Register the parametrization, with the geometry given."""
+    if not isinstance(method, Method):
+        raise ArgumentError(
+            f"The method of {type(module).__name__} must be an instance of lipkit.nn.Method, got {method!r}; "
+            "for example lipkit.nn.Bjorck()."
+        )
+    torch_parametrize.register_parametrization(module, name, Constrained(method, geometry))
+    return module
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Site:
+    """One constrained weight of a model: where it is, its constraint and its free numbers."""
+
+    path: str
+    module: nn.Module
+    name: str
+    constraint: Constrained
+    raw: nn.Parameter
+
+
+def sites(model: nn.Module) -> Iterator[Site]:
+    """Every constrained weight of a model, each once; a weight with further parametrizations is refused."""
+    for path, module in model.named_modules():
+        for name in parametrized_names(module):
+            steps = module.get_submodule(f"parametrizations.{name}")
+            assert isinstance(steps, torch_parametrize.ParametrizationList)
+            ours = [step for step in steps if isinstance(step, Constrained)]
+            if not ours:
+                continue
+            if len(steps) > 1:
+                raise UnsupportedError(
+                    f"{path}.{name} has {len(steps)} parametrizations; a constraint must be the only one, or what "
+                    "follows it may break it."
+                )
+            yield Site(path, module, name, ours[0], steps.get_parameter("original"))
+
+
+def kept_gain(layer: nn.Module) -> float:
+    """What the constraint of a layer's weight keeps its l2 norm below: 1, in few digits the most that rounding makes.
+
+    Methods for other norms promise nothing in l2, and are refused.
+    """
+    # Not by get_parameter: within torch.func.functional_call it is a plain tensor.
+    steps = layer.get_submodule("parametrizations.weight")
+    constraint, raw = steps.get_submodule("0"), steps.original
+    assert isinstance(constraint, Constrained)
+    assert isinstance(raw, Tensor)
+    metric = constraint.method.metric(constraint.geometry)
+    if metric != L2:
+        # torch names the class of a parametrized module after the module's own.
+        name = type(layer).__name__.removeprefix("Parametrized")
+        raise MetricError(
+            f"{name} with {constraint.method} has constant 1 in {metric}, which says nothing in l2; use it where that "
+            "metric is meant, or a method for l2."
+        )
+    return worst_norm(constraint.geometry.shape, raw.dtype)
+
+
+def is_constrained(module: nn.Module, name: str) -> bool:
+    """Whether a weight is what a method makes of free numbers, and nothing comes after it."""
+    if not torch_parametrize.is_parametrized(module, name):
+        return False
+    steps = list(module.get_submodule(f"parametrizations.{name}").children())
+    return len(steps) == 1 and isinstance(steps[0], Constrained)
+
+
+def parametrized_names(module: nn.Module) -> list[str]:
+    """The tensors of a module that are parametrized, by whomever."""
+    if not torch_parametrize.is_parametrized(module):
+        return []
+    return [name for name, _ in module.get_submodule("parametrizations").named_children()]

@@ -1,0 +1,220 @@
+"""Constants of modules that hold whatever the shape of the input."""
+
+import math
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import nn
+
+from lipkit.errors import UnsupportedError
+from lipkit.nn.core import slopes
+from lipkit.nn.layers.pooling import covering, each_axis
+
+# Modules of torch.nn that are 1-Lipschitz in l2 for every shape, in training and in evaluation.
+_ONE = (
+    *(nn.Identity, nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle),
+    *(nn.ReLU, nn.ReLU6, nn.Tanh, nn.Hardtanh, nn.Sigmoid, nn.LogSigmoid, nn.Softshrink, nn.Softsign),
+    *(nn.Tanhshrink, nn.Hardsigmoid, nn.Softmax, nn.Softmin, nn.Softmax2d),
+    *(nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d, nn.ConstantPad1d, nn.ConstantPad2d, nn.ConstantPad3d),
+)
+_DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+_BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_AVERAGE = {nn.AvgPool1d: 1, nn.AvgPool2d: 2, nn.AvgPool3d: 3}
+_MAXIMUM = {nn.MaxPool1d: 1, nn.MaxPool2d: 2, nn.MaxPool3d: 3}
+_NORM = {nn.LPPool1d: 1, nn.LPPool2d: 2, nn.LPPool3d: 3}
+_GLOBAL = (
+    *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
+    *(nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d),
+)
+# From this threshold on the jump of nn.Softplus, at most 2.1e-9 / beta, is below the digits of float32.
+SWITCH = 20.0
+# A few units in the last place of float64, for roots and quotients.
+_UP = 1 + 2.0**-48
+
+
+@runtime_checkable
+class HasGain(Protocol):
+    """A module that knows a constant of itself for every shape."""
+
+    @property
+    def gain(self) -> float:
+        """An upper bound of the l2 constant, for inputs of every shape the module accepts."""
+        ...
+
+
+def gain_of(module: nn.Module) -> float:
+    """An upper bound of the l2 constant of a module for every shape: its own, or that of a known module of torch.nn.
+
+    What changes with weights or statistics (nn.Linear, nn.BatchNorm, nn.PReLU) and what draws random numbers is
+    refused: a gain is a promise about the module, not about a moment.
+    """
+    if isinstance(module, HasGain):
+        return _stated(module, module.gain)
+    if _is(module, *_ONE):
+        return 1.0
+    if _is(module, *_DROPOUT):
+        return _evaluating(module, "multiplies by random numbers")
+    for kind, gain in _TABLE.items():
+        if _is(module, kind):
+            return gain(module)
+    for kinds, pooled in ((_AVERAGE, _average), (_MAXIMUM, _maximum), (_NORM, _norm)):
+        for kind, dims in kinds.items():
+            if _is(module, kind):
+                return pooled(module, dims)
+    if _is(module, *_GLOBAL):
+        return _global(module)
+    if isinstance(module, nn.Sequential) and _is(module, nn.Sequential):
+        return math.prod(map(gain_of, module)) * _UP ** len(module)
+    raise UnsupportedError(
+        f"The constant of {type(module).__name__} is not known{_why(module)}; use the layer of lipkit.nn in its "
+        "place, give the module a property `gain`, or convert the whole model with lipkit.nn.lipschitzify."
+    )
+
+
+def _is(module: nn.Module, *kinds: type[nn.Module]) -> bool:
+    """Whether a module computes what one of these kinds does: a subclass with a forward of its own may not."""
+    return any(isinstance(module, kind) and type(module).forward is kind.forward for kind in kinds)
+
+
+def _stated(module: nn.Module, gain: object) -> float:
+    # The name is also that of learnt scales, which are tensors and state nothing.
+    if not isinstance(gain, int | float) or not 0 <= gain < math.inf:
+        raise UnsupportedError(
+            f"{type(module).__name__}.gain must be a finite number, an upper bound of its l2 constant, and is of type "
+            f"{type(gain).__name__}; rename it if it means something else, and state the constant as `gain`."
+        )
+    return float(gain)
+
+
+def _why(module: nn.Module) -> str:
+    if isinstance(module, _BATCH_NORM):
+        return " for all time: it changes with the running variance and the weight"
+    if isinstance(module, nn.Linear | nn.PReLU | nn.modules.conv._ConvNd):
+        return " for all time: it changes with the weight"
+    return ""
+
+
+def _evaluating(module: nn.Module, what: str) -> float:
+    if module.training:
+        raise UnsupportedError(
+            f"{type(module).__name__} {what} in training, which is no Lipschitz map; call .eval() on it, or leave it "
+            "out."
+        )
+    return 1.0
+
+
+def _softplus(module: nn.Softplus) -> float:
+    if module.beta == 0 or module.threshold < SWITCH:
+        raise UnsupportedError(
+            f"{module} jumps by log(1 + exp(-threshold)) / beta where it switches to x; take threshold={SWITCH:g} or "
+            "more and beta other than 0, or lipkit.nn.Softplus, which does not switch."
+        )
+    return 1.0
+
+
+def _celu(module: nn.CELU) -> float:
+    if not module.alpha > 0:
+        raise UnsupportedError(f"{module} has slopes exp(x / alpha) without bound; take alpha > 0.")
+    return 1.0
+
+
+def _rrelu(module: nn.RReLU) -> float:
+    _evaluating(module, "draws its slopes")
+    return max(1.0, abs(module.lower + module.upper) / 2)
+
+
+def _upsample(module: nn.Upsample) -> float:
+    factors = module.scale_factor if isinstance(module.scale_factor, tuple) else (module.scale_factor,)
+    if module.mode != "nearest" or not all(isinstance(f, int | float) and float(f).is_integer() for f in factors):
+        raise UnsupportedError(
+            f"The constant of {module} depends on the size of the image; use mode='nearest' with whole scale factors, "
+            "given for each axis, or DepthToSpace."
+        )
+    if len(factors) == 1:
+        raise UnsupportedError(f"{module} does not say how many axes it enlarges; give one scale factor for each axis.")
+    # torch finds the source of entry i as floor(i fl(1/f)) in float32: where f fl(1/f) < 1, first for 41, it is one too
+    # low, and the entry before it is repeated once more. What holds for i = f holds for all its multiples.
+    if any(float(torch.tensor(f, dtype=torch.float32) * torch.tensor(1 / f, dtype=torch.float32)) < 1 for f in factors):
+        raise UnsupportedError(f"{module} repeats some entries more often than its factors say; compose smaller ones.")
+    return math.sqrt(math.prod(float(f or 1) for f in factors)) * _UP
+
+
+def _average(module: Any, dims: int) -> float:
+    """Schur's test: rows average m entries with weights 1/m, and a column is in at most `covering` rows."""
+    kernel = each_axis(module.kernel_size, dims, "kernel_size")
+    stride = each_axis(module.stride, dims, "stride")
+    padding = each_axis(module.padding, dims, "padding")
+    cover = covering(kernel, stride, (1,) * dims)
+    divisor = getattr(module, "divisor_override", None)
+    if divisor is not None:
+        return math.sqrt(math.prod(kernel) * cover) / abs(divisor) * _UP
+    if module.ceil_mode:
+        # A window that runs over the edge may keep a single entry.
+        return math.sqrt(cover) * _UP
+    if module.count_include_pad:
+        return math.sqrt(cover / math.prod(kernel)) * _UP
+    return math.sqrt(math.prod(map(_columns, kernel, stride, padding))) * _UP
+
+
+def _columns(kernel: int, stride: int, padding: int) -> float:
+    """The largest column sum of means over the entries that are there, along one axis, for every length.
+
+    Windows cut at one end keep `kernel` - `padding` entries or more. Images shorter than that may be cut at both ends:
+    they are few, and counted one by one.
+    """
+    found = -(-kernel // stride) / (kernel - padding)
+    for size in range(max(1, kernel - 2 * padding), kernel - padding):
+        sums = [0.0] * size
+        for start in range(-padding, size + padding - kernel + 1, stride):
+            low, high = max(start, 0), min(start + kernel, size)
+            for at in range(low, high):
+                sums[at] += 1 / (high - low)
+        found = max(found, *sums)
+    return found
+
+
+def _maximum(module: Any, dims: int) -> float:
+    if module.return_indices:
+        raise UnsupportedError(f"{module} also returns positions, which jump; set return_indices=False.")
+    sizes = (each_axis(v, dims, "pooling") for v in (module.kernel_size, module.stride, module.dilation))
+    return math.sqrt(covering(*sizes)) * _UP
+
+
+def _norm(module: Any, dims: int) -> float:
+    if module.norm_type != 2:
+        raise UnsupportedError(f"The constant of {module} is known for norm_type=2 only; use L2NormPool.")
+    kernel = each_axis(module.kernel_size, dims, "kernel_size")
+    stride = kernel if module.stride is None else each_axis(module.stride, dims, "stride")
+    # With ceil_mode torch multiplies the mean over the entries that are there by the size of the whole window.
+    cut = math.prod(kernel) if module.ceil_mode else 1
+    return math.sqrt(cut * covering(kernel, stride, (1,) * dims)) * _UP
+
+
+def _global(module: Any) -> float:
+    if getattr(module, "return_indices", False):
+        raise UnsupportedError(f"{module} also returns positions, which jump; set return_indices=False.")
+    size = module.output_size
+    if any(n != 1 for n in (size if isinstance(size, tuple) else (size,))):
+        raise UnsupportedError(
+            f"The windows of {module} overlap and repeat in a way that depends on the size of the image; use output "
+            "size 1, or a pooling layer with a kernel size."
+        )
+    return 1.0
+
+
+_TABLE: dict[type[nn.Module], Callable[[Any], float]] = {
+    nn.Softplus: _softplus,
+    nn.CELU: _celu,
+    nn.LeakyReLU: lambda m: max(1.0, abs(m.negative_slope)),
+    nn.ELU: lambda m: max(1.0, abs(m.alpha)),
+    # scale * alpha = 1.0507... * 1.6732..., the slope of SELU left of zero.
+    nn.SELU: lambda _: 1.0507009873554805 * 1.6732632423543772 * _UP,
+    nn.GELU: lambda m: slopes.GELU if m.approximate == "none" else slopes.GELU_TANH,
+    nn.SiLU: lambda _: slopes.SILU,
+    nn.Mish: lambda _: slopes.MISH,
+    # x (x + 3) / 6 has slope 3/2 at x = 3.
+    nn.Hardswish: lambda _: 1.5,
+    nn.RReLU: _rrelu,
+    nn.Upsample: _upsample,
+}

@@ -1,0 +1,126 @@
+"""In which numbers weights are computed, and in which they are used."""
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+from lipkit._being_traced import is_reading
+from lipkit.linops import Shape
+
+# What a weight is multiplied by before it is rounded to so few digits: more than rounding an isometry adds to its norm
+# (2.3e-3 in bfloat16, 2.9e-4 in float16, at every width), less than it can add to weights chosen for the purpose.
+_MARGIN = {torch.bfloat16: 1 - 2.0**-8, torch.float16: 1 - 2.0**-10}
+# Half of the spacing of numbers: relative, and absolute below the smallest normal number.
+_ROUNDING = {
+    torch.bfloat16: (2.0**-8, 2.0**-134),
+    torch.float16: (2.0**-11, 2.0**-25),
+    torch.float32: (2.0**-24, 2.0**-150),
+    torch.float64: (2.0**-53, 2.0**-1075),
+}
+
+
+def in_full_precision(fn: Callable[[Tensor], Tensor], raw: Tensor) -> Tensor:
+    """fn(raw), computed in float32 at least whatever autocast says, in the type the layer will multiply with.
+
+    That is the type of `raw`, or autocast's where it is on. Room is made for rounding to fewer digits than float32.
+    """
+    target = dtype_in_use(raw)
+    with uncast(raw.device.type):
+        return narrowed(fn(_wide(raw)), target)
+
+
+def uncast(device: str) -> AbstractContextManager[object]:
+    """Autocast switched off where it is on; nothing elsewhere, because exports keep a graph apart for every switch."""
+    return torch.autocast(device, enabled=False) if _autocast(device) else nullcontext()
+
+
+def dtype_in_use(raw: Tensor) -> torch.dtype:
+    """The type a layer multiplies with: that of its numbers, or autocast's where it is on (float64 is left alone)."""
+    device = raw.device.type
+    if _autocast(device) and raw.dtype != torch.float64:
+        return torch.get_autocast_dtype(device)
+    return raw.dtype
+
+
+def _autocast(device: str) -> bool:
+    # Tensors without numbers have no autocast, and torch refuses to be asked.
+    return device != "meta" and torch.is_autocast_enabled(device)
+
+
+def exact_products(of: Tensor) -> bool:
+    """Whether torch multiplies matrices like this one with all their digits: float32 may be told to use fewer.
+
+    Not known, so not promised, in programs compiled for a CPU: they are not compiled again when its setting changes.
+    What `lipkit.trace` reads is not compiled, and must be computed as it is without a compiler.
+    """
+    if of.dtype == torch.float64:
+        return True
+    on_cpu = of.device.type == "cpu"
+    return not (on_cpu and torch.compiler.is_compiling() and not is_reading()) and _exact(on_cpu)
+
+
+def _exact(on_cpu: bool) -> bool:
+    # torch sets this attribute of the module where no checker sees it.
+    backend = torch.backends.mkldnn.matmul if on_cpu else torch.backends.cuda.matmul  # pyright: ignore[reportAttributeAccessIssue]
+    return backend.fp32_precision in ("none", "ieee")
+
+
+# Compilers cannot read the setting; for CUDA they compile again when it is changed. This is all that
+# torch.compiler.assume_constant_result does, but that loads torch's compiler, a second at every start.
+_exact.__dict__["_dynamo_marked_constant"] = True
+
+
+def narrowed(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """A weight of norm at most one in `dtype`, smaller by a margin where the type has few digits."""
+    margin = _MARGIN.get(dtype)
+    return weight.to(dtype) if margin is None else (weight * margin).to(dtype)
+
+
+def worst_norm(shape: Shape, dtype: torch.dtype) -> float:
+    """What the norm of a weight of norm one can become by `narrowed`, at worst; 1 where its method counts rounding.
+
+    With blocks of `shape` = (groups, rows, cols, *taps), margin (1 + u sqrt(taps max(rows, cols))) and what underflows:
+    the argument of `methods._rounding.shrink`.
+    """
+    if dtype not in _MARGIN:
+        return 1.0
+    return max(1.0, _MARGIN[dtype] * (1 + _lost(shape, dtype)) * (1 + 2.0**-20))
+
+
+def rooms(shape: Shape, dtype: torch.dtype) -> tuple[float, ...]:
+    """By how much a weight of norm one may be made smaller before it is rounded, the least first.
+
+    What rounding adds to weights that come up is less than the first, what it adds to any is less than the last. In
+    float32 and float64 all are more than that, and hold what methods lose by computing in float64: n (rows + n) units,
+    n^2 (rows + n) where they bound a norm by sums, and 2^-20 for iterations that end where they are near.
+    """
+    lost = _lost(shape, dtype)
+    if dtype in _MARGIN:
+        least = 1 / _MARGIN[dtype] - 1
+        return least, max(least, 2 * lost)
+    _, rows, cols, *axes = shape
+    sides = rows, cols * math.prod(axes)
+    products = 2.0**-53 * min(sides) * (sum(sides) + 16)
+    least = lost + 4 * unit_of(dtype) + 16 * products
+    more = 64 * least + 8 * min(sides) * products
+    return least, more, more + 2.0**-20
+
+
+def unit_of(dtype: torch.dtype) -> float:
+    """The relative rounding error of a floating type."""
+    return _ROUNDING[dtype][0]
+
+
+def _lost(shape: Shape, dtype: torch.dtype) -> float:
+    """What rounding adds to the norm of a weight of norm one, at worst."""
+    _, rows, cols, *axes = shape
+    taps = math.prod(axes)
+    relative, absolute = _ROUNDING[dtype]
+    return relative * math.sqrt(taps * max(rows, cols)) + absolute * taps * math.sqrt(rows * cols)
+
+
+def _wide(raw: Tensor) -> Tensor:
+    return raw if raw.dtype == torch.float64 else raw.to(torch.float32)

@@ -1,0 +1,1 @@
+"""Linear layers, convolutions, pooling, normalisation and chains with a known constant."""

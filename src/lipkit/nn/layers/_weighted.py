@@ -1,0 +1,115 @@
+"""What linear layers with a constrained weight have in common."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from lipkit.bound import L2, Bound, Kind
+from lipkit.errors import UnsupportedError
+from lipkit.linops import LinearOperator, Shape
+from lipkit.nn.core.constrained import constrain, is_constrained, kept_gain
+from lipkit.nn.core.geometry import Geometry, geometry_of
+from lipkit.nn.core.precision import dtype_in_use, worst_norm
+from lipkit.nn.methods._base import Method
+
+
+class Weighted(nn.Module):
+    """A linear layer whose `weight` is constrained: initialisation and declared constant."""
+
+    geometry: Geometry
+    method: Method
+    weight: Tensor
+
+    @property
+    def gain(self) -> float:
+        """1 in float32 and float64: the method keeps the l2 norm of the weight at most one, rounding counted.
+
+        In bfloat16 and float16, the most that rounding can make of it. Methods for other norms promise nothing in l2.
+        """
+        if not self._keeps_its_method():
+            raise UnsupportedError(
+                f"The weight of {type(self).__name__} is no longer what {self.method} made of it: its parametrization "
+                "was removed or exchanged, or another was added; `declared_lipschitz` proves the weight as it is."
+            )
+        return kept_gain(self)
+
+    def constrained_by(self, method: Method) -> None:
+        """Constrain the weight, and draw it anew; the last step of a constructor."""
+        self.method = method
+        self.geometry = geometry_of(self)
+        constrain(self, "weight", method, self.geometry)
+        self.draw()
+
+    def draw(self) -> None:
+        """Draw the weight from the method's own start, and the bias uniformly up to 1/sqrt(inputs of one output)."""
+        geometry, method = self.geometry, self.method
+        if self._raw().is_meta:
+            # There are no numbers to draw; `to_empty` and another call draw them later.
+            return
+        with torch.no_grad():
+            start = method.start(geometry)
+            raw = self.get_parameter("parametrizations.weight.original")
+            raw.copy_(geometry.joined(method.inverse(start.to(torch.float64), geometry)))
+            bias = self.bias
+            if isinstance(bias, nn.Parameter):
+                fan = (geometry.rows if geometry.transposed else geometry.cols) * math.prod(geometry.taps)
+                bias.uniform_(-(fan**-0.5), fan**-0.5)
+
+    def declared_lipschitz(self, in_shape: Shape) -> Bound:
+        """The norm of the weight on one input of `in_shape`: 1 where the method proves that, a proof in float64 else.
+
+        A weight that its method makes in float32 or float64 needs no other proof in l2. In fewer digits, in other
+        norms, and where the weight is no longer the method's, it is what the norm that is sharp for the method finds,
+        or `gain` if that is less.
+        Guarantee: EXACT or UPPER. Gradient: reaches the free numbers where the weight is looked at.
+        """
+        promised = self._promised()
+        if promised is None:
+            return self.method.norm(self.geometry)(self.geometry.operator(self.weight, in_shape))
+        stated = Bound.from_value(promised, Kind.UPPER, f"{self.method}, by construction")
+        if promised <= 1:
+            # Refuses the shapes that the layer refuses, without computing the weight.
+            self.geometry.operator(self._raw(), in_shape)
+            return stated
+        return self.method.norm(self.geometry)(self.geometry.operator(self.weight, in_shape)).best(stated)
+
+    def _promised(self) -> float | None:
+        """What the method keeps the l2 norm of the weight below in the type in use; None if it does not."""
+        if not self._keeps_its_method() or self.method.metric(self.geometry) != L2:
+            return None
+        raw = self._raw().detach()
+        # Of numbers that are none no method makes a weight.
+        return worst_norm(self.geometry.shape, dtype_in_use(raw)) if bool(torch.isfinite(raw).all()) else None
+
+    def _keeps_its_method(self) -> bool:
+        """Whether the weight is what this method makes of free numbers: its parametrization may be exchanged."""
+        if not is_constrained(self, "weight"):
+            return False
+        constraint = self.get_submodule("parametrizations.weight.0")
+        return constraint.method == self.method and constraint.geometry == self.geometry
+
+    def _raw(self) -> Tensor:
+        # Not by get_parameter: within torch.func.functional_call it is a plain tensor.
+        raw = self.get_submodule("parametrizations.weight").original
+        assert isinstance(raw, Tensor)
+        return raw
+
+
+class Sized(nn.Module):
+    """A convolution that checks the size of its input, which some promises depend on."""
+
+    geometry: Geometry
+    weight: Tensor
+
+    def linear_operator(self, in_shape: Shape) -> LinearOperator:
+        """The layer without its bias, on one input of `in_shape` without batch axis."""
+        return self.geometry.operator(self.weight, in_shape)
+
+    def check_size(self, x: Tensor) -> None:
+        """Refuse an image on which the promise of the kernel does not hold."""
+        self.geometry.check_size(tuple(x.shape[x.ndim - len(self.geometry.taps) :]))
+
+
+class Convolution(Weighted, Sized):
+    """A convolution with a constrained kernel."""

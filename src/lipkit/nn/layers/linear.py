@@ -1,0 +1,32 @@
+"""Dense layers of norm at most one."""
+
+from typing import final
+
+import torch
+from torch import nn
+
+from lipkit.nn.layers._weighted import Weighted
+from lipkit.nn.methods._base import Method
+from lipkit.nn.methods.bjorck import Bjorck
+
+
+@final
+class Linear(Weighted, nn.Linear):
+    """nn.Linear with ||W|| <= 1 by `method`, in training and in evaluation.
+
+    The default method is `Bjorck()`: every singular value is 1. Inputs may have further axes before the last, as for
+    nn.Linear. Under `frozen` and after `condense` it costs what nn.Linear costs.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        method: Method | None = None,
+    ) -> None:
+        nn.Linear.__init__(self, in_features, out_features, bias, device, dtype)
+        self.constrained_by(Bjorck() if method is None else method)

@@ -1,0 +1,59 @@
+"""Spectral normalisation with a proven norm in the denominator."""
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+
+from lipkit.errors import ArgumentError
+from lipkit.nn.core.geometry import Geometry
+from lipkit.nn.methods._arithmetic.filter_gram import polyphase
+from lipkit.nn.methods._arithmetic.stored_digits import stored
+from lipkit.nn.methods._arithmetic.symbol_norm import norm_above
+from lipkit.nn.methods._base import Blocks, Method, Promise
+
+
+@final
+@dataclass(frozen=True)
+class Spectral(Method):
+    """W / b with a certified b >= ||W||: from above, unlike power iteration, so the result never exceeds norm one.
+
+    b is found by `steps` Gram products in float64: for matrices the Schatten norm of index p = 2^(steps + 1), with an
+    excess of at most rank^(1/p) - 1, or a row sum, which is sharp for isometries. For kernels the same on the symbol
+    (with a stride, of its phases), on a grid that costs at most `slack` more; that bounds the layer on images of every
+    size. At the defaults the norm of the result is between 0.98 and 1 for random weights.
+
+    Guarantee: norm at most 1 as stored, for zero and circular padding, strides, dilation, groups and transposed
+    convolutions. All singular values are divided by the same number: the condition of the weight stays.
+    Cost: `steps` products of the smaller side in float64; for a 3 x 3 kernel, three real ones at each of 544
+    frequencies, which makes it by far the slowest method there. The backward pass touches one frequency only.
+    Gradient: of the returned value, so of the Schatten norm. Reference: Miyato et al. 2018 for the division; Delattre
+    et al. 2023 for Gram iteration; grid and rounding are ours.
+    """
+
+    steps: int = 6
+    slack: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.steps <= 20:
+            raise ArgumentError(f"Spectral.steps must lie in 1..20, got {self.steps}.")
+        if not 1e-4 <= self.slack < 1:
+            raise ArgumentError(f"Spectral.slack must lie in [1e-4, 1), got {self.slack}.")
+
+    def __str__(self) -> str:
+        return f"spectral normalisation, {self.steps} Gram steps"
+
+    def promise(self, geometry: Geometry) -> Promise:
+        return Promise.CONTRACTION
+
+    def __call__(self, raw: Blocks, geometry: Geometry) -> Blocks:
+        return stored(divided(raw, geometry, self.steps, self.slack), raw.dtype)
+
+
+def divided(raw: Blocks, geometry: Geometry, steps: int, slack: float) -> Blocks:
+    """raw / b in float64, each block by its own b; blocks of zeros stay zero."""
+    largest = raw.detach().flatten(1).abs().amax(1).reshape(-1, *(1,) * (raw.ndim - 1)).to(torch.float64)
+    # The result does not depend on the scale, so this factor needs no gradient.
+    wide = raw.to(torch.float64) / torch.where(largest > 0, largest, 1.0)
+    bound = norm_above(polyphase(wide, geometry), steps, slack).reshape(largest.shape)
+    return wide / torch.where(bound > 0, bound, 1.0)

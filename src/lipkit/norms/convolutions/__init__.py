@@ -1,0 +1,1 @@
+"""Norms of convolutions from their symbols and kernels."""

@@ -1,0 +1,1 @@
+"""Norms of operators that can only be applied: power iteration and Lanczos."""

@@ -1,0 +1,1 @@
+"""Penalties on what modules compute: activations and attention."""

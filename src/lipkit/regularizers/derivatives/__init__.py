@@ -1,0 +1,1 @@
+"""Penalties on derivatives with respect to the input."""

@@ -1,0 +1,1 @@
+"""Penalties and projections on the weights: norms, orthogonality, spectral gaps, growth."""

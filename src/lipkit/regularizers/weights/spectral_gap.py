@@ -1,0 +1,101 @@
+"""Differences between singular values of layers."""
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from lipkit.errors import ArgumentError
+from lipkit.linops import Dense, LinearOperator, symbol
+from lipkit.regularizers.linear_layers import Layer
+
+
+class GapPair(ABC):
+    """Which two singular values are compared."""
+
+    @abstractmethod
+    def gap(self, values: Float64[Tensor, " rank"]) -> Float64[Tensor, ""]:
+        """The difference, from the nonzero singular values in falling order."""
+
+
+@final
+@dataclass(frozen=True)
+class Extremes(GapPair):
+    """The largest and the smallest nonzero one: sigma_1 - sigma_r."""
+
+    def gap(self, values: Float64[Tensor, " rank"]) -> Float64[Tensor, ""]:
+        return values[0] - values[-1]
+
+
+@final
+@dataclass(frozen=True)
+class Between(GapPair):
+    """The i-th and the j-th largest, counted from 1: |sigma_i - sigma_j|; `Between(1, 2)` is the principal gap."""
+
+    first: int = 1
+    second: int = 2
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.first < self.second:
+            raise ArgumentError(f"Between needs 1 <= first < second, got {self.first} and {self.second}.")
+
+    def gap(self, values: Float64[Tensor, " rank"]) -> Float64[Tensor, ""]:
+        if self.second > len(values):
+            raise ArgumentError(f"{self} needs {self.second} nonzero singular values, got {len(values)}.")
+        return values[self.first - 1] - values[self.second - 1]
+
+
+class Goal(enum.Enum):
+    """Whether gaps are to become small or large; the value is the sign of the penalty."""
+
+    CLOSE = 1.0
+    OPEN = -1.0
+
+
+@final
+@dataclass(frozen=True)
+class SpectralGap:
+    """sum over layers of |sigma_i - sigma_j|, by default sigma_max - sigma_min over the nonzero singular values.
+
+    Closing the extremes makes weights multiples of semi-orthogonal ones. Closing the principal gap amplifies the
+    noise of sigma_1 (its second derivative is of size 1/(sigma_1 - sigma_2)); `goal=Goal.OPEN` widens gaps instead, and
+    needs something else that keeps norms down. Singular values below max(rows, cols) 2^-52 sigma_1 count as zero.
+    A convolution has the singular values of its symbol on the torus that carries it: exactly its own under circular
+    padding, nearly for other padding on images much larger than the kernel.
+
+    Guarantee: none proven; `Extremes` gives zero if and only if all nonzero singular values of each layer are equal.
+    Gradient: u_i v_i' - u_j v_j', a subgradient at ties. Cost: an SVD a layer, for convolutions one for each frequency.
+    Reference: Luo 2025, section 7.2.
+    """
+
+    pair: GapPair = Extremes()
+    goal: Goal = Goal.CLOSE
+
+    def __call__(self, layers: Sequence[Layer]) -> Float64[Tensor, ""]:
+        """The penalty at the current weights."""
+        if not layers:
+            raise ArgumentError("SpectralGap got no layers; find them with layers_of(model, example).")
+        gaps = [self.pair.gap(singular_values(layer.operator())) for layer in layers]
+        return self.goal.value * torch.stack([gap.to(gaps[0].device) for gap in gaps]).sum()
+
+
+def singular_values(op: LinearOperator) -> Float64[Tensor, " rank"]:
+    """The nonzero singular values of a matrix, or of a convolution on its torus, in falling order, differentiable.
+
+    A convolution lists each pair of conjugate frequencies once. Cost: a batch of decompositions in float64.
+    """
+    if isinstance(op, Dense):
+        blocks = op.weight.to(torch.promote_types(op.weight.dtype, torch.float64))
+    else:
+        found = symbol(op.to(torch.float64))
+        blocks = found.at(found.frequencies(found.torus), found.torus)
+    values = torch.linalg.svdvals(blocks).flatten().sort(descending=True).values
+    kept = values > max(blocks.shape[-2:]) * 2.0**-52 * values.detach()[0]
+    # A zero matrix keeps its first value, so that there is one.
+    kept[0] = True
+    return values[kept]

@@ -1,0 +1,1 @@
+"""The page: sections, drawings, markup and style."""

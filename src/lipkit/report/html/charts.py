@@ -1,0 +1,209 @@
+"""The drawings of a page: plain data in, <svg> elements out."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lipkit.certify.evaluate.evaluation import said_radius
+from lipkit.kind import Kind
+from lipkit.report.figure_style import INK, LOOKS, drawing, inline
+from lipkit.report.html.numbers import percent
+from lipkit.report.results.contents import Contents, DepthRow, Entry, Histogram, Plane, Spectrum
+
+if TYPE_CHECKING:
+    from lipkit.report.figure_style import Axes
+
+# Inches; small enough that text stays legible when a phone shrinks them to its width.
+_WIDE, _FLAT, _SMALL = (4.8, 3.1), (4.8, 2.3), (2.5, 1.75)
+# Values whose ratio is above this are drawn on a logarithmic axis.
+_DECADES = 20.0
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def accuracy(contents: Contents) -> str:
+    """Certified accuracy against the radius with its band, and above it what the attack left standing."""
+    radii = [point.radius for point in contents.curve]
+    shares = [point.share for point in contents.curve]
+    with drawing(*_WIDE) as (figure, axes):
+        colour, _, marker = LOOKS[0]
+        axes.fill_between(
+            radii, [100 * s.low for s in shares], [100 * s.high for s in shares], color=colour, alpha=0.2, lw=0,
+            gid="band",
+        )  # fmt: skip
+        axes.plot(radii, [100 * s.value for s in shares], color=colour, label="certified (proven)", gid="certified")
+        table = [100 * share.value for share in contents.overall.certified]
+        axes.plot(contents.eps, table, ls="", marker=marker, color=colour, gid="certified-table")
+        if contents.overall.attacked is not None:
+            _attacked(axes, contents)
+        clean = 100 * contents.overall.clean.value
+        axes.axhline(clean, color=INK, lw=0.9, ls=(0, (1, 1.5)), label="clean", gid="clean")
+        axes.set_xlim(0, max(radii[-1], *contents.eps, 0.0) * 1.02)
+        axes.set_ylim(0, 102)
+        axes.yaxis.set_major_formatter("{x:g} %")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.set_xlabel(f"length of the change in l{contents.p:g}")
+        axes.set_ylabel("correct test samples")
+        # Above the curves, so that none is hidden by its own explanation.
+        axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=3, columnspacing=1.2, borderaxespad=0.0)
+        return inline(figure, "accuracy", "Certified accuracy against the length of the change. " + _said(contents))
+
+
+def _attacked(axes: "Axes", contents: Contents) -> None:
+    colour, dashes, marker = LOOKS[1]
+    known = contents.overall.attacked
+    assert known is not None
+    values = [100 * share.value for share in known]
+    # Shares that count all or none of few samples lie at the very end of their interval, up to rounding.
+    ends = (
+        [max(0.0, 100 * (share.value - share.low)) for share in known],
+        [max(0.0, 100 * (share.high - share.value)) for share in known],
+    )
+    axes.errorbar(contents.eps, values, ends, color=colour, lw=0, elinewidth=0.9, capsize=2.5)
+    axes.plot(contents.eps, values, color=colour, ls=dashes, marker=marker, label="attacked", gid="attacked")
+
+
+def _said(contents: Contents) -> str:
+    attacked = contents.overall.attacked or (None,) * len(contents.eps)
+    rows = [
+        f"At {said_radius(eps)}: {percent(sure, Kind.LOWER)} certified"
+        + (f", {percent(left, Kind.UPPER)} attacked" if left else "")
+        for eps, sure, left in zip(contents.eps, contents.overall.certified, attacked, strict=True)
+    ]
+    return "; ".join(rows) + "."
+
+
+def radii(histogram: Histogram, p: float) -> str:
+    """The histogram of certified radii of correctly classified samples."""
+    with drawing(*_FLAT) as (figure, axes):
+        widths = [b - a for a, b in zip(histogram.edges, histogram.edges[1:], strict=False)]
+        bars = axes.bar(
+            histogram.edges[:-1], histogram.counts, widths, align="edge", color=LOOKS[0][0], edgecolor=INK, lw=0.5,
+            alpha=0.75,
+        )  # fmt: skip
+        for i, bar in enumerate(bars):
+            bar.set_gid(f"bar-{i}")
+        axes.set_xlim(0, histogram.edges[-1])
+        axes.set_ylim(0, max(1, *histogram.counts) * 1.08)
+        axes.locator_params(axis="y", integer=True)
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.grid(visible=False, axis="x")
+        axes.set_xlabel(f"certified radius in l{p:g}")
+        axes.set_ylabel("test samples")
+        most = max(range(len(histogram.counts)), key=histogram.counts.__getitem__)
+        between = f"{histogram.edges[most]:.3g} and {histogram.edges[most + 1]:.3g}"
+        label = f"Histogram of certified radii; most samples, {histogram.counts[most]}, lie between {between}."
+        return inline(figure, "radii", label)
+
+
+def spectrum(one: Spectrum, number: int, top: float) -> str:
+    """The singular values of one layer, largest first; `top` is where the axis of all layers ends."""
+    with drawing(*_SMALL) as (figure, axes):
+        count = len(one.values)
+        share = [100 * i / max(1, count - 1) for i in range(count)]
+        colour, dashes, marker = LOOKS[0] if one.kind.certifies else LOOKS[1]
+        axes.plot(
+            share, one.values, color=colour, ls=dashes, gid="values", marker=marker, markevery=max(1, count // 6), ms=3
+        )
+        axes.set_xlim(-2, 102)
+        axes.set_ylim(0, top * 1.06)
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_major_formatter("{x:g} %")
+        axes.set_xticks([0, 50, 100])
+        label = f"{one.total} singular values of {one.name}, from {one.values[0]:.4g} down to {one.values[-1]:.4g}."
+        return inline(figure, f"spectrum-{number}", label)
+
+
+def plane(found: Plane, eps: Sequence[float], classes: Sequence[str]) -> str:
+    """The map of a classifier of the plane."""
+    # As high as the map is for its width, between a flat and a tall figure, with room for the legend and the numbers.
+    tall = (found.up[-1] - found.up[0]) / (found.across[-1] - found.across[0])
+    with drawing(_WIDE[0], 0.6 + 4.2 * min(max(tall, 0.3), 1.5)) as (figure, axes):
+        mapped(axes, found, eps, classes)
+        sure = 100 * sum(radius > 0 for radius in found.radii) / len(found.radii)
+        return inline(
+            figure, "plane", f"Map of {len(classes)} classes; {sure:.0f} percent of it has a certified radius."
+        )
+
+
+def mapped(axes: "Axes", found: Plane, eps: Sequence[float], classes: Sequence[str]) -> None:
+    """Draws the classes of a map with the lines between them, those of equal certified radius, and test points."""
+    shape = len(found.up), len(found.across)
+    said = np.reshape(found.predicted, shape)
+    between = np.arange(len(classes) + 1) - 0.5
+    shades = [LOOKS[k % len(LOOKS)][0] for k in range(len(classes))]
+    axes.contourf(found.across, found.up, said, between, colors=shades, alpha=0.22)
+    axes.contour(found.across, found.up, said, between[1:-1], colors=INK, linewidths=1.6)
+    radii = np.reshape(found.radii, shape)
+    reached = [e for e in eps if e < radii.max()]
+    if reached:
+        axes.contour(found.across, found.up, radii, reached, colors=INK, linewidths=0.6)
+    for k, name in enumerate(classes):
+        some = [point for point, label in zip(found.points, found.labels, strict=True) if label == k]
+        colour, _, marker = LOOKS[k % len(LOOKS)]
+        across, up = zip(*some, strict=True) if some else ((), ())
+        axes.plot(across, up, ls="", marker=marker, ms=2.2, color=colour, label=str(name), gid=f"class-{k}")
+    axes.set_aspect("equal")
+    axes.grid(visible=False)
+    axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=3, columnspacing=1.2, borderaxespad=0.0)
+
+
+def depth(rows: Sequence[DepthRow]) -> str:
+    """Gradient norms after each module: mean, median, and the band of the quantiles."""
+    with drawing(*_WIDE) as (figure, axes):
+        places = list(range(len(rows)))
+        colour, dashes, marker = LOOKS[2]
+        height = _scaled(axes, [value for r in rows for value in (r.low, r.median, r.mean, r.high)])
+        low, high = [height(r.low) for r in rows], [height(r.high) for r in rows]
+        median, mean = [height(r.median) for r in rows], [height(r.mean) for r in rows]
+        axes.fill_between(places, low, high, color=colour, alpha=0.2, lw=0)
+        axes.plot(places, median, color=colour, ls=dashes, marker=marker, label="median", gid="median")
+        axes.plot(places, mean, color=INK, ls=(0, (1, 1.2)), label="mean", gid="mean")
+        step = max(1, math.ceil(len(rows) / 16))
+        turned = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+        axes.set_xticks(places[::step], [r.name for r in rows][::step], **turned)
+        axes.set_xlim(-0.3, max(len(rows) - 0.7, 0.3))
+        axes.set_xlabel("module, from the input to the logits")
+        axes.set_ylabel("length of the gradient")
+        axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=2, borderaxespad=0.0)
+        first, last = rows[0], rows[-1]
+        ends = f"{first.median:.3g} at {first.name}, {last.median:.3g} at {last.name}"
+        return inline(figure, "depth", f"Median length of the loss gradient by module: {ends}.")
+
+
+def training(entries: Sequence[Entry], name: str, label: str, of: Callable[[Entry], float | None]) -> str:
+    """One number of the journal over the steps; values that are not finite are left out."""
+    known = [(entry.step, value) for entry in entries if (value := of(entry)) is not None and math.isfinite(value)]
+    with drawing(*_FLAT) as (figure, axes):
+        values = [value for _, value in known]
+        height = _scaled(axes, values)
+        colour, dashes, marker = LOOKS[0] if name == "loss" else LOOKS[1]
+        line = {"marker": marker, "ms": 3.0} if len(known) < 40 else {}
+        axes.plot([step for step, _ in known], [*map(height, values)], color=colour, ls=dashes, gid=name, **line)
+        axes.locator_params(axis="x", integer=True)
+        axes.set_xlabel("step")
+        axes.set_ylabel(label)
+        return inline(figure, name, f"{label} over training: {values[0]:.4g} at first, {values[-1]:.4g} at last.")
+
+
+def _scaled(axes: "Axes", values: Sequence[float]) -> Callable[[float], float]:
+    """Prepares the vertical axis for `values`, and gives the height of a value on it.
+
+    Positive values over decades have the height of their logarithm: matplotlib's own logarithmic axis overflows near
+    the ends of float64, where constants of untrained networks are.
+    """
+    low, high = min(values), max(values)
+    if low > 0 and high > low * _DECADES:
+        axes.locator_params(axis="y", integer=True)
+        axes.yaxis.set_major_formatter(lambda exponent, _: _power(round(exponent)))
+        axes.margins(y=0.08)
+        return math.log10
+    if low >= 0:
+        axes.set_ylim(0, high * 1.08 or 1.0)
+    axes.yaxis.set_major_formatter("{x:g}")
+    return float
+
+
+def _power(exponent: int) -> str:
+    return f"{10.0**exponent:g}" if abs(exponent) <= 3 else f"10{str(exponent).translate(_RAISED)}"

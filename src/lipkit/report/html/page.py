@@ -1,0 +1,159 @@
+"""One HTML file that needs nothing else: no network, no scripts, two themes, any width."""
+
+import hashlib
+from collections.abc import Callable
+from html import escape
+
+from lipkit.certify.evaluate.evaluation import said_radius
+from lipkit.kind import Kind
+from lipkit.report.html import sections
+from lipkit.report.html.gallery_section import pictures
+from lipkit.report.html.headline import Headline, caveats, noun, sentences
+from lipkit.report.html.markup import Cell, Markup, bullets, paragraph, table
+from lipkit.report.html.numbers import constant, digits, percent
+from lipkit.report.html.stylesheet import STYLESHEET
+from lipkit.report.results.contents import Contents
+from lipkit.report.results.gather import said
+
+# Forbids the browser to load anything; images are part of the file.
+_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+# Title, function, and the parts of the contents it needs.
+_SECTIONS: tuple[tuple[str, str, Callable[[Contents], str], tuple[str, ...]], ...] = (
+    ("curve", "Accuracy against the length of the change", sections.curve, ()),
+    ("radii", "How the certified radii are spread", sections.radii, ()),
+    ("classes", "Class by class", sections.classes, ()),
+    ("pictures", "Hardest and safest", pictures, ("gallery",)),
+    ("plane", "The map", sections.plane, ("plane",)),
+    ("layers", "Where the constant comes from", sections.layers, ("network", "layers")),
+    ("spectra", "What each layer does to its input", sections.spectra, ("network", "spectra")),
+    ("depth", "Gradients over depth", sections.depth, ("depth",)),
+    ("training", "Training", sections.training, ("training",)),
+)
+
+
+def page(contents: Contents) -> str:
+    """The report as one HTML document; the same contents give the same text.
+
+    A part that could not be measured, or cannot be drawn, is replaced by a sentence that says so and why.
+    """
+    about = contents.about
+    subject = f"Recipe {about.recipe}" if about.recipe else f"Model {about.model}"
+    title = f"{subject}{about.data and f' on {about.data}'}: what is proven"
+    # A map of points in the plane, or images; never both.
+    absent = "pictures" if _in_the_plane(contents) else "plane"
+    body = "".join(
+        f'<section aria-labelledby="{name}"><h2 id="{name}">{escape(heading)}</h2>'
+        f"{_part(contents, make, needs)}</section>"
+        for name, heading, make, needs in (
+            *_SECTIONS,
+            ("environment", "Environment, and how to repeat this", _environment, ()),
+            ("reading", "How to read this page", _reading, ()),
+        )
+        if name != absent
+    )
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f'<link rel="icon" href="data:,"><title>{escape(title)}</title><style>{STYLESHEET}</style></head>\n'
+        f'<body><header><h1>{escape(title)}</h1><p class="soft">{escape(about.date)}, '
+        f"lipkit {escape(about.software.lipkit)}</p></header>\n<main>{_top(contents)}{body}</main>\n"
+        f'<footer class="soft"><p>The data behind this page is in report.json, SHA-256 <code>{_print(contents)}</code>.'
+        "</p></footer></body></html>\n"
+    )
+
+
+def _in_the_plane(contents: Contents) -> bool:
+    """Whether the page has a map, or says why it could not be made."""
+    return contents.plane is not None or any(failure.part == "plane" for failure in contents.failures)
+
+
+def _part(contents: Contents, make: Callable[[Contents], str], needs: tuple[str, ...]) -> str:
+    failed = [failure for failure in contents.failures if failure.part in needs]
+    if failed:
+        return _failed(f"{failed[0].part} could not be measured", failed[0].reason)
+    try:
+        return make(contents)
+    except Exception as error:  # noqa: BLE001 - whatever one part raises, the others are worth having
+        return _failed("This part could not be drawn", said(error))
+
+
+def _failed(what: str, why: str) -> str:
+    return paragraph(f"{what[0].upper()}{what[1:]}: {why} The numbers of the other parts are not affected.", "failed")
+
+
+def _top(contents: Contents) -> str:
+    clean = contents.overall.clean
+    figures = [Markup(f"<b>{percent(clean)}</b><span>correct, of {clean.total} test {noun(contents)}s</span>")]
+    if contents.eps:
+        top = Headline.of(contents)
+        sure, length = percent(top.certified, Kind.LOWER), said_radius(top.eps)
+        figures.append(Markup(f"<b>{sure}</b><span>certified up to {length}: proven, at least</span>"))
+        if top.attacked is not None:
+            left = percent(top.attacked, Kind.UPPER)
+            figures.append(Markup(f"<b>{left}</b><span>left by our attack at {said_radius(top.eps)}: at most</span>"))
+    mean = digits(contents.overall.mean_radius, Kind.LOWER, 3)
+    figures.append(Markup(f"<b>{mean}</b><span>mean certified radius, 0 where wrong</span>"))
+    words = paragraph(" ".join(sentences(contents)), "headline")
+    lost = [failure.part for failure in contents.failures]
+    note = (
+        paragraph(f"Some parts could not be measured: {', '.join(lost)}; each says why in its place.", "failed")
+        if lost
+        else ""
+    )
+    return words + bullets(figures, "figures") + note + bullets(caveats(contents), "soft")
+
+
+def _environment(contents: Contents) -> str:
+    about, one = contents.about, contents.constant
+    failure = f"at most {digits(contents.failure, Kind.UPPER, 2)}" if contents.failure else "none: deterministic"
+    known = about.prints
+    hashes = (
+        ("weights", known.weights), ("test inputs", known.inputs), ("test labels", known.labels),
+        ("recipe code" if about.recipe else "model code", known.code),
+    )  # fmt: skip
+    rows: list[list[Cell]] = [
+        ["data", about.data or "as the recipe makes them"],
+        ["recipe", about.recipe] if about.recipe else ["model", about.model],
+        ["seed", str(about.seed)],
+        ["device", about.device],
+        ["training", "not here: the model was given as it is" if about.seconds is None else f"{about.seconds:.1f} s"],
+        ["constant", f"{constant(one.log_value, one.kind)} ({one.kind.value})"],
+        ["values of it", f"{one.entries}, for {one.of}; the smallest is {constant(one.log_smallest, one.kind)}"],
+        ["lower bound of it", "not known" if one.log_lower is None else constant(one.log_lower, Kind.LOWER)],
+        ["probability of failure", failure],
+        ["lipkit", about.software.lipkit],
+        ["torch", about.software.torch],
+        ["python", f"{about.software.python}, {about.software.platform}"],
+        *([f"SHA-256 of {what}", Markup(f"<code>{escape(found)}</code>")] for what, found in hashes if found),
+    ]  # fmt: skip
+    caption = "Fields of the recipe" if about.recipe else "Settings of the evaluation"
+    fields = table(caption, ("field", "value"), about.fields) if about.fields else ""
+    return (
+        paragraph("This command makes the page again:")
+        + f'<pre tabindex="0" aria-label="command"><code>{escape(about.command)}</code></pre>'
+        + table("Environment", ("what", "value"), rows)
+        + fields
+    )
+
+
+def _reading(contents: Contents) -> str:
+    kind = noun(contents)
+    return bullets(
+        [
+            f"A certified radius belongs to one {kind}: whatever is changed about it, by less than this length in all, "
+            "its class stays the same. It holds for every change, also for those nobody has thought of.",
+            "It is computed from the gap between the two highest scores, divided by how fast that gap can change: the "
+            "Lipschitz constant. A small constant and wide gaps make large radii.",
+            "Exact and upper bound mean proven, rounding included; lower bound means that the true number is not "
+            "smaller; an estimate proves nothing. Certified numbers are rounded down on this page, attacked ones up.",
+            "The proof is about the model as it is stored, evaluated in float64, and about single inputs in the units "
+            "it takes; it says nothing about inputs that are wrong to begin with or come from elsewhere.",
+            "Intervals tell how much the shares depend on which test data were drawn, and nothing about the proof.",
+        ]
+    )
+
+
+def _print(contents: Contents) -> str:
+    return hashlib.sha256(contents.to_json().encode()).hexdigest()

@@ -1,0 +1,205 @@
+"""The sections of a page: contents in, HTML out. Each stands alone, so that one that fails takes no other along."""
+
+import math
+from collections.abc import Sequence
+
+from lipkit.bounds.fold.layer_table import LayerRow
+from lipkit.certify import Shares
+from lipkit.certify.evaluate.evaluation import said_radius, said_unproven
+from lipkit.kind import Kind
+from lipkit.report.html import charts
+from lipkit.report.html.headline import noun
+from lipkit.report.html.markup import Cell, Markup, bullets, figure, paragraph, table, text
+from lipkit.report.html.numbers import between, digits, layer_norm, percent
+from lipkit.report.results.contents import Contents, Entry
+from lipkit.report.results.gradient_lengths import QUANTILES
+
+# Below this part of the logarithm of the constant no layer is worth a share: a tenth of a percent.
+_STRETCH = 1e-3
+_CALM = (
+    "No layer by itself raises the constant of the network by more than about a tenth of a percent, so none stands out "
+    "as the one to work on. What the certified radii lack to the distances of an attack may come from layers and "
+    "branches that are not at their worst all at once, and from an attack that could be stronger."
+)
+
+
+def curve(contents: Contents) -> str:
+    """Certified and attacked accuracy over radii."""
+    attacked = contents.overall.attacked is not None
+    caption = (
+        "The solid line is proven: no attack, however strong, gets below it. "
+        + ("The dashed line is what our attack left; the truth lies between the two. " if attacked else "")
+        + f"Shaded band{' and bars' if attacked else ''}: {100 * contents.level:g} % confidence, each radius by itself."
+    )
+    head = ["length", ">certified", ">interval", *([">attacked", ">interval"] if attacked else [])]
+    rows = []
+    for i, eps in enumerate(contents.eps):
+        sure = contents.overall.certified[i]
+        row = [f"{said_radius(eps)}", percent(sure, Kind.LOWER), between(sure)]
+        if contents.overall.attacked is not None:
+            left = contents.overall.attacked[i]
+            row += [percent(left, Kind.UPPER), between(left)]
+        rows.append(row)
+    note = "" if attacked else paragraph("No attack was run; only the proven side is known.", "note")
+    note += paragraph(said_unproven(contents.unproven), "note") if contents.unproven else ""
+    return (
+        figure(charts.accuracy(contents), caption) + note + table("Accuracy against length of the change", head, rows)
+    )
+
+
+def radii(contents: Contents) -> str:
+    """The histogram of radii."""
+    found, kind = contents.histogram, noun(contents)
+    caption = (
+        f"{sum(found.counts)} correctly classified {kind}s by their certified radius. Not in the bars: {found.wrong} "
+        f"classified wrongly, {found.uncertain} classified correctly with a radius of 0, {found.endless} with an "
+        "unlimited one."
+    )
+    return figure(charts.radii(found, contents.p), caption)
+
+
+def classes(contents: Contents) -> str:
+    """A row for each class; where an attack was run, a cell holds both sides of the truth."""
+    attacked = contents.overall.attacked is not None
+    head = [
+        "class",
+        f">{noun(contents)}s",
+        ">correct",
+        *(f">at {said_radius(eps)}" for eps in contents.eps),
+        ">mean radius",
+    ]
+
+    def row(name: str, shares: Shares) -> list[Cell]:
+        sure = [percent(share, Kind.LOWER) for share in shares.certified]
+        if shares.attacked is not None:
+            left = [percent(share, Kind.UPPER) for share in shares.attacked]
+            sure = [f"{low.removesuffix(' %')}–{high}" for low, high in zip(sure, left, strict=True)]
+        return [name, str(shares.clean.total), percent(shares.clean), *sure, digits(shares.mean_radius, Kind.LOWER, 3)]
+
+    rows = [row(one.name, one.shares) for one in contents.by_class]
+    what = "from certified to attacked, between which the truth lies" if attacked else "certified"
+    note = paragraph(f"How many are correct as they are, and at each length of the change: {what}.", "note")
+    return note + table("Results by class", head, [*rows, row("all", contents.overall)])
+
+
+def layers(contents: Contents) -> str:
+    """The constants of the layers, and how much of the bound stands in each."""
+    rows = contents.layers or ()
+    if not rows:
+        return paragraph("The network has no linear layer.")
+    stretch = any(row.elasticity * row.log_norm > _STRETCH for row in rows if row.elasticity)
+    head = ("layer", "operation", ">norm", "kind", ">share", "", ">falls by", ">fusing saved")
+    body = table("Layer by layer, in the order of the network", head, [_layer(row, stretch) for row in rows])
+    note = (
+        "Norm: by how much the layer can stretch a change at most; exact ones are rounded to nearest, upper bounds up. "
+        "Share: how much of the constant of the network, in orders of magnitude, stands in this line. Falls by: how "
+        "many percent the constant falls if this norm falls by one percent. Fusing saved: how much larger the constant "
+        "would be had its operations been measured one by one. Nonlinearities that stretch nothing are not listed."
+    )
+    return paragraph(_lost(rows) if stretch else _CALM) + body + paragraph(note, "note")
+
+
+def _lost(rows: Sequence[LayerRow]) -> str:
+    known = sorted((row for row in rows if row.share is not None), key=lambda row: -abs(row.share or 0.0))
+    worst = [f"“{row.origin}” ({100 * (row.share or 0.0):.0f} %)" for row in known[:3] if abs(row.share or 0.0) > 0.05]
+    if not worst:
+        return "What some layers stretch others shrink, to about 1 in all: shares would mean nothing here."
+    return (
+        "The constant of the whole network is at most what its layers do one by one, multiplied up; that is more than "
+        f"they do together, and there it is lost. Most of it stands in {', '.join(worst)}: there is where to work."
+    )
+
+
+def _layer(row: LayerRow, stretch: bool) -> list[Cell]:
+    part = row.share if stretch else None
+    # A sum with 0.0 has no negative zero.
+    share = "–" if part is None else f"{round(100 * part, 1) + 0.0:.1f} %"
+    width = min(6.0, 6.0 * abs(part or 0.0))
+    look = "bar less" if (part or 0.0) < 0 else "bar"
+    bar = f'<span class="{look}" style="width:{width:.2f}rem" aria-hidden="true"></span>' if width > 0.05 else ""
+    saved = "–" if row.saved is None else f"× {row.saved:.4g}"
+    norm = layer_norm(row.log_norm, row.kind)
+    return [row.origin, row.operator, norm, row.kind.value, share, Markup(bar), f"{row.elasticity:.3g} %", saved]
+
+
+def spectra(contents: Contents) -> str:
+    """Singular values, a small drawing for each layer."""
+    known = contents.spectra
+    if known is None or not (known.shown or known.left_out):
+        return paragraph(
+            "No dense or convolutional layer of the network stands by itself; those inside a block that promises a "
+            "constant of its own are not shown."
+        )
+    top = max((one.values[0] for one in known.shown), default=1.0) or 1.0
+    parts = [
+        f"<figure>{charts.spectrum(one, i, top)}<figcaption>{_caption(one.name, one.operator)}: {one.total} values, "
+        f"{_ends(one.values)}{'' if one.kind.certifies else ' (estimate: circular padding)'}."
+        "</figcaption></figure>"
+        for i, one in enumerate(known.shown)
+    ]
+    words = (
+        "How much each layer stretches the directions of its input, the most stretched first. A level line at the "
+        "largest value passes every signal on; a line that falls at once has one direction that sets the constant "
+        "while the others shrink."
+    )
+    left = paragraph("Left out:", "note") + bullets(known.left_out, "note") if known.left_out else ""
+    return paragraph(words) + f'<div class="grid">{"".join(parts)}</div>' + left
+
+
+def _caption(name: str, operator: str) -> str:
+    return f"{text(name)}, {text(operator)}"
+
+
+def _ends(values: Sequence[float]) -> str:
+    first, last = f"{values[0]:.4g}", f"{values[-1]:.4g}"
+    return f"all {first}" if first == last else f"{first} to {last}"
+
+
+def plane(contents: Contents) -> str:
+    """The map of a classifier of the plane."""
+    found = contents.plane
+    assert found is not None
+    levels = ", ".join(f"{eps:g}" for eps in contents.eps) or "none"
+    caption = (
+        "What the model says of each point: one shade for each class, the thick line between them the decision. Thin "
+        f"lines: where the certified radius reaches {levels} (l{contents.p:g}); beyond them the class stays under "
+        "every such move. Marks are test points, by their true class."
+    )
+    return figure(charts.plane(found, contents.eps, contents.classes), caption)
+
+
+def depth(contents: Contents) -> str:
+    """Gradient norms by module."""
+    rows = contents.depth or ()
+    low, _, high = (100 * q for q in QUANTILES)
+    caption = (
+        "Length of the gradient of the loss (cross-entropy of the logits) with respect to what each module gives out, "
+        f"over test {noun(contents)}s: median, mean, and the band from {low:g} % to {high:g} % of them. Level: signals "
+        "pass through. Falling to the left: they vanish on their way back."
+    )
+    head = ("module", "type", ">mean", f">{low:g} %", ">median", f">{high:g} %")
+    body = [[r.name, r.module or "–", *(f"{v:.4g}" for v in (r.mean, r.low, r.median, r.high))] for r in rows]
+    return figure(charts.depth(rows), caption) + table("Length of the gradient, module by module", head, body)
+
+
+def training(contents: Contents) -> str:
+    """Loss and constant over the steps."""
+    entries = contents.training or ()
+    if not entries:
+        return paragraph("There is no journal of a training run: the model was given as it is.")
+    parts = [
+        _history(entries, "loss", "loss", [entry.loss for entry in entries]),
+        _history(entries, "constant", contents.about.watched, [entry.constant for entry in entries]),
+    ]
+    return "".join(parts)
+
+
+def _history(entries: Sequence[Entry], name: str, label: str, values: Sequence[float | None]) -> str:
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    if not finite:
+        return paragraph(f"The {label} was not recorded during training.", "note")
+    missing = len(values) - len(finite)
+    last = f"The {label} at {len(finite)} of {entries[-1].step} steps; it ends at {finite[-1]:.5g}."
+    gap = f" {missing} entries have no finite value and are not drawn." if missing else ""
+    of = (lambda entry: entry.loss) if name == "loss" else (lambda entry: entry.constant)
+    return figure(charts.training(entries, name, label, of), last + gap)

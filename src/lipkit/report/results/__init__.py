@@ -1,0 +1,1 @@
+"""What a report shows, gathered from a model and its evaluation as plain data."""

@@ -1,0 +1,297 @@
+"""Everything a report shows, as plain data: what was measured, on what, and what could not be."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+import torch
+
+from lipkit.bound import Bound, Metric, Of
+from lipkit.bounds.certificates.certificate import Software
+from lipkit.bounds.certificates.json_codec import from_plain, to_plain
+from lipkit.bounds.fold.layer_table import LayerRow
+from lipkit.certify import Share, Shares
+from lipkit.errors import RecordError
+from lipkit.kind import Kind
+from lipkit.report.html.pixels import Pixels
+
+
+@final
+@dataclass(frozen=True)
+class Prints:
+    """SHA-256 of what a report rests on, "" for what is not known.
+
+    `weights` is that of the file of weights and `code` that of the file in which the recipe's class, or the model, is
+    written, as sha256sum tells them; `inputs` and `labels` are those of the test samples that were evaluated, as the
+    records of `accuracy` have them.
+    """
+
+    weights: str = ""
+    inputs: str = ""
+    labels: str = ""
+    code: str = ""
+
+
+@final
+@dataclass(frozen=True)
+class About:
+    """Where the numbers come from: the command that makes them again, and what it ran on.
+
+    `date` is the caller's, as it should be printed. What was trained here has a `recipe`, and `seconds` of the
+    training; a model that was given as it is has neither ("" and None), and `model` names it. `data` names the data
+    set, "" where only the recipe knows it; `fields` are the settings of the recipe, or of the evaluation, as text;
+    `watched` says what number the journal has beside the loss.
+    """
+
+    command: str
+    date: str
+    seconds: float | None
+    seed: int
+    device: str
+    data: str
+    recipe: str
+    model: str
+    fields: tuple[tuple[str, str], ...]
+    software: Software
+    prints: Prints
+    watched: str
+
+    @classmethod
+    def here(
+        cls, *, command: str, date: str, seconds: float | None, seed: int, device: str, data: str, recipe: str = "",
+        model: str = "", fields: Mapping[str, object], prints: Prints | None = None, watched: str = "",
+    ) -> "About":  # fmt: skip
+        """With the versions of what runs now."""
+        texts = tuple((name, str(value)) for name, value in fields.items())
+        prints = Prints() if prints is None else prints
+        return cls(command, date, seconds, seed, device, data, recipe, model, texts, Software.here(), prints, watched)
+
+
+@final
+@dataclass(frozen=True)
+class Constant:
+    """The constant behind the radii: its largest and smallest entry as logarithms, and what it promises.
+
+    It has `entries` values, one for `of`; of pairs only those of two different classes count.
+    """
+
+    log_value: float
+    log_smallest: float
+    entries: int
+    of: str
+    kind: Kind
+    metric: Metric
+    region: str
+    method: str
+    failure: float
+    log_lower: float | None
+
+    @classmethod
+    def of_bound(cls, bound: Bound) -> "Constant":
+        """What a page says of a bound."""
+        logs = bound.log_value.detach().cpu()
+        if bound.of is Of.PAIR and len(logs) > 1:
+            logs = logs[~torch.eye(len(logs), dtype=torch.bool)]
+        lower = None if bound.lower is None else float(bound.lower.log_value.detach().max())
+        return cls(
+            log_value=float(logs.max()),
+            log_smallest=float(logs.min()),
+            entries=logs.numel(),
+            of=str(bound.of),
+            kind=bound.kind,
+            metric=Metric(*map(float, bound.metric)),
+            region=str(bound.region),
+            method=bound.how,
+            failure=bound.failure,
+            log_lower=lower,
+        )
+
+
+@final
+@dataclass(frozen=True)
+class Outcomes:
+    """Sample by sample, in one order: place in the data set, label, decision, certified radius."""
+
+    indices: tuple[int, ...]
+    labels: tuple[int, ...]
+    predicted: tuple[int, ...]
+    radii: tuple[float, ...]
+
+
+@final
+@dataclass(frozen=True)
+class ClassRow:
+    """The results of one class."""
+
+    name: str
+    shares: Shares
+
+
+@final
+@dataclass(frozen=True)
+class CurvePoint:
+    """How many samples are certified beyond a radius."""
+
+    radius: float
+    share: Share
+
+
+@final
+@dataclass(frozen=True)
+class Histogram:
+    """Certified radii of correctly classified samples: `counts[i]` lie in (edges[i], edges[i + 1]].
+
+    Besides them, `wrong` samples are misclassified, `uncertain` ones right but without any radius, and `endless` ones
+    certified whatever happens to their input.
+    """
+
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+    wrong: int
+    uncertain: int
+    endless: int
+
+
+@final
+@dataclass(frozen=True)
+class Spectrum:
+    """The singular values of one linear map, falling: `values` are all `total` of them, or some at even distances.
+
+    EXACT means those of the map itself, to the rounding of float64; an ESTIMATE is of the same convolution with
+    circular padding.
+    """
+
+    name: str
+    operator: str
+    values: tuple[float, ...]
+    total: int
+    kind: Kind
+
+
+@final
+@dataclass(frozen=True)
+class Spectra:
+    """The spectra that were computed, and a sentence for each layer that was left out."""
+
+    shown: tuple[Spectrum, ...]
+    left_out: tuple[str, ...]
+
+
+@final
+@dataclass(frozen=True)
+class DepthRow:
+    """Lengths of the loss' gradient with respect to the output of one module, over a batch: mean and quantiles."""
+
+    name: str
+    module: str
+    mean: float
+    low: float
+    median: float
+    high: float
+
+
+@final
+@dataclass(frozen=True)
+class Entry:
+    """One line of a training journal; None for what it does not know."""
+
+    step: int
+    loss: float | None
+    constant: float | None
+
+
+@final
+@dataclass(frozen=True)
+class Picture:
+    """One test image with its certified radius, and the nearest image of another class that was found.
+
+    `neighbour`, `became` and `distance` are None where the search found none.
+    """
+
+    index: int
+    label: int
+    radius: float
+    image: Pixels
+    neighbour: Pixels | None
+    became: int | None
+    distance: float | None
+
+
+@final
+@dataclass(frozen=True)
+class Gallery:
+    """The images of smallest and of largest radius among those classified correctly; entries lie in [low, high]."""
+
+    hardest: tuple[Picture, ...]
+    safest: tuple[Picture, ...]
+    low: float
+    high: float
+    search: str
+
+
+@final
+@dataclass(frozen=True)
+class Plane:
+    """Decisions and certified radii on a grid of the plane, row by row from below, and some test points."""
+
+    across: tuple[float, ...]
+    up: tuple[float, ...]
+    predicted: tuple[int, ...]
+    radii: tuple[float, ...]
+    points: tuple[tuple[float, float], ...]
+    labels: tuple[int, ...]
+
+
+@final
+@dataclass(frozen=True)
+class Failure:
+    """A part of the report that could not be made, and why."""
+
+    part: str
+    reason: str
+
+
+@final
+@dataclass(frozen=True)
+class Contents:
+    """Everything a report shows; a part that is None could not be measured, and `failures` says why.
+
+    Only classifiers of points in the plane have a `plane`, and only those of images a `gallery`. JSON both ways,
+    exactly: numbers are written with all their digits, images with all their bits.
+    """
+
+    about: About
+    constant: Constant
+    classes: tuple[str, ...]
+    eps: tuple[float, ...]
+    p: float
+    level: float
+    failure: float
+    unproven: int
+    overall: Shares
+    by_class: tuple[ClassRow, ...]
+    outcomes: Outcomes
+    curve: tuple[CurvePoint, ...]
+    histogram: Histogram
+    layers: tuple[LayerRow, ...] | None
+    spectra: Spectra | None
+    depth: tuple[DepthRow, ...] | None
+    training: tuple[Entry, ...] | None
+    gallery: Gallery | None
+    no_gallery: str
+    plane: Plane | None
+    failures: tuple[Failure, ...]
+
+    def to_json(self) -> str:
+        """As JSON text."""
+        return json.dumps(to_plain(self, Contents), allow_nan=False, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "Contents":
+        """What `to_json` wrote; anything else is a `RecordError`."""
+        try:
+            return from_plain(json.loads(text), cls)
+        except (ValueError, RecursionError) as error:
+            said = str(error).replace("The certificate", "It")
+            raise RecordError(f"This is no report of lipkit ({said}); make it again.") from error

@@ -1,0 +1,138 @@
+"""From a model and its evaluation to everything a report shows."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from lipkit.bound import Bound
+from lipkit.bounds.certificates.issue import table_on
+from lipkit.bounds.fold.layer_table import LayerRow
+from lipkit.bounds.lipschitz import captured
+from lipkit.certify import Evaluation, Sample
+from lipkit.data import Examples
+from lipkit.errors import ArgumentError, BrokenCertificateError
+from lipkit.report.results.contents import About, ClassRow, Constant, Contents, Entry, Failure, Outcomes
+from lipkit.report.results.gradient_lengths import gradient_norms
+from lipkit.report.results.layer_chains import opened
+from lipkit.report.results.neighbours import gallery, why_no_gallery
+from lipkit.report.results.plane import in_the_plane, plane
+from lipkit.report.results.radius_counts import curve, histogram
+from lipkit.report.results.spectra import spectra
+from lipkit.trace import Network
+
+T = TypeVar("T")
+# Samples that the gradient norms are measured on.
+_BATCH = 256
+
+
+def gathered(
+    model: nn.Module,
+    test: Examples,
+    evaluation: Evaluation,
+    bound: Bound,
+    journal: Sequence[Mapping[str, Any]],
+    about: About,
+) -> Contents:
+    """Everything the report of a model shows; what is not in the evaluation is measured here.
+
+    `evaluation` is of `test`, in its order, and `bound` the constant it was made with. Measured are: the table of
+    layers (of the whole map, by one fold over the network), singular values, gradient norms over depth, and the
+    neighbours of single images. A part that fails becomes one of `failures`, with its reason, and the others are there
+    all the same; but a certificate that a neighbour disproves stops the report with a `BrokenCertificateError`.
+    Cost: seconds for small models; the singular values are capped at about ten.
+    """
+    _check(test, evaluation)
+    parts = _Parts()
+    example = _placed(model, test.at([0]))
+    with torch.no_grad():
+        network = parts.made("network", lambda: captured(opened(model), example))
+    missing = why_no_gallery(test)
+    samples = evaluation.samples
+    return Contents(
+        about=about,
+        constant=Constant.of_bound(bound),
+        classes=test.classes,
+        eps=evaluation.eps,
+        p=evaluation.p,
+        level=evaluation.level,
+        failure=evaluation.failure,
+        unproven=evaluation.unproven,
+        overall=evaluation.overall,
+        by_class=tuple(ClassRow(test.classes[k], shares) for k, shares in evaluation.classes.items()),
+        outcomes=_outcomes(samples),
+        curve=curve(evaluation),
+        histogram=histogram(evaluation),
+        layers=None if network is None else parts.made("layers", lambda: _layers(network, bound)),
+        spectra=None if network is None else parts.made("spectra", lambda: spectra(network)),
+        depth=parts.made("depth", lambda: gradient_norms(model, *_batch(model, test, samples))),
+        training=parts.made("training", lambda: tuple(map(_entry, journal))),
+        gallery=None
+        if missing
+        else parts.made("gallery", lambda: gallery(model, test, samples, evaluation.p, about.seed)),
+        no_gallery=missing,
+        plane=parts.made("plane", lambda: plane(model, test, bound)) if in_the_plane(test) else None,
+        failures=tuple(parts.failures),
+    )
+
+
+class _Parts:
+    """Makes parts one by one and notes those that fail."""
+
+    def __init__(self) -> None:
+        self.failures: list[Failure] = []
+
+    def made(self, part: str, make: Callable[[], T]) -> T | None:
+        try:
+            return make()
+        except BrokenCertificateError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever one part raises, the others are worth having
+            self.failures.append(Failure(part, said(error)))
+            return None
+
+
+def said(error: Exception) -> str:
+    """The first line of an error, with its type where it is not one of lipkit's sentences."""
+    first = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return first if type(error).__module__ == "lipkit.errors" else f"{type(error).__name__}: {first}"
+
+
+def _check(test: Examples, evaluation: Evaluation) -> None:
+    for sample in evaluation.samples:
+        if not 0 <= sample.index < len(test) or int(test.labels[sample.index]) != sample.label:
+            raise ArgumentError(
+                f"The evaluation is of other data: its sample {sample.index} has label {sample.label}, and the "
+                f"{len(test)} examples given have none such; give the examples that were evaluated, in their order."
+            )
+
+
+def _placed(model: nn.Module, test: Examples) -> torch.Tensor:
+    parameter = next(model.parameters(), None)
+    return test.inputs if parameter is None else test.inputs.to(parameter.detach())
+
+
+def _batch(model: nn.Module, test: Examples, samples: Sequence[Sample]) -> tuple[torch.Tensor, torch.Tensor]:
+    chosen = test.at([sample.index for sample in samples[:_BATCH]])
+    inputs = _placed(model, chosen)
+    return inputs, chosen.labels.to(inputs.device)
+
+
+def _layers(network: Network, bound: Bound) -> tuple[LayerRow, ...]:
+    with torch.no_grad():
+        return tuple(table_on(network, bound.metric, bound.region, savings=True))
+
+
+def _outcomes(samples: Sequence[Sample]) -> Outcomes:
+    columns = zip(*((s.index, s.label, s.predicted, float(s.radius)) for s in samples), strict=True)
+    return Outcomes(*columns)
+
+
+def _entry(line: Mapping[str, Any]) -> Entry:
+    return Entry(int(line["step"]), _number(line.get("loss")), _number(line.get("constant")))
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None or math.isnan(value) else float(value)

@@ -1,0 +1,141 @@
+"""Partial evaluation: everything that does not depend on the input is computed, once, on the live parameters."""
+
+import operator
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, Node
+from torch.fx.node import map_arg
+
+from lipkit.trace.torch_export import is_control_flow, is_random
+
+aten = torch.ops.aten
+
+# Operations that read the shape, the dtype or the device of their first argument, and never its entries.
+SHAPE_ONLY = frozenset(
+    {
+        aten.zeros_like.default,
+        aten.ones_like.default,
+        aten.full_like.default,
+        aten.empty_like.default,
+        aten.new_zeros.default,
+        aten.new_ones.default,
+        aten.new_full.default,
+        aten.new_empty.default,
+        aten.sym_size.int,
+    }
+)
+# Memory that nobody has written yet: NaN, so that reading it is noticed.
+_UNWRITTEN = frozenset({aten.empty_like.default, aten.new_empty.default, aten.empty.memory_format})
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Folded:
+    """A graph after partial evaluation.
+
+    `steps` are the nodes that depend on the input, in order and without duplicates; `constants` the values of those
+    that do not and are needed; `same` maps a duplicate to the node that is kept.
+    """
+
+    steps: tuple[Node, ...]
+    constants: Mapping[Node, object]
+    same: Mapping[Node, Node]
+
+    def kept(self, node: Node) -> Node:
+        """The node that stands for this one."""
+        return self.same.get(node, node)
+
+
+def fold(graph: Graph, sources: Iterable[Node], known: Mapping[Node, object], result: Node) -> Folded:
+    """Evaluate what `result` needs and `sources` do not influence, in the ambient grad mode, on the tensors in `known`.
+
+    A weight that is a graph of parameters becomes a live tensor. Equal operations on equal arguments are done once,
+    so a parametrized layer that is called twice has one weight.
+    """
+    given = frozenset(sources)
+    needed = _ancestors(result, given)
+    moving: set[Node] = set(given)
+    values: dict[Node, object] = {}
+    same: dict[Node, Node] = {}
+    seen: dict[Hashable, Node] = {}
+    steps: list[Node] = []
+    for node in graph.nodes:
+        if node not in needed or node in given:
+            continue
+        if node.op == "placeholder":
+            values[node] = known[node]
+            continue
+        key = _key(node, same)
+        if key in seen:
+            same[node] = seen[key]
+            continue
+        seen[key] = node
+        depends = any(same.get(arg, arg) in moving for arg in _read(node))
+        if depends:
+            moving.add(node)
+            steps.append(node)
+        elif node.op == "call_function" and not is_control_flow(node) and not is_random(node):
+            values[node] = _evaluated(node, values, same)
+        else:
+            # A branch on constants, a random constant or a subgraph: refused where it is lowered.
+            moving.add(node)
+            steps.append(node)
+    return Folded(tuple(steps), values, same)
+
+
+def _evaluated(node: Node, values: Mapping[Node, object], same: Mapping[Node, Node]) -> object:
+    def value(arg: Node) -> Any:
+        kept = same.get(arg, arg)
+        if kept in values:
+            return values[kept]
+        like = arg.meta["val"]
+        return torch.zeros(like.shape, dtype=like.dtype, device=like.device)
+
+    assert callable(node.target)
+    found = node.target(*map_arg(node.args, value), **map_arg(node.kwargs, value))
+    if node.target in _UNWRITTEN and isinstance(found, Tensor) and found.is_floating_point():
+        return found.fill_(torch.nan)
+    return found
+
+
+def _read(node: Node) -> list[Node]:
+    """The arguments whose entries matter."""
+    return [arg for arg in node.all_input_nodes if node.target not in SHAPE_ONLY or arg is not node.args[0]]
+
+
+def _ancestors(result: Node, given: frozenset[Node]) -> set[Node]:
+    found, todo = {result}, [result]
+    while todo:
+        node = todo.pop()
+        if node in given:
+            continue
+        fresh = [arg for arg in node.all_input_nodes if arg not in found]
+        found.update(fresh)
+        todo += fresh
+    return found
+
+
+def _key(node: Node, same: Mapping[Node, Node]) -> Hashable:
+    if node.op != "call_function":
+        return node
+
+    def frozen(value: object) -> Hashable:
+        if isinstance(value, Node):
+            return same.get(value, value)
+        if isinstance(value, list | tuple):
+            return (type(value) is tuple, *map(frozen, value))
+        if isinstance(value, dict):
+            return tuple((k, frozen(v)) for k, v in sorted(value.items()))
+        # 1, 1.0 and True are equal but not the same argument.
+        return type(value), str(value) if isinstance(value, slice) else value  # pyright: ignore[reportReturnType]
+
+    return node.target, frozen(node.args), frozen(dict(node.kwargs))
+
+
+def is_item(node: Node) -> bool:
+    """Whether a node takes one of several results."""
+    return node.target is operator.getitem

@@ -1,0 +1,130 @@
+"""Modules that state their own constant: their calls become one node each."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from torch import Tensor, nn
+from torch.fx import Node
+from torch.fx.node import map_arg
+
+from lipkit.bound import Of
+from lipkit.errors import CaptureError, MetricError, UnsupportedError
+from lipkit.linops import HasOperator
+from lipkit.regions import Everywhere
+from lipkit.trace.constant_folding import Folded
+from lipkit.trace.nodes.declared import Declared, DeclaresInEveryNorm, DeclaresLipschitz
+from lipkit.trace.torch_export import calls, converts
+
+Promises = dict[Node, tuple[Declared, Node]]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """The nodes of one module call as a function of its input and of the constant tensors it uses."""
+
+    steps: tuple[Node, ...]
+    source: Node
+    result: Node
+    same: Mapping[Node, Node]
+    slots: tuple[Node, ...]
+    plain: Mapping[Node, object]
+
+    def __call__(self, z: Tensor, *parameters: Tensor) -> Tensor:
+        values: dict[Node, Any] = {**self.plain, **dict(zip(self.slots, parameters, strict=True)), self.source: z}
+
+        def value(node: Node) -> Any:
+            return values[self.same.get(node, node)]
+
+        for node in self.steps:
+            assert callable(node.target)
+            if converts(node):
+                # The type of the example; the function is evaluated in that of z.
+                values[node] = value(node.all_input_nodes[0]).to(z.dtype)
+            else:
+                values[node] = node.target(*map_arg(node.args, value), **map_arg(node.kwargs, value))
+        return values[self.result]
+
+
+def declarations(
+    model: nn.Module | None, folded: Folded, target: Node, sources: Sequence[Node]
+) -> tuple[Promises, frozenset[Node]]:
+    """For the last node of every declaring call: the declared node and where its input is; and all nodes inside.
+
+    A call counts if its nodes have one input that depends on the network's and one result; of nested ones the
+    outermost counts. A call of any other form, or of a module that has nothing to promise any more, is lowered
+    operation by operation, which is sound without its promise; so is an affine module, whose operator says more than a
+    constant: it can be joined with its neighbours.
+    """
+    if model is None:
+        return {}, frozenset()
+    modules = {
+        path: module
+        for path, module in model.named_modules(remove_duplicate=False)
+        if isinstance(module, DeclaresLipschitz) and not isinstance(module, HasOperator | nn.Linear)
+    }
+    if not modules:
+        return {}, frozenset()
+    regions: dict[str, list[Node]] = {}
+    for node in folded.steps:
+        for call in calls(node):
+            if call.partition("@")[0] in modules:
+                regions.setdefault(call, []).append(node)
+    begun = {call for source in sources for call in calls(source)}
+    promises: Promises = {}
+    inside: set[Node] = set()
+    for call in sorted(regions, key=lambda call: (call.count("."), len(call))):
+        nodes = regions[call]
+        if call in begun or not inside.isdisjoint(nodes):
+            continue
+        ends = _ends(nodes, folded, target)
+        made = None if ends is None else _declared(call, modules[call.partition("@")[0]], nodes, ends, folded)
+        if ends is not None and made is not None:
+            promises[ends[1]] = (made, ends[0])
+            inside.update(nodes)
+    return promises, frozenset(inside)
+
+
+def _ends(nodes: list[Node], folded: Folded, target: Node) -> tuple[Node, Node] | None:
+    """The one input and the one result of a region, or None."""
+    region = set(nodes)
+    used = {folded.kept(arg) for node in nodes for arg in node.all_input_nodes}
+    inputs = [arg for arg in used if arg not in region and arg not in folded.constants]
+    outside = [step for step in folded.steps if step not in region]
+    wanted = {folded.kept(arg) for step in outside for arg in step.all_input_nodes} | {folded.kept(target)}
+    results = [node for node in nodes if node in wanted]
+    return (inputs[0], results[0]) if len(inputs) == len(results) == 1 else None
+
+
+def _declared(
+    call: str, module: DeclaresLipschitz, nodes: list[Node], ends: tuple[Node, Node], folded: Folded
+) -> Declared | None:
+    """The call as one node; None if the module promises nothing."""
+    source, result = ends
+    size, shape = (tuple(node.meta["val"].shape) for node in ends)
+    try:
+        promise = module.declared_lipschitz(size[1:])
+    except (UnsupportedError, MetricError):
+        return None
+    if not promise.kind.certifies or promise.region != Everywhere() or promise.of is not Of.WHOLE:
+        raise CaptureError(
+            f"The module {call or 'itself'} declares: {promise}. A declaration must be an exact or upper bound of the "
+            "whole map, everywhere."
+        )
+    if promise.metric.p_in != promise.metric.p_out:
+        raise CaptureError(
+            f"The module {call or 'itself'} declares a constant in {promise.metric}; both norms must be the same."
+        )
+    used = [folded.kept(arg) for node in nodes for arg in node.all_input_nodes]
+    constants = {node: folded.constants[node] for node in dict.fromkeys(used) if node in folded.constants}
+    tensors = {node: value for node, value in constants.items() if isinstance(value, Tensor)}
+    plain = {node: value for node, value in constants.items() if node not in tensors}
+    fn: Callable[..., Tensor] = Segment(tuple(nodes), source, result, dict(folded.same), tuple(tensors), plain)
+    always = isinstance(module, DeclaresInEveryNorm) and module.every_norm
+    if not isinstance(always, bool):
+        raise CaptureError(
+            f"every_norm of the module {call or 'itself'} must be True or False, got {type(always).__name__}; write it "
+            "as an attribute or a property."
+        )
+    return Declared(fn, size, shape, tuple(tensors.values()), promise, call, always)

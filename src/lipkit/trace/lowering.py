@@ -1,0 +1,237 @@
+"""From the operations of a graph to the rows of a network, by the rules of `trace.rules`."""
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.fx import Node
+from torch.fx.node import map_arg
+
+from lipkit.errors import CaptureError, LipkitError
+from lipkit.linops import Shape
+from lipkit.trace.builder import Builder, Ref
+from lipkit.trace.constant_folding import Folded, is_item
+from lipkit.trace.network import Network, Origin
+from lipkit.trace.nodes.declared import Declared
+from lipkit.trace.rules import RULES, Refusal
+from lipkit.trace.rules._registry import DISCONTINUOUS
+from lipkit.trace.torch_export import is_batch_statistic, is_control_flow, is_random, module_path, source_line
+
+
+class Verdict(enum.Enum):
+    """Why an operation has no rows; the value is how it is said."""
+
+    UNKNOWN = "no rule"
+    REFUSED = "refused"
+    RANDOM = "random"
+    BRANCH = "control flow"
+    BATCH = "batch statistics"
+
+
+@final
+@dataclass(frozen=True)
+class Gap:
+    """One operation that cannot be lowered."""
+
+    origin: Origin
+    verdict: Verdict
+    reason: str
+    remedy: str
+
+
+def refused(gaps: Sequence[Gap]) -> CaptureError:
+    """One error that lists all gaps; equal ones at one place are said once."""
+    rows = list(
+        dict.fromkeys(
+            (
+                g.origin.op,
+                g.origin.module or "(model)",
+                g.origin.line or "?",
+                f"{g.verdict.value}: {g.reason}",
+                g.remedy,
+            )
+            for g in gaps
+        )
+    )
+    head = ("operation", "module", "line", "verdict", "remedy")
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (head, *rows)
+    ]
+    count = f"{len(rows)} operation{'s' if len(rows) > 1 else ''}"
+    return CaptureError("\n".join([f"{count} of this model cannot be turned into a network:", *lines]))
+
+
+_DECLARE = "declare a constant on the module (`declared_lipschitz`), replace the layer, or register a rule (`lowers`)"
+
+
+@final
+class Lowering:
+    """Rows for the steps of a folded graph; what cannot be lowered is collected, and `finish` raises it all."""
+
+    def __init__(self, folded: Folded, builder: Builder, known: Mapping[Node, Ref]) -> None:
+        self._folded = folded
+        self._builder = builder
+        self._values: dict[Node, Any] = {**folded.constants, **known}
+        self._gaps: list[Gap] = []
+
+    def run(self, promises: Mapping[Node, tuple[Declared, Node]], inside: frozenset[Node]) -> None:
+        """All steps in order; the last node of a declared module becomes one node, the others `inside` are skipped."""
+        for node in self._folded.steps:
+            self._builder.origin = origin_of(node)
+            if node in promises:
+                declared, source = promises[node]
+                self._values[node] = self._builder.node(declared, self._values[self._folded.kept(source)])
+            elif node not in inside:
+                self._values[node] = self._lowered(node)
+
+    def _lowered(self, node: Node) -> object:
+        if is_item(node):
+            return self._item(node)
+        found = self._tried(node)
+        if isinstance(found, Gap):
+            self._gaps.append(found)
+            return _unknown(node)
+        self._check(node, found)
+        return found
+
+    def _tried(self, node: Node) -> object:
+        gap = self._hopeless(node)
+        if gap is not None:
+            return gap
+        args = map_arg(node.args, self._value)
+        kwargs = map_arg(node.kwargs, self._value)
+        refusals: list[Refusal] = []
+        assert isinstance(node.target, OpOverload)
+        for rule in RULES[node.target]:
+            try:
+                return rule.lower(self._builder, *args, **kwargs)
+            except Refusal as error:
+                refusals.append(error)
+            except LipkitError as error:
+                refusals.append(Refusal(str(error), _DECLARE))
+        reasons, remedies = (dict.fromkeys(r.reason for r in refusals), dict.fromkeys(r.remedy for r in refusals))
+        return Gap(origin_of(node), Verdict.REFUSED, "; ".join(reasons), "; ".join(remedies))
+
+    def _hopeless(self, node: Node) -> Gap | None:
+        origin = origin_of(node)
+        if is_random(node):
+            off = "switch it off for evaluation: nn.Dropout instead of F.dropout, or training=self.training"
+            return Gap(origin, Verdict.RANDOM, "draws random numbers, so there is no one function", off)
+        if is_control_flow(node) or node.op == "get_attr":
+            why = "a choice between functions is Lipschitz only if they agree where it switches"
+            return Gap(origin, Verdict.BRANCH, why, "use torch.where on continuous branches, or capture one branch")
+        if is_batch_statistic(node):
+            why = "normalises by the statistics of the batch, so samples are mixed"
+            return Gap(origin, Verdict.BATCH, why, "track running statistics and evaluate with them")
+        if not isinstance(node.target, OpOverload):
+            why = "computes with a number that was read from a tensor"
+            return Gap(origin, Verdict.UNKNOWN, why, "leave out .item(), so that it stays a tensor")
+        if node.target in DISCONTINUOUS:
+            why = DISCONTINUOUS[node.target]
+            return Gap(origin, Verdict.REFUSED, why, "replace the layer, or compute it from something constant")
+        if node.target not in RULES:
+            return Gap(origin, Verdict.UNKNOWN, _hint(node), _DECLARE)
+        return None
+
+    def _item(self, node: Node) -> object:
+        results: Any = self._values[self._folded.kept(_only(node.all_input_nodes))]
+        chosen = results[node.args[1]]
+        if chosen is None:
+            source = origin_of(node.all_input_nodes[0])
+            why = f"its result number {node.args[1]} (a position, not a value) jumps, so it has no constant"
+            self._gaps.append(Gap(source, Verdict.REFUSED, why, "use the values only, or replace the layer"))
+            return _unknown(node)
+        return chosen
+
+    def _value(self, node: Node) -> Any:
+        return self._values[self._folded.kept(node)]
+
+    def _check(self, node: Node, found: object) -> None:
+        """The rows must have the shapes that torch found; anything else is a defect of a rule."""
+        expected = node.meta["val"]
+        pairs = zip(found, expected, strict=True) if isinstance(found, tuple) else [(found, expected)]
+        for ref, value in pairs:
+            if isinstance(ref, Ref) and ref.shape != tuple(value.shape):
+                raise CaptureError(f"The rule of {node.target} gives shape {ref.shape}, torch {tuple(value.shape)}.")
+
+    def finish(self, result: Node) -> Network:
+        """The network that computes `result`, without its batch axis; a single number has one axis of length one."""
+        value = self._values.get(self._folded.kept(result))
+        like = result.meta["val"]
+        if not like.is_floating_point():
+            self._gaps.append(
+                Gap(origin_of(result), Verdict.REFUSED, f"the output is {like.dtype}", "choose a real output")
+            )
+        if self._gaps:
+            raise refused(self._gaps)
+        ref = self._builder.constant(value) if isinstance(value, Tensor) else value
+        assert isinstance(ref, Ref)
+        shape = ref.shape[1:] if ref.shape[:1] == (1,) else ref.shape
+        return _without_nan(self._builder.finish(ref, shape or (1,)))
+
+
+def without_rule(folded: Folded, inside: frozenset[Node]) -> set[OpOverload]:
+    """The operations that no rule speaks of, of the steps outside of declared modules."""
+    steps = (
+        node for node in folded.steps if node not in inside and not is_random(node) and not is_batch_statistic(node)
+    )
+    ops = {node.target for node in steps if isinstance(node.target, OpOverload)}
+    return {op for op in ops if op not in RULES and op not in DISCONTINUOUS}
+
+
+def _without_nan(network: Network) -> Network:
+    """Zero for NaN in constants that are never read (memory that is overwritten later); refuse those that are."""
+    unknown = {k: torch.isnan(bias) for k, bias in network.biases.items() if bool(torch.isnan(_stored(bias)).any())}
+    if not unknown:
+        return network
+    with torch.no_grad():
+        zero = torch.zeros((1, *network.source), dtype=torch.float64, device=next(iter(unknown.values())).device)
+        seen = bool(torch.isnan(network(zero)).any())
+    if seen:
+        places = "; ".join(str(network.origin(k)) for k in unknown)
+        raise CaptureError(
+            f"{places}: a constant of the model is NaN. Repair its weights, or write every entry of a tensor made by "
+            "torch.empty before it is read."
+        )
+    repaired = {k: torch.where(mask, 0.0, network.biases[k]) for k, mask in unknown.items()}
+    return replace(network, biases={**network.biases, **repaired})
+
+
+def _stored(bias: Tensor) -> Tensor:
+    """Every entry once: a broadcast axis is read at its first position only."""
+    return bias[tuple(slice(0, 1) if step == 0 else slice(None) for step in bias.stride())]
+
+
+def origin_of(node: Node) -> Origin:
+    """Where a node comes from."""
+    name = str(node.target).removeprefix("aten.") if isinstance(node.target, OpOverload) else str(node.target)
+    return Origin(name.removesuffix(".default"), module_path(node), source_line(node))
+
+
+def _unknown(node: Node) -> object:
+    """References to nothing, so that the operations behind a gap are still tried and their own gaps found."""
+    like = node.meta.get("val")
+    if isinstance(like, Tensor):
+        return Ref(-1, tuple(like.shape))
+    return tuple(Ref(-1, _shape(part)) for part in like) if isinstance(like, tuple | list) else Ref(-1, ())
+
+
+def _shape(value: object) -> Shape:
+    return tuple(value.shape) if isinstance(value, Tensor) else ()
+
+
+def _hint(node: Node) -> str:
+    assert isinstance(node.target, OpOverload)
+    if torch.Tag.pointwise in node.target.tags:
+        return "acts entry by entry, but its slopes are not known"
+    return "the operation is not known"
+
+
+def _only(nodes: Sequence[Node]) -> Node:
+    (node,) = nodes
+    return node

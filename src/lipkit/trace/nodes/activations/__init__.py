@@ -1,0 +1,1 @@
+"""Scalar functions: their slopes and ranges on every interval."""

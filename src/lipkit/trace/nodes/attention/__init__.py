@@ -1,0 +1,1 @@
+"""Softmax, its logarithm, and attention."""

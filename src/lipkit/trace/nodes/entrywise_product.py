@@ -1,0 +1,135 @@
+"""The entrywise product of two values, with broadcasting."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from lipkit.linops import BlockRow, Diagonal, Index, LinearOperator, Reshape, Shape, product
+from lipkit.rounding.logarithm import exp_of
+from lipkit.trace.nodes._base import Node, Split
+from lipkit.trace.nodes._outward import Domain, above, combined, domain_of, log_above, settled
+from lipkit.trace.value_range import Reach
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Product(Node):
+    """y = a b for z = (a, b) laid out one after the other in one vector, entry by entry, broadcast as torch does.
+
+    Along the axes both factors have in full, the outputs fall into groups that share no input; within one group
+    y_st = a_s b_t is an outer product. Its Jacobian has the norms
+        sqrt(|a|_2^2 + |b|_2^2) in l2,   max(|a|_1, |b|_1) in l1,   |a|_inf + |b|_inf in linf
+    (l2: |da b' + a db'| is largest for da along a and db along b). Unbounded on the whole space; on a box they are
+    largest at the corners, and on a ball |(a, b)| <= |(a0, b0)| + radius. Other l_p interpolate: their larger
+    neighbour is taken. Split at the middle (a0, b0) of the box: a b - (b0 a + a0 b) has the same norms in the radii of
+    the box. Our derivation. `domain` is the region (low, high, center, radius).
+    """
+
+    left: Shape
+    right: Shape
+    domain: Domain | None = None
+
+    @property
+    def shape(self) -> Shape:
+        return (math.prod(self.left) + math.prod(self.right),)
+
+    @property
+    def target(self) -> Shape:
+        return tuple(torch.broadcast_shapes(self.left, self.right))
+
+    def __call__(self, z: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch ..."]:
+        a, b = self.factors(z)
+        return a * b
+
+    def factors(self, z: Float[Tensor, "batch ..."]) -> tuple[Float[Tensor, "batch ..."], Float[Tensor, "batch ..."]]:
+        """a and b, each with one axis for each of the output."""
+        rank = len(self.target)
+        a, b = z.split([math.prod(self.left), math.prod(self.right)], -1)
+        shapes = ((1,) * (rank - len(shape)) + shape for shape in (self.left, self.right))
+        first, second = shapes
+        return a.reshape(-1, *first), b.reshape(-1, *second)
+
+    def log_constant(self, p: float) -> Float64[Tensor, ""]:
+        if self.domain is None:
+            return torch.tensor(torch.inf, dtype=torch.float64)
+        reach = Reach(*self.domain)
+        box = self._norms(torch.maximum(reach.low.abs(), reach.high.abs()), p).max()
+        if p == 2:
+            ball = self._norms(reach.center.abs(), 2.0).max() + reach.radius
+            box = torch.minimum(box, above(ball, 2))
+        return log_above(box)
+
+    def within(self, reach: Reach) -> "Product":
+        return replace(self, domain=domain_of(reach))
+
+    def split(self, p: float) -> Split:
+        if self.domain is None or not bool(torch.isfinite(self.domain[1] - self.domain[0]).all()):
+            return super().split(p)
+        low, high, *_ = self.domain
+        middle = (low + high) / 2
+        spread = torch.maximum(high - middle, middle - low) * (1 + 2.0**-50)
+        norms = above(self._norms(spread, p), 2)
+        # Never more than the whole function's constant: a wide box may make the center a burden.
+        whole = exp_of(self.log_constant(p), 1.0)
+        if bool(norms.max() >= whole):
+            return super().split(p)
+        scale = norms.expand(torch.broadcast_shapes(norms.shape, (1, *self.target)))[0]
+        return Split(self._linear(middle), Diagonal(scale, self.target))
+
+    def reach(self, reach: Reach) -> Reach:
+        reach = combined(reach)
+        (a, b), (c, d) = ([part[0] for part in self.factors(end[None])] for end in (reach.low, reach.high))
+        corners = torch.stack([_times(a, b), _times(a, d), _times(c, b), _times(c, d)])
+        low, high = corners.amin(0), corners.amax(0)
+        low, high = low - 2.0**-52 * low.abs(), high + 2.0**-52 * high.abs()
+        low, high = torch.where(torch.isnan(low), -torch.inf, low), torch.where(torch.isnan(high), torch.inf, high)
+        center = self(reach.center[None])[0]
+        constant = exp_of(self.within(reach).log_constant(2.0), 1.0)
+        error = 2.0**-52 * torch.linalg.vector_norm(center)
+        return settled(low, high, center, constant * reach.radius + error)
+
+    def _linear(self, middle: Tensor) -> LinearOperator:
+        """z -> b0 a + a0 b as diagonals behind copies, so that its size is known without forming it."""
+        a0, b0 = (factor[0] for factor in self.factors(middle[None]))
+        sides = ((self.left, b0), (self.right, a0))
+        return BlockRow(tuple(product(Diagonal(by, self.target), _copies(shape, self.target)) for shape, by in sides))
+
+    def _norms(self, sizes: Tensor, p: float) -> Tensor:
+        """The norm of each group's Jacobian at factors of these absolute values; axes within a group become 1."""
+        a, b = self.factors(sizes[None])
+        # A factor is summed over the axes that it has and the other one lacks.
+        free_a = [i for i in range(a.ndim) if b.shape[i] == 1 and a.shape[i] > 1]
+        free_b = [i for i in range(b.ndim) if a.shape[i] == 1 and b.shape[i] > 1]
+        count = sizes.numel() + 4
+
+        def total(x: Tensor, axes: list[int], order: float) -> Tensor:
+            return torch.linalg.vector_norm(x, order, dim=axes, keepdim=True) if axes else x
+
+        two = torch.hypot(total(a, free_a, 2.0), total(b, free_b, 2.0))
+        if p == 2:
+            return above(two, count)
+        one = torch.maximum(total(a, free_a, 1.0), total(b, free_b, 1.0))
+        most = total(a, free_a, math.inf) + total(b, free_b, math.inf)
+        if p in (1, math.inf):
+            return above(one if p == 1 else most, count)
+        return above(torch.maximum(two, one if p < 2 else most), count)
+
+    def __str__(self) -> str:
+        return "product"
+
+
+def _copies(shape: Shape, target: Shape) -> LinearOperator:
+    """x -> x.expand(target)."""
+    if math.prod(shape) == math.prod(target):
+        return Reshape(shape, target)
+    positions = torch.arange(math.prod(shape)).reshape(shape).expand(target)
+    return Index(positions.contiguous(), shape)
+
+
+def _times(a: Tensor, b: Tensor) -> Tensor:
+    """a b, with 0 inf = 0: a factor that is 0 stays so however large the other is."""
+    return torch.where((a == 0) | (b == 0), torch.zeros((), dtype=a.dtype, device=a.device), a * b)

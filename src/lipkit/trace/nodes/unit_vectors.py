@@ -1,0 +1,78 @@
+"""Division of vectors by their length."""
+
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from lipkit.errors import ArgumentError
+from lipkit.linops import Shape
+from lipkit.trace.nodes._base import Node
+from lipkit.trace.nodes._outward import above, below, combined, log_above, settled
+from lipkit.trace.nodes._variance import group_norms, least_norm
+from lipkit.trace.value_range import Reach
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Unit(Node):
+    """y = z / max(|z|_2, eps) for each vector along the last axis.
+
+    Within |z| < eps the Jacobian is I / eps, beyond it (I - u u') / |z| with u = z / |z|. So with n = max(|z|_min, eps)
+        Lip = 1 / n in l2,   (sqrt(d) + 1) / (2 n) in l1 and linf,
+    the latter as a row sum is (1 - u_i^2 + |u_i| |u_-i|_1) / |z| and -t^2 + t sqrt(d - 1) sqrt(1 - t^2) is at most
+    (sqrt(d) - 1) / 2, attained. Between them other l_p interpolate. Our derivation. `least` is a lower bound of |z|
+    for each vector, known on a region.
+    """
+
+    size: Shape
+    eps: float
+    least: Float64[Tensor, "..."] | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.size and self.size[-1] and self.eps >= 0):
+            raise ArgumentError(f"Normalising needs an axis with entries and eps >= 0, got {self.size}, {self.eps}.")
+
+    @property
+    def shape(self) -> Shape:
+        return self.size
+
+    @property
+    def target(self) -> Shape:
+        return self.size
+
+    def __call__(self, z: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch ..."]:
+        return z / torch.linalg.vector_norm(z, dim=-1, keepdim=True).clamp(min=self.eps)
+
+    def log_constant(self, p: float) -> Float64[Tensor, ""]:
+        least = torch.zeros(1, dtype=torch.float64) if self.least is None else self.least
+        factor = 1.0 if p == 2 else (self.size[-1] ** 0.5 + 1) / 2
+        return log_above(above(factor / least.clamp(min=self.eps), 3).max())
+
+    def within(self, reach: Reach) -> "Unit":
+        reach = combined(reach)
+        ball = below((group_norms(reach.center, False)[0] - reach.radius).clamp(min=0.0), 1)
+        return replace(self, least=torch.maximum(ball, least_norm(reach.low, reach.high)))
+
+    def reach(self, reach: Reach) -> Reach:
+        reach = combined(reach)
+        local, d, middle = self.within(reach), self.size[-1], reach.center
+        assert local.least is not None
+        farthest = torch.maximum(reach.low.abs(), reach.high.abs())
+        most = torch.minimum(
+            group_norms(middle, False)[1] + reach.radius,
+            above(torch.linalg.vector_norm(farthest, dim=-1, keepdim=True), d + 2),
+        ).clamp(min=self.eps)
+        least = local.least.clamp(min=self.eps)
+        low = torch.where(reach.low < 0, reach.low / least, reach.low / most)
+        high = torch.where(reach.high > 0, reach.high / least, reach.high / most)
+        low = torch.where(torch.isnan(low), -1.0, low - 2.0**-50 * low.abs()).clamp(-1.0, 1.0)
+        high = torch.where(torch.isnan(high), 1.0, high + 2.0**-50 * high.abs()).clamp(-1.0, 1.0)
+        center = self(middle[None])[0]
+        error = 2.0**-50 * (d + 4) * torch.linalg.vector_norm(center)
+        return settled(low, high, center, local.log_constant(2.0).exp() * reach.radius + error)
+
+    def __str__(self) -> str:
+        return "division by the length"
