@@ -1,9 +1,11 @@
 # Everything runs in .venv, which is made on first use: a machine needs Python 3.11, pip and make.
 PYTHON ?= python3
+# Another version for a trial: make clean; make check TORCH='torch==2.11.*'
+TORCH ?= $(shell grep '^torch==' constraints.txt)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check docs clean
+.PHONY: demo test check docs dist clean
 
 demo: $(READY)
 	$(BIN)/python -m lipkit.cli.demo.demo --out demo-out
@@ -17,11 +19,18 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright
 	$(MAKE) docs
+	$(MAKE) dist
 	$(MAKE) test
 
 # Warnings are errors: a link that leads nowhere stops here.
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# The archives as they would be uploaded. The build tools come from .venv, so nothing is downloaded here.
+dist: $(READY)
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/twine check --strict dist/*
 
 clean:
 	rm -rf .venv build dist site demo-out .pytest_cache .ruff_cache .hypothesis
@@ -31,6 +40,6 @@ clean:
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "lipkit needs Python 3.11 or newer: make PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --constraint constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[all]'
+	sed "s/^torch==.*/$(TORCH)/" constraints.txt > .venv/constraints.txt
+	$(BIN)/python -m pip install --constraint .venv/constraints.txt --editable '.[all,dev]'
 	touch $@

@@ -14,7 +14,19 @@ SOURCE = Path(__file__).parents[1] / "src" / "lipkit"
 
 # From the bottom up; a unit is a module or a package right below lipkit, and `lipkit` is its __init__.py.
 LAYERS = (
-    ("errors", "kind", "rounding", "_files", "_seeds", "regions", "bound", "_typing", "_being_traced", "data"),
+    (
+        "errors",
+        "kind",
+        "rounding",
+        "_files",
+        "_version",
+        "_seeds",
+        "regions",
+        "bound",
+        "_typing",
+        "_being_traced",
+        "data",
+    ),
     ("linops",),
     ("norms", "implicit"),
     ("trace", "nn"),
@@ -54,7 +66,7 @@ FOREIGN = {("data", "torch.nn")}
 CORE = {"torch", "numpy", "scipy", "jaxtyping"}
 EXTRAS = (
     *("matplotlib", "rich", "cvxpy", "sklearn", "typer", "safetensors", "pandas", "hypothesis", "pytest", "beartype"),
-    *("foolbox", "torchattacks", "pooch", "PIL"),
+    *("foolbox", "torchattacks", "pooch", "PIL", "tensorboard"),
 )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
+from lipkit._version import __version__
 from lipkit.cli.commands.bound import Request, Task, check, run
 from lipkit.cli.commands.evaluate import evaluate
 from lipkit.cli.commands.exit_codes import Code, ended
@@ -46,6 +47,19 @@ def app() -> "typer.Typer":
         no_args_is_help=True,
         pretty_exceptions_enable=False,
     )
+
+    def show_version(wanted: bool) -> None:
+        if wanted:
+            print(f"lipkit {__version__}")
+            raise typer.Exit
+
+    @made.callback()
+    def common(
+        version: Annotated[
+            bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version and exit.")
+        ] = False,
+    ) -> None:
+        """Options before any command. The callback handles --version, so nothing is left to do."""
 
     class Given:
         """What both commands are given."""

@@ -5,13 +5,13 @@ import json
 import math
 import platform
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import final
 
 import torch
 
 from lipkit._files import write_whole
+from lipkit._version import __version__
 from lipkit.bound import Kind, Metric
 from lipkit.bounds._base import Method
 from lipkit.bounds.certificates.json_codec import Plain, from_plain, to_plain
@@ -57,7 +57,7 @@ class Software:
     @classmethod
     def here(cls) -> "Software":
         """What runs now."""
-        return cls(metadata.version("lipkit"), str(torch.__version__), platform.python_version(), platform.platform())
+        return cls(__version__, str(torch.__version__), platform.python_version(), platform.platform())
 
     def against(self, other: "Software") -> str:
         """The versions of both, where they differ."""

@@ -61,6 +61,4 @@ class TorchAttacks(Attack):
         except ImportError as missing:
             if missing.name != "torchattacks":
                 raise
-            raise ArgumentError(
-                "TorchAttacks needs torchattacks; pip install 'lipkit[attacks]' brings it."
-            ) from missing
+            raise ArgumentError("TorchAttacks needs torchattacks; `pip install torchattacks` brings it.") from missing

@@ -84,9 +84,9 @@ def _kernel() -> Any:
     import triton  # pyright: ignore[reportMissingImports]
     import triton.language as tl  # pyright: ignore[reportMissingImports]
 
-    @triton.jit
+    @triton.jit  # pyright: ignore[reportUntypedFunctionDecorator]
     def kernel(
-        mixed, gradient, out,
+        mixed, gradient, out,  # pyright: ignore[reportMissingParameterType]
         d: tl.constexpr, h: tl.constexpr, w: tl.constexpr, rank: tl.constexpr,
         half: tl.constexpr, share: tl.constexpr, block: tl.constexpr, back: tl.constexpr,
     ):  # fmt: skip
