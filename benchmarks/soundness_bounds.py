@@ -51,7 +51,7 @@ from lipkit.bounds import (
 from lipkit.errors import NotProvenError, UnsupportedError
 from lipkit.trace import Network
 from lipkit.trace.rewrites.fuse import Junctions, Nowhere
-from problems import affine_pieces, jacobians, jacobians_at, largest, random_network
+from support.networks.random_graphs import affine_pieces, jacobians, jacobians_at, largest, random_network
 
 # Brute force in numpy is off by a few roundings of sums of ten products.
 BELOW = 1e-12

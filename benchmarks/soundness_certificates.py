@@ -21,13 +21,13 @@ import torch
 from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from layer_examples import EVERY, covers
 from lipkit import Bound, Kind, Metric, bounds
 from lipkit import nn as lnn
 from lipkit.certify import Forward, Logits, head_pairwise, radius
 from lipkit.certify.attacks import PGD, EveryClass
 from lipkit.data import digits
 from lipkit.losses import TauCrossEntropy
+from support.layers.examples import EVERY, covers
 
 INSIDE, RESTARTS, STEPS, SAMPLES = 0.999, 2, 30, 256
 

@@ -19,12 +19,12 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from layer_checks import check_isometry, check_norm, promised
-from layer_examples import EVERY
-from layer_geometries import CONV, CONV_TRANSPOSE, FILLS, MODES, Drawn, filled
 from lipkit import nn as lnn
 from lipkit.errors import LipkitError
 from lipkit.nn import Method, Promise
+from support.layers.checks import check_isometry, check_norm, promised
+from support.layers.examples import EVERY
+from support.layers.geometries import CONV, CONV_TRANSPOSE, FILLS, MODES, Drawn, filled
 
 
 def drawn(draw: random.Random, method: Method) -> Drawn | None:

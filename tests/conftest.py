@@ -6,7 +6,7 @@ import jaxtyping
 import pytest
 from hypothesis import settings
 
-import annotations
+from support import annotations
 
 # The same examples in every CI run; fresh ones on a developer's machine.
 settings.register_profile("lipkit", deadline=None, derandomize="CI" in os.environ, print_blob=True)

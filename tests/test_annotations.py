@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float, TypeCheckError
 from torch import Tensor
 
-import annotations
 from lipkit.linops import Dense
-from unchecked import unchecked
+from support import annotations
+from support.unchecked import unchecked
 
 strict = annotations.jaxtyped(typechecker=annotations.checked)
 A, B = torch.zeros(2, 3), torch.zeros(3, 4)

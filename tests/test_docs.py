@@ -17,9 +17,9 @@ from lipkit import bounds, certify, losses, nn, norms, optim, regularizers
 from lipkit.bound import Bound, Kind
 from lipkit.linops import Conv, Dense, Diagonal, LinearOperator, Padding
 from lipkit.norms import Mixed, Monomial, Norm, SpectralRadius
-from printed_bounds import NUMBERS as OF_NETWORKS
-from printed_layers import NUMBERS as OF_LAYERS
-from printed_losses import NUMBERS as OF_LOSSES
+from support.printed.bounds import NUMBERS as OF_NETWORKS
+from support.printed.layers import NUMBERS as OF_LAYERS
+from support.printed.losses import NUMBERS as OF_LOSSES
 from test_readme import PAGES, ROOT, blocks, run
 
 DOCS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))

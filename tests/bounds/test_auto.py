@@ -20,7 +20,7 @@ from lipkit.regions import Ball
 from lipkit.trace import Network, chain
 from lipkit.trace.capture import capture
 from lipkit.trace.nodes import RELU
-from problems import jacobians, largest
+from support.networks.random_graphs import jacobians, largest
 
 DEPTH, WIDTH = 10, 12
 

@@ -14,7 +14,7 @@ from lipkit.regions import Ball, Everywhere
 from lipkit.trace import Network, chain
 from lipkit.trace.nodes import RELU
 from lipkit.trace.nodes.activations.powers import SQUARE
-from local_oracles import reference_network
+from support.networks.local_oracles import reference_network
 
 
 def quadratic(size: int) -> tuple[Network, float]:

@@ -21,7 +21,7 @@ from lipkit.errors import ArgumentError, TooLargeError
 from lipkit.regions import Ball, Box
 from lipkit.trace import Network
 from lipkit.trace.nodes.activations.sigmoids import TANH
-from local_oracles import (
+from support.networks.local_oracles import (
     HALF_BOX,
     exact_constant,
     network_of,
@@ -30,7 +30,7 @@ from local_oracles import (
     random_weights,
     reference_network,
 )
-from problems import random_network
+from support.networks.random_graphs import random_network
 
 
 def reduced(network: Network, region: Ball | Box) -> Uncertain:

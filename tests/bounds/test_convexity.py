@@ -27,7 +27,7 @@ from lipkit.trace.nodes.attention.log_softmax import LogSoftmax, LogSumExp
 from lipkit.trace.nodes.order_statistics import OrderStatistics
 from lipkit.trace.nodes.vector_norm import VectorNorm
 from lipkit.trace.nodes.window_maxima import WindowMax
-from rational_networks import evaluated, rational
+from support.networks.rational_networks import evaluated, rational
 
 QUIET = Search(lines=0)
 

@@ -23,7 +23,7 @@ from lipkit.trace.nodes.attention.softmax import Softmax
 from lipkit.trace.nodes.order_statistics import OrderStatistics
 from lipkit.trace.nodes.vector_norm import VectorNorm
 from lipkit.trace.nodes.window_maxima import WindowMax
-from rational_networks import Vector, evaluated, rational
+from support.networks.rational_networks import Vector, evaluated, rational
 
 QUIET = Search(lines=0)
 

@@ -15,9 +15,9 @@ from lipkit.bounds.sdp.lipsdp import LipSDP
 from lipkit.linops import Dense
 from lipkit.trace import chain
 from lipkit.trace.nodes import RELU
-from lipschitz_nets import trained
-from problems import reference_network
-from slope_chains import BELOW, all_corners, random_chain
+from support.networks.lipschitz_nets import trained
+from support.networks.random_graphs import reference_network
+from support.networks.slope_chains import BELOW, all_corners, random_chain
 
 
 def test_reference_value_of_the_survey_network():

@@ -20,7 +20,7 @@ from lipkit.trace import Network, chain
 from lipkit.trace.nodes import RELU, Pointwise, Softmax
 from lipkit.trace.nodes.activations.gated import GELU
 from lipkit.trace.nodes.activations.powers import SQRT
-from local_oracles import (
+from support.networks.local_oracles import (
     HALF_BOX,
     exact_constant,
     network_of,

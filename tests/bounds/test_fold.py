@@ -17,7 +17,7 @@ from lipkit.norms import Lanczos, Power
 from lipkit.trace import Network, chain
 from lipkit.trace.nodes import RELU, Activation, Identity, Pointwise
 from lipkit.trace.rewrites.fuse import EveryOp, Junctions, Nowhere
-from problems import jacobians, largest, random_network, reference_network
+from support.networks.random_graphs import jacobians, largest, random_network, reference_network
 
 SEEDS = st.integers(0, 10**9)
 # Brute force in numpy may be high by a few units in the last place of sums of ten products; nothing else is forgiven.

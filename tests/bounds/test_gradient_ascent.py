@@ -17,7 +17,7 @@ from lipkit.trace import chain
 from lipkit.trace.nodes import RELU
 from lipkit.trace.nodes.activations.gated import GELU
 from lipkit.trace.nodes.activations.sigmoids import SIGMOID, TANH
-from local_oracles import HALF_BOX, exact_constant, network_of, random_weights, reference_network
+from support.networks.local_oracles import HALF_BOX, exact_constant, network_of, random_weights, reference_network
 
 OBJECTIVES = (JacobianNorm(), DifferenceQuotient())
 

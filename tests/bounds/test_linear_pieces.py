@@ -15,8 +15,8 @@ from lipkit.regions import Ball, Box, Everywhere
 from lipkit.trace import chain
 from lipkit.trace.nodes import PiecewiseLinear
 from lipkit.trace.nodes.activations.sigmoids import TANH
-from local_oracles import HALF_BOX, exact_constant, network_of, random_weights, reference_network
-from problems import ABS
+from support.networks.local_oracles import HALF_BOX, exact_constant, network_of, random_weights, reference_network
+from support.networks.random_graphs import ABS
 
 HARDTANH = PiecewiseLinear("hardtanh", torch.nn.functional.hardtanh, (-1.0, 1.0), (0.0, 1.0, 0.0))
 

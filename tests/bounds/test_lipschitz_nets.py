@@ -7,7 +7,7 @@ from lipkit.bounds import DAG, GradientAscent, LipLT, Product
 from lipkit.linops import Conv, Dense, Reshape, product
 from lipkit.trace import Network, chain
 from lipkit.trace.nodes import RELU
-from lipschitz_nets import arrays, published, trained
+from support.networks.lipschitz_nets import arrays, published, trained
 
 SEEDS = range(5)
 

@@ -21,7 +21,7 @@ from lipkit.linops import Dense, Reshape
 from lipkit.regions import Ball, Box, Everywhere, Region
 from lipkit.trace import Network
 from lipkit.trace.nodes import Product as ProductNode
-from local_oracles import exact_constant, network_of, random_weights, reference_network
+from support.networks.local_oracles import exact_constant, network_of, random_weights, reference_network
 
 
 @settings(max_examples=2)

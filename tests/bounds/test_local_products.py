@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-import zoo
 from lipkit.bound import Metric
 from lipkit.bounds import DAG, LipLT
 from lipkit.bounds.fold import expansion
@@ -19,6 +18,7 @@ from lipkit.trace.nodes import Node, Split
 from lipkit.trace.nodes.entrywise_product import Product
 from lipkit.trace.nodes.matrix_product import MatrixProduct
 from lipkit.trace.value_range import Reach
+from support.zoo import models as zoo
 
 CPU = torch.device("cpu")
 NODES: list[Node] = [Product((2, 3), (2, 1)), Product((2, 1), (3,)), Product((3,), ()), MatrixProduct(2, 2, 3, 4)]

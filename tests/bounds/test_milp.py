@@ -13,8 +13,16 @@ from lipkit.bounds.local.mixed_integer_model import Model
 from lipkit.errors import ArgumentError, MetricError, RegionError, ShapeError, UnsupportedError
 from lipkit.regions import Ball, Box
 from lipkit.trace.nodes.activations.sigmoids import TANH
-from local_oracles import HALF_BOX, exact_constant, network_of, norm_of, pieces, random_weights, reference_network
-from problems import LEAKY
+from support.networks.local_oracles import (
+    HALF_BOX,
+    exact_constant,
+    network_of,
+    norm_of,
+    pieces,
+    random_weights,
+    reference_network,
+)
+from support.networks.random_graphs import LEAKY
 
 
 @pytest.mark.parametrize(("p", "published"), [(math.inf, 1.825649), (1.0, 1.291678)])

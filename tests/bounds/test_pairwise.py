@@ -15,7 +15,7 @@ from lipkit.errors import ShapeError
 from lipkit.linops import Dense, Reshape
 from lipkit.trace import Network, chain
 from lipkit.trace.nodes import RELU, Identity
-from problems import jacobians, random_network
+from support.networks.random_graphs import jacobians, random_network
 
 
 def dense(seed: int, *sizes: int) -> list[Dense]:

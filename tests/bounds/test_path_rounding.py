@@ -22,7 +22,7 @@ from lipkit.linops import Conv, ConvTranspose, Dense, LinearOperator, Stated, ma
 from lipkit.rounding.float64 import gamma
 from lipkit.trace import Network, chain
 from lipkit.trace.nodes import Identity, Pointwise
-from problems import LEAKY
+from support.networks.random_graphs import LEAKY
 
 SEEDS = st.integers(0, 10**9)
 COPIES, STAGES, SCALES = 4, 9, 20

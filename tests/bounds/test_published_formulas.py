@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import printed_bounds as printed
 from lipkit.bound import Kind, Metric
 from lipkit.bounds import CLEVER, DAG, FastLip, LipLT, LipMIP, LipSDP, Local, Product, SeqLip
 from lipkit.bounds.fold.expansion import weights
@@ -23,9 +22,10 @@ from lipkit.trace.nodes import RELU, Attention, Identity, Pointwise, Softmax, Wi
 from lipkit.trace.nodes.activations.gated import GELU
 from lipkit.trace.nodes.activations.powers import SQUARE
 from lipkit.trace.nodes.attention.l2_attention import l2_attention_constant, linf_attention_constant
-from printed_bounds import matrix
-from problems import random_network
-from slope_chains import two_slopes
+from support.networks.random_graphs import random_network
+from support.networks.slope_chains import two_slopes
+from support.printed import bounds as printed
+from support.printed.bounds import matrix
 
 
 def dense(*rows: list[float]) -> Dense:

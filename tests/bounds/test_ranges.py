@@ -17,8 +17,15 @@ from lipkit.trace import Network, Reach, chain
 from lipkit.trace.nodes import RELU, Identity, Pointwise
 from lipkit.trace.nodes.activations.gated import GELU
 from lipkit.trace.nodes.activations.sigmoids import TANH
-from local_oracles import HALF_BOX, network_of, points_in, random_weights, reference_network, reference_weights
-from problems import random_network
+from support.networks.local_oracles import (
+    HALF_BOX,
+    network_of,
+    points_in,
+    random_weights,
+    reference_network,
+    reference_weights,
+)
+from support.networks.random_graphs import random_network
 
 METHODS = (Intervals(balls=False), Intervals(), Relaxation())
 

@@ -10,7 +10,7 @@ from lipkit.bounds import Best, Local, Method, Product
 from lipkit.cli.inputs import option_words as names
 from lipkit.errors import LipkitError
 from lipkit.regions import Box, Everywhere
-from local_oracles import reference_network
+from support.networks.local_oracles import reference_network
 
 REGION = Box(torch.full((2,), 0.9), torch.full((2,), 0.9001))
 

@@ -22,9 +22,9 @@ from lipkit.trace.nodes import RELU, Activation, Identity, PiecewiseLinear, Poin
 from lipkit.trace.nodes.activations.gated import GELU
 from lipkit.trace.nodes.activations.powers import EXP, SQRT
 from lipkit.trace.nodes.activations.sigmoids import SIGMOID, TANH
-from local_oracles import network_of, points_in, random_weights
-from problems import ABS, LEAKY
-from rational_networks import evaluated, rational
+from support.networks.local_oracles import network_of, points_in, random_weights
+from support.networks.random_graphs import ABS, LEAKY
+from support.networks.rational_networks import evaluated, rational
 
 HARDTANH = PiecewiseLinear("hardtanh", torch.nn.functional.hardtanh, (-1.0, 1.0), (0.0, 1.0, 0.0))
 ACTIVATIONS = (RELU, LEAKY, ABS, HARDTANH, TANH, SIGMOID, GELU, EXP, Identity())

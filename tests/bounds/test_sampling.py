@@ -19,7 +19,14 @@ from lipkit.regions import Ball, Box, Everywhere
 from lipkit.trace import chain
 from lipkit.trace.nodes import RELU
 from lipkit.trace.nodes.activations.gated import GELU
-from local_oracles import HALF_BOX, exact_constant, network_of, norm_of, random_weights, reference_network
+from support.networks.local_oracles import (
+    HALF_BOX,
+    exact_constant,
+    network_of,
+    norm_of,
+    random_weights,
+    reference_network,
+)
 
 
 @pytest.mark.parametrize(("p", "published"), [(2.0, 1.397697), (math.inf, 1.825649), (1.0, 1.291678)])

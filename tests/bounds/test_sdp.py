@@ -21,9 +21,9 @@ from lipkit.linops import Dense
 from lipkit.regions import Ball, Box
 from lipkit.trace import Network, chain
 from lipkit.trace.nodes import RELU, Identity, PiecewiseLinear, Pointwise
-from lipschitz_nets import published, trained
-from problems import jacobians, largest, random_network, reference_network
-from slope_chains import BELOW, all_corners, random_chain
+from support.networks.lipschitz_nets import published, trained
+from support.networks.random_graphs import jacobians, largest, random_network, reference_network
+from support.networks.slope_chains import BELOW, all_corners, random_chain
 
 NEURON, LAYER = LipSDP(), LipSDP(Multipliers.PER_LAYER)
 SEEDS = st.integers(0, 10**9)

@@ -19,7 +19,7 @@ from lipkit.bounds.sdp.start_from_parts import start_point
 from lipkit.linops import Dense
 from lipkit.trace import Network, chain
 from lipkit.trace.nodes import RELU, Pointwise
-from problems import jacobians, largest, random_network
+from support.networks.random_graphs import jacobians, largest, random_network
 
 PRECISE = InteriorPoint(rtol=1e-6)
 # The solver stops 1e-6 above the optimum; two of its values differ by no more than twice that.

@@ -23,7 +23,7 @@ from lipkit.linops import Dense, Shape
 from lipkit.regions import Box
 from lipkit.trace import Network, Reach, chain
 from lipkit.trace.nodes import RELU, Node, Pointwise
-from problems import random_network, reference_network
+from support.networks.random_graphs import random_network, reference_network
 
 
 @final

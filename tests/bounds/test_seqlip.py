@@ -17,9 +17,9 @@ from lipkit.linops import Dense
 from lipkit.regions import Ball
 from lipkit.trace import Network, chain
 from lipkit.trace.nodes import RELU, Identity, Pointwise
-from lipschitz_nets import trained
-from problems import reference_network
-from slope_chains import BELOW, all_corners, random_chain
+from support.networks.lipschitz_nets import trained
+from support.networks.random_graphs import reference_network
+from support.networks.slope_chains import BELOW, all_corners, random_chain
 
 SEEDS = st.integers(0, 10**9)
 

@@ -4,10 +4,10 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from geometries import operators
 from lipkit.bounds.properties.operator_signs import carried, reached
 from lipkit.linops import Dense, Diagonal, Function, Index, LinearOperator, Permute, Reshape, materialize
 from lipkit.linops.sweep import sweep
+from support.operators.geometries import operators
 
 
 def by_hand(matrix: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import lipkit
-from certify_program import COUNT, data, model, settings
 from lipkit import Ball, Bound, Kind, Of, bounds, certify
 from lipkit.certify import Evaluation, Logits, Share, accuracy
 from lipkit.certify.attacks import PGD, EveryClass
@@ -33,10 +32,11 @@ from lipkit.errors import (
     RecordError,
     ShapeError,
 )
-from programs import run_program
-from unchecked import unchecked
+from support.programs.certify_program import COUNT, data, model, settings
+from support.programs.run import PROGRAMS, environment, run_program
+from support.unchecked import unchecked
 
-PROGRAM = Path(__file__).parents[1] / "certify_program.py"
+PROGRAM = PROGRAMS / "certify_program.py"
 
 
 def affine(classes: int = 3) -> tuple[nn.Linear, TensorDataset, Bound]:
@@ -397,8 +397,7 @@ def test_the_mode_of_the_model_is_restored() -> None:
 
 
 def run(folder: Path, *more: str, count: int = 1) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(PROGRAM.parent), "OMP_NUM_THREADS": "1"}
-    found = run_program(PROGRAM, [str(folder), str(count), *more], environment, 300)
+    found = run_program(PROGRAM, [str(folder), str(count), *more], 300)
     assert found.returncode == 0, found.stderr[-3000:]
 
 
@@ -413,9 +412,8 @@ def test_two_processes_killed_in_the_middle_finish_the_same_table(tmp_path: Path
     here: Evaluation = accuracy(model(), data(), **settings(), records=tmp_path / "one")
     whole = table(tmp_path / "one")
     assert sorted(whole) == list(range(COUNT))
-    environment = {**os.environ, "PYTHONPATH": str(PROGRAM.parent), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(PROGRAM), str(tmp_path / "two"), "2", "slowly"]
-    with subprocess.Popen(command, env=environment, start_new_session=True) as process:
+    with subprocess.Popen(command, env=environment(), start_new_session=True) as process:
         deadline = time.monotonic() + 120
         while len(list((tmp_path / "two").glob("samples-*.jsonl"))) < 2 and time.monotonic() < deadline:
             time.sleep(0.02)

@@ -1,8 +1,6 @@
 """Metrics fed batch by batch against counts in loops."""
 
 import math
-import os
-from pathlib import Path
 
 import pytest
 import torch
@@ -22,8 +20,8 @@ from lipkit.certify import (
 )
 from lipkit.certify.attacks import PGD
 from lipkit.errors import ArgumentError, NonFiniteError, RegionError
-from programs import run_program
-from unchecked import unchecked
+from support.programs.run import PROGRAMS, run_program
+from support.unchecked import unchecked
 
 BOUND = Bound.from_value(2.0, Kind.UPPER, "given")
 
@@ -172,8 +170,5 @@ def test_a_tie_does_not_stand() -> None:
 
 
 def test_processes_add_up() -> None:
-    program = Path(__file__).parent / "metrics_program.py"
-    tests = program.parents[1]
-    environment = {**os.environ, "PYTHONPATH": f"{tests}:{program.parent}", "OMP_NUM_THREADS": "1"}
-    found = run_program(program, [], environment, 300)
+    found = run_program(PROGRAMS / "metrics_program.py", [], 300)
     assert found.returncode == 0, found.stderr[-3000:]

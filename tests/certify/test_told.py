@@ -1,7 +1,6 @@
 """What an object is told by: the same for the same, another for whatever computes otherwise."""
 
 import functools
-import os
 import subprocess
 import sys
 from dataclasses import dataclass, field, replace
@@ -13,11 +12,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from layer_examples import LAYERS
 from lipkit import Bound, Kind
 from lipkit.certify.attacks import PGD, Constant, Foolbox, Halving, TorchAttacks
 from lipkit.certify.evaluate.object_identity import module_told, told
 from lipkit.nn.core.freeze import frozen
+from support.layers.examples import LAYERS
+from support.programs.run import environment
 
 FACTOR = 2.0
 
@@ -163,7 +163,7 @@ def test_another_process_tells_the_same() -> None:
     found = {
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=here,
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": f"{here}:{here.parent}"},
+            env=environment(PYTHONHASHSEED=seed),
         ).stdout
         for seed in ("1", "2")
     }  # fmt: skip

@@ -29,12 +29,11 @@ from lipkit.cli.training.tensorboard_log import Board
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError, InterruptedRun, NonFiniteError, RecordError
 from lipkit.optim import SAM
-from programs import run_program
-from training_program import Blobs, Slow
+from support.programs.run import PROGRAMS, environment, run_program
+from support.programs.training_program import Blobs, Slow
 
-PROGRAM = Path(__file__).parents[1] / "training_program.py"
+PROGRAM = PROGRAMS / "training_program.py"
 HERE = Team(torch.device("cpu"))
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(PROGRAM.parent), "OMP_NUM_THREADS": "1"}
 
 
 def weights(folder: Path) -> dict[str, Any]:
@@ -73,7 +72,7 @@ def test_an_interrupted_run_ends_like_one_that_was_not(tmp_path: Path) -> None:
 def killed(folder: Path, processes: int) -> None:
     """Start a run, and kill it without warning once it has a checkpoint."""
     command = [sys.executable, str(PROGRAM), str(folder), str(processes), "slowly"]
-    with subprocess.Popen(command, env=ENVIRONMENT, start_new_session=True) as process:
+    with subprocess.Popen(command, env=environment(), start_new_session=True) as process:
         deadline = time.monotonic() + 120
         while not (folder / "checkpoint.safetensors").exists() and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -88,7 +87,7 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path: Path, processes: int) -
     if processes == 1:
         train(Blobs(), tmp_path / "whole", HERE)
     for folder in [tmp_path / "killed", *([tmp_path / "whole"] if processes > 1 else [])]:
-        ran = run_program(PROGRAM, [str(folder), str(processes)], ENVIRONMENT, 300)
+        ran = run_program(PROGRAM, [str(folder), str(processes)], 300)
         assert ran.returncode == 0, ran.stderr[-3000:]
         assert (folder / "done").exists()
     assert same(weights(tmp_path / "killed"), weights(tmp_path / "whole"))
@@ -96,7 +95,7 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path: Path, processes: int) -
 
 def test_control_c_saves_first(tmp_path: Path) -> None:
     command = [sys.executable, str(PROGRAM), str(tmp_path), "1", "slowly"]
-    with subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + 120
         while not (tmp_path / "journal.jsonl").exists() and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -137,7 +136,7 @@ def test_sets_that_cannot_be_trained_or_tested_are_refused() -> None:
 
 
 def test_the_guide_lists_all_that_a_recipe_may_say() -> None:
-    guide = (PROGRAM.parents[1] / "docs" / "guides" / "training.md").read_text()
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "training.md").read_text()
     said = set(re.findall(r"^\| `(\w+)[(`]", guide, flags=re.MULTILINE))
     fields = set(Recipe.__dataclass_fields__)
     assert {name for name in vars(Recipe) if not name.startswith("_")} - fields <= said

@@ -1,8 +1,6 @@
 """The checks of the layer suite fail where they should: each is run on a layer with a planted defect."""
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +9,11 @@ from torch import Tensor, nn
 from torch._dynamo.exc import Unsupported
 from torch.autograd.gradcheck import GradcheckError
 
-from layer_checks import (
+from lipkit import nn as lnn
+from lipkit.bound import Bound, Kind
+from lipkit.linops import Shape
+from lipkit.nn import Geometry, Method, Promise
+from support.layers.checks import (
     check_declared,
     check_evaluation,
     check_gradients,
@@ -20,14 +22,10 @@ from layer_checks import (
     check_saving,
     check_steps,
 )
-from layer_examples import QUIET
-from layer_geometries import filled
-from lipkit import nn as lnn
-from lipkit.bound import Bound, Kind
-from lipkit.linops import Shape
-from lipkit.nn import Geometry, Method, Promise
-from nn_programs import compiled, exported, mixed, narrow
-from programs import run_program
+from support.layers.examples import QUIET
+from support.layers.geometries import filled
+from support.programs.layer_programs import compiled, exported, mixed, narrow
+from support.programs.run import PROGRAMS, run_program
 
 
 @dataclass(frozen=True)
@@ -194,8 +192,6 @@ def test_programs() -> None:
 
 
 def test_distributed() -> None:
-    script = Path(__file__).parents[1] / "nn_programs.py"
-    environment = {**os.environ, **QUIET, "PYTHONPATH": str(script.parent)}
-    found = run_program(script, ["planted"], environment)
+    found = run_program(PROGRAMS / "layer_programs.py", ["planted"], variables=QUIET)
     assert found.returncode != 0
     assert "planted: seen differs" in found.stderr

@@ -4,7 +4,6 @@ import dataclasses
 import inspect
 import os
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layer_checks import (
+from lipkit import nn as lnn
+from lipkit.nn import Method, Promise
+from support.layers.checks import (
     check_declared,
     check_evaluation,
     check_gradients,
@@ -22,11 +23,9 @@ from layer_checks import (
     check_steps,
     promised,
 )
-from layer_examples import EVERY, LAYERS, METHODS, PARTS, QUIET
-from layer_geometries import FILLS, Drawn, accepted, filled, layers
-from lipkit import nn as lnn
-from lipkit.nn import Method, Promise
-from programs import run_program
+from support.layers.examples import EVERY, LAYERS, METHODS, PARTS, QUIET
+from support.layers.geometries import FILLS, Drawn, accepted, filled, layers
+from support.programs.run import PROGRAMS, run_program
 
 every_layer = pytest.mark.parametrize("name", LAYERS)
 every_part = pytest.mark.parametrize("name", PARTS)
@@ -134,7 +133,5 @@ COMPILER = pytest.mark.skipif(
 @pytest.mark.parametrize("what", ["half", "other", "distributed", pytest.param("inductor", marks=COMPILER)])
 def test_runs_as_a_program(what: str) -> None:
     # Without shape checks, which compilation does not see through.
-    script = Path(__file__).parents[1] / "nn_programs.py"
-    environment = {**os.environ, **QUIET, "PYTHONPATH": str(script.parent)}
-    found = run_program(script, [what], environment)
+    found = run_program(PROGRAMS / "layer_programs.py", [what], variables=QUIET)
     assert found.returncode == 0, found.stdout[-4000:] + found.stderr[-4000:]

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from conv_geometries import built
-from geometries import KINDS, tensors
 from lipkit import norms
 from lipkit.bound import L2, Bound, Kind, Metric, Witness
 from lipkit.errors import ArgumentError, NonFiniteError, UnsupportedError
 from lipkit.linops import Conv, ConvTranspose, Dense, DenseStack, Diagonal, LinearOperator, magnitude, materialize
 from lipkit.norms import Cholesky, Lanczos, Monomial, Norm, Power, PublishedGrid, ReshapedKernel
-from norm_examples import EXAMPLES, METHODS, applies, covered_by, drawn_for, example, inexact
+from support.operators.conv_geometries import built
+from support.operators.geometries import KINDS, tensors
+from support.operators.norm_examples import EXAMPLES, METHODS, applies, covered_by, drawn_for, example, inexact
 
 DRAWS = 16
 LINEAR = (Dense, DenseStack, Conv, ConvTranspose, Diagonal)

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from geometries import KINDS, complex_operators, operators, tensors
 from lipkit import linops
 from lipkit.linops import (
     LinearOperator,
@@ -25,6 +24,7 @@ from lipkit.linops import (
     stack,
     support,
 )
+from support.operators.geometries import KINDS, complex_operators, operators, tensors
 
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 

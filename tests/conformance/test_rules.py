@@ -12,7 +12,7 @@ from torch import Tensor
 from lipkit.trace.nodes import Pointwise
 from lipkit.trace.rules import RULES, Rule
 from lipkit.trace.value_range import Reach
-from rule_trials import Trial, assert_computes, trial
+from support.rule_trials import Trial, assert_computes, trial
 
 # Rules of these files add no nonlinearity, whatever they are given.
 LINEAR = {

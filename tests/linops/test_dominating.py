@@ -7,11 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geometries import operators
 from lipkit.errors import ArgumentError
 from lipkit.linops import Dense, Function, LinearOperator, Stated, depth, materialize, sweep
 from lipkit.linops.queries.dominating import dominating
 from lipkit.linops.queries.row_norms import row_norms, vector_norms
+from support.operators.geometries import operators
 
 
 @settings(max_examples=40)

@@ -9,8 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from conv_geometries import conv_operators, conv_transpose_operators, tensors
-from geometries import KINDS
 from lipkit.errors import UnsupportedError
 from lipkit.linops import (
     Adjoint,
@@ -30,6 +28,8 @@ from lipkit.linops import (
     materialize,
     symbol,
 )
+from support.operators.conv_geometries import conv_operators, conv_transpose_operators, tensors
+from support.operators.geometries import KINDS
 
 
 def norm(op: LinearOperator) -> float:

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.utils import parametrizations
 
-from conv_geometries import built, conv_modules, conv_transpose_operators
 from lipkit import linops
 from lipkit.linops import AvgPool, Compose, Conv, ConvTranspose, Dense, Function, Index, Reshape, Shape
+from support.operators.conv_geometries import built, conv_modules, conv_transpose_operators
 
 
 def check(module: nn.Module, in_shape: Shape, batch: int = 3) -> None:

@@ -1,13 +1,12 @@
 """Class means over two processes: the average of their losses and gradients is that of the whole batch."""
 
 import json
-import os
 from pathlib import Path
 
 import torch
 
 from lipkit.losses import HKR, KR, MulticlassHKR, MulticlassKR
-from programs import run_program
+from support.programs.run import run_program
 
 # The first process has no positive sample and misses a class: without global counts the means would differ.
 SCORES = [0.3, -1.2, 0.8, 2.0, 1.1, -0.4, 0.9, -2.2]
@@ -20,7 +19,7 @@ from pathlib import Path
 import torch
 from torch import distributed
 from lipkit import losses
-from programs import together
+from support.programs.run import together
 
 def work(rank, place, scores, binary, classes):
     distributed.init_process_group("gloo", init_method=f"file://{place}/meet", rank=rank, world_size=2)
@@ -50,9 +49,8 @@ together(work, json.loads(sys.argv[1]), 2)
 
 def test_two_processes_count_together(tmp_path: Path):
     (tmp_path / "program.py").write_text(PROGRAM)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     given = json.dumps([str(tmp_path), SCORES, BINARY, CLASSES])
-    ran = run_program(tmp_path / "program.py", [given], environment, 120)
+    ran = run_program(tmp_path / "program.py", [given], 120)
     assert ran.returncode == 0, ran.stderr[-3000:]
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
     f = torch.tensor(SCORES, dtype=torch.float64)

@@ -14,7 +14,7 @@ from torch import Tensor
 from lipkit import losses
 from lipkit.bound import Bound, Kind, Of
 from lipkit.errors import ArgumentError, ShapeError
-from unchecked import unchecked
+from support.unchecked import unchecked
 
 Row = list[float]
 CLASSES = 4

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from jacobians import jacobian, steepest
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.kind import Kind
 from lipkit.nn.activations import (
@@ -33,6 +32,7 @@ from lipkit.nn.activations import (
     TriangularStairs,
 )
 from lipkit.nn.core.stated_constants import Stated
+from support.jacobians import jacobian, steepest
 
 SORTING: dict[str, Callable[[], Stated]] = {
     "groups of 2": lambda: GroupSort(2),

@@ -12,7 +12,7 @@ from lipkit.nn.methods._base import MatrixMethod
 from lipkit.nn.methods.bjorck import Bjorck, factors
 from lipkit.nn.methods.cayley import Cayley
 from lipkit.nn.methods.exponential import Exponential
-from matrix_methods import degenerate, gaussian, orthogonal
+from support.layers.matrix_methods import degenerate, gaussian, orthogonal
 
 # Square, a little taller than wide, and the shapes whose steps are done on the smaller side.
 SHAPES = ((20, 20), (24, 20), (60, 20), (20, 90))

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from jacobians import norm_at, steepest
 from lipkit.errors import ArgumentError, ShapeError, UnsupportedError
 from lipkit.nn.activations import Absolute, MaxMin
 from lipkit.nn.combinators import (
@@ -23,6 +22,7 @@ from lipkit.nn.combinators import (
 )
 from lipkit.nn.core.stated_constants import Stated
 from lipkit.nn.layers.linear import Linear
+from support.jacobians import norm_at, steepest
 
 # A dense decomposition in float64 is off by some units of 2^-53.
 ROUNDING = 1 + 1e-13

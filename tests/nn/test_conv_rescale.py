@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from layer_checks import singular_values
-from layer_geometries import FILLS, accepted, filled
 from lipkit import nn as lnn
 from lipkit.errors import ArgumentError
 from lipkit.nn import Geometry
@@ -19,7 +17,9 @@ from lipkit.nn.methods._arithmetic.filter_gram import absolute_sums, half_gram, 
 from lipkit.nn.methods._arithmetic.majorant import majorant
 from lipkit.nn.methods._arithmetic.rescaling_step import one_step
 from lipkit.nn.methods.rescale import AOL, Rescale, Side
-from nn.launches import Launches
+from support.layers.checks import singular_values
+from support.layers.geometries import FILLS, accepted, filled
+from support.layers.launches import Launches
 
 METHODS = [AOL(), AOL(Side.SMALLER), Rescale(2), Rescale(3), Rescale(2, Side.SMALLER)]
 

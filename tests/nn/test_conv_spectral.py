@@ -9,8 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from layer_checks import singular_values
-from layer_geometries import FILLS, accepted, filled
 from lipkit import nn as lnn
 from lipkit.errors import ArgumentError, UnsupportedError
 from lipkit.nn import Geometry, Promise
@@ -19,6 +17,8 @@ from lipkit.nn.methods.bjorck import Bjorck
 from lipkit.nn.methods.rko import RKO, overlap
 from lipkit.nn.methods.spectral_normalization import Spectral
 from lipkit.nn.residual.linear_residual import LinearResidual, identity
+from support.layers.checks import singular_values
+from support.layers.geometries import FILLS, accepted, filled
 
 METHODS = [Spectral(), Spectral(steps=2, slack=0.2), RKO()]
 

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import lipkit
-from jacobians import steepest
 from lipkit import bounds
 from lipkit.errors import ArgumentError, UnsupportedError
 from lipkit.nn.activations import MaxMin
@@ -20,6 +19,7 @@ from lipkit.nn.methods._base import Method
 from lipkit.nn.methods.bjorck import Bjorck
 from lipkit.nn.methods.rko import RKO
 from lipkit.nn.methods.spectral_normalization import Spectral
+from support.jacobians import steepest
 
 
 class Block(nn.Module):

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from jacobians import steepest
 from lipkit.errors import UnsupportedError
 from lipkit.nn.conversion.conversion_report import Verdict
 from lipkit.nn.conversion.transfer import Start
 from lipkit.nn.conversion.twin import lipschitzify
+from support.jacobians import steepest
 
 
 class Applied(nn.Module):

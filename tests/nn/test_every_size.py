@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize as torch_parametrize
 
 import lipkit
-from layer_checks import matrix_of
-from layer_examples import EVERY
 from lipkit import nn as lnn
 from lipkit.bound import Metric
 from lipkit.errors import LipkitError, MetricError, NonFiniteError, ShapeError, UnsupportedError
 from lipkit.linops import Shape
 from lipkit.nn import Method
 from lipkit.nn.core.constrained import Constrained
+from support.layers.checks import matrix_of
+from support.layers.examples import EVERY
 
 Build = Callable[[Method], Any]
 

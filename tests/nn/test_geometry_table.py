@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from layer_examples import METHODS
 from lipkit.errors import LipkitError
 from lipkit.nn import Method
 from lipkit.nn.core.geometry import geometry_of
+from support.layers.examples import METHODS
 
 PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
 # The columns of the table: a torch layer each. Four channels, so that isometries exist in both directions.

@@ -1,7 +1,6 @@
 """Diagonals that dominate W'W, on both ways to them: half of the shifts, and all of them at once on an accelerator."""
 
 import math
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 from torch import Tensor, nn
 
-from layer_examples import QUIET
 from lipkit import nn as lnn
 from lipkit.linops import materialize
 from lipkit.nn.methods._arithmetic import filter_gram as _filter_gram
@@ -24,8 +22,9 @@ from lipkit.nn.methods._arithmetic.majorant import majorant
 from lipkit.nn.methods.rescale import Rescale
 from lipkit.nn.residual._base import ResidualLayer
 from lipkit.nn.residual.sll import SLL, SLLConv
-from nn.launches import Launches
-from programs import run_program
+from support.layers.examples import QUIET
+from support.layers.launches import Launches
+from support.programs.run import run_program
 
 quiet = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 
@@ -351,7 +350,7 @@ PROGRAM = """
 import torch
 from lipkit import nn as lnn
 from lipkit.nn.methods import _filter_gram, _one_step
-from nn_programs import compiled, exported
+from support.programs.layer_programs import compiled, exported
 
 for module in (_filter_gram, _one_step):
     module.launches_count = lambda _: True
@@ -372,8 +371,7 @@ def test_compiled_and_exported(tmp_path: Path) -> None:
     """In a program of its own, without shape checks, which compilation does not see through."""
     script = tmp_path / "program.py"
     script.write_text(PROGRAM)
-    environment = {**os.environ, **QUIET, "PYTHONPATH": str(Path(__file__).parents[1])}
-    ran = run_program(script, [], environment, 300)
+    ran = run_program(script, [], 300, variables=QUIET)
     assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-4000:]
 
 

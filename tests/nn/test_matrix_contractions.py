@@ -19,7 +19,17 @@ from lipkit.nn.methods.lp_ball import LpBall
 from lipkit.nn.methods.rko import overlap
 from lipkit.nn.methods.singular_clip import SingularClip
 from lipkit.nn.methods.unit_rows import UnitLines, UnitRows
-from matrix_methods import CONTRACTIONS, EUCLIDEAN, LARGEST, OTHER_NORMS, SHAPES, SUM, degenerate, gaussian, ordinary
+from support.layers.matrix_methods import (
+    CONTRACTIONS,
+    EUCLIDEAN,
+    LARGEST,
+    OTHER_NORMS,
+    SHAPES,
+    SUM,
+    degenerate,
+    gaussian,
+    ordinary,
+)
 
 DTYPES = (torch.float32, torch.float64)
 

@@ -10,7 +10,7 @@ from lipkit.nn.methods._base import Method
 from lipkit.nn.methods.newton_schulz import NewtonSchulz
 from lipkit.nn.methods.polar import Polar
 from lipkit.nn.methods.singular_clip import SingularClip
-from matrix_methods import CONTRACTIONS, ISOMETRIES, METHODS, gaussian, orthogonal
+from support.layers.matrix_methods import CONTRACTIONS, ISOMETRIES, METHODS, gaussian, orthogonal
 
 
 @pytest.mark.parametrize("shape", [(3, 3), (4, 2)], ids=str)

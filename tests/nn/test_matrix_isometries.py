@@ -13,7 +13,7 @@ from lipkit.nn.methods.householder import Householder
 from lipkit.nn.methods.newton_schulz import NewtonSchulz
 from lipkit.nn.methods.polar import Polar
 from lipkit.nn.methods.qr import QR, Factorization
-from matrix_methods import (
+from support.layers.matrix_methods import (
     ALWAYS,
     FULL_RANK,
     ISOMETRIES,

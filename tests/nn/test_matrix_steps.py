@@ -14,8 +14,8 @@ from lipkit.nn.methods._isometry import _stepped, closed, room_of_step  # pyrigh
 from lipkit.nn.methods.bjorck import Bjorck, _Iteration, factors  # pyright: ignore[reportPrivateUsage]
 from lipkit.nn.methods.cayley import Cayley
 from lipkit.nn.methods.exponential import Exponential
-from matrix_methods import gaussian, orthogonal
-from nn.launches import Launches
+from support.layers.launches import Launches
+from support.layers.matrix_methods import gaussian, orthogonal
 
 Map = Callable[[Tensor], Tensor]
 # torch loads its own table for forward mode with a function it deprecates.

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from jacobians import jacobian, norm_at
 from lipkit.errors import ArgumentError, ShapeError, UnsupportedError
 from lipkit.nn.core.gain import gain_of
 from lipkit.nn.layers.pooling import (
@@ -26,6 +25,7 @@ from lipkit.nn.layers.pooling import (
     covering,
 )
 from lipkit.nn.layers.space_to_depth import DepthToSpace, SpaceToDepth
+from support.jacobians import jacobian, norm_at
 
 # A dense decomposition in float64 is off by some units of 2^-53.
 ROUNDING = 1 + 1e-13

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from layer_examples import EVERY, covers
 from lipkit import nn as lnn
 from lipkit.bound import L2
 from lipkit.errors import NonFiniteError
 from lipkit.nn import Method
 from lipkit.nn.core.geometry import geometry_of
+from support.layers.examples import EVERY, covers
 
 TYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 

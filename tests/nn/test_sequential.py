@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 import lipkit
-from jacobians import norm_at, steepest
 from lipkit.bounds import Product, Sampling
 from lipkit.errors import ArgumentError, UnsupportedError
 from lipkit.nn.activations import GELU, Absolute, GroupSort, HouseholderActivation, MaxMin, Spline
@@ -17,6 +16,7 @@ from lipkit.nn.combinators import Branch, ConvexResidual, Normalize, Scale
 from lipkit.nn.layers.linear import Linear
 from lipkit.nn.layers.normalization import LayerCentering
 from lipkit.nn.layers.sequential import Sequential
+from support.jacobians import norm_at, steepest
 
 # A dense decomposition in float64 is off by some units of 2^-53.
 ROUNDING = 1 + 1e-13

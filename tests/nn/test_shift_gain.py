@@ -8,7 +8,7 @@ import torch
 from lipkit import nn as lnn
 from lipkit.bound import Metric
 from lipkit.errors import MetricError
-from unchecked import unchecked
+from support.unchecked import unchecked
 
 
 def test_the_gain_in_bfloat16_counts_rounding() -> None:

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from conv_geometries import conv_operators, conv_transpose_operators
 from lipkit.bound import Kind
 from lipkit.errors import ArgumentError, UnsupportedError
 from lipkit.linops import Conv, LinearOperator, Padding, materialize
 from lipkit.norms import FantasticFour, Gram, LipGrid, PublishedGrid, ReshapedKernel
+from support.operators.conv_geometries import conv_operators, conv_transpose_operators
 
 
 def norm(op: LinearOperator) -> float:

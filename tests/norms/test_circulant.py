@@ -5,10 +5,10 @@ import torch
 from hypothesis import given, settings
 from torch import Tensor
 
-from conv_geometries import conv_operators, conv_transpose_operators
 from lipkit.bound import Kind
 from lipkit.linops import Conv, LinearOperator, Padding, materialize, symbol
 from lipkit.norms import SVD, Cholesky, Circulant, Frobenius, Gram
+from support.operators.conv_geometries import conv_operators, conv_transpose_operators
 
 # LAPACK's largest singular value of the small matrices here: a modest multiple of their size in roundings.
 DENSE = 150 * 2.0**-53

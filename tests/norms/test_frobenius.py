@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from torch import Tensor
 
-from geometries import operators
 from lipkit.bound import Kind
 from lipkit.linops import Dense, LinearOperator, frobenius, materialize
 from lipkit.norms import Frobenius
+from support.operators.geometries import operators
 
 
 @settings(max_examples=60)

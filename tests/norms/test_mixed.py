@@ -9,11 +9,11 @@ import torch
 from hypothesis import given, settings
 from torch import Tensor
 
-from geometries import operators
 from lipkit.bound import Kind, Metric
 from lipkit.errors import ArgumentError, UnsupportedError
 from lipkit.linops import Compose, Conv, Dense, LinearOperator, materialize
 from lipkit.norms import Mixed, dual_exponent
+from support.operators.geometries import operators
 
 INF = math.inf
 

@@ -7,7 +7,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geometries import KINDS
 from lipkit.bound import Kind
 from lipkit.errors import UnsupportedError
 from lipkit.linops import (
@@ -24,6 +23,7 @@ from lipkit.linops import (
     select,
 )
 from lipkit.norms import SVD, Monomial
+from support.operators.geometries import KINDS
 
 
 @settings(max_examples=60)

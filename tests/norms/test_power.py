@@ -7,11 +7,11 @@ import torch
 from hypothesis import given, settings
 from torch import Tensor
 
-from geometries import operators
 from lipkit.bound import Bound, Kind
 from lipkit.errors import ArgumentError
 from lipkit.linops import Conv, Dense, LinearOperator, Padding, materialize
 from lipkit.norms import Power
+from support.operators.geometries import operators
 
 
 def gaussian(rows: int, cols: int, seed: int = 0) -> Tensor:

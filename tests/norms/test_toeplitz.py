@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from conv_geometries import conv_operators, conv_transpose_operators
 from lipkit.errors import ArgumentError
 from lipkit.linops import Conv, LinearOperator, Padding, materialize
 from lipkit.norms import Toeplitz
+from support.operators.conv_geometries import conv_operators, conv_transpose_operators
 
 EXAMPLE = torch.from_numpy(np.random.default_rng(1).standard_normal((4, 3, 3, 3)))
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from lipkit.errors import ArgumentError, CaptureError
 from lipkit.trace import torch_export as canonical
 from lipkit.trace.capture import capture
-from zoo import ZOO
+from support.zoo.models import ZOO
 
 
 @pytest.mark.parametrize("name", ZOO)

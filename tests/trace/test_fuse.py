@@ -10,7 +10,7 @@ from lipkit.linops import Compose, Dense, Permute, Reshape, factors, product
 from lipkit.trace import Network, Origin, chain
 from lipkit.trace.nodes import RELU, Identity, Pointwise
 from lipkit.trace.rewrites.fuse import Cut, EveryOp, Junctions, Nowhere, fuse
-from problems import random_network
+from support.networks.random_graphs import random_network
 
 CUTS = (EveryOp(), Junctions(), Nowhere())
 

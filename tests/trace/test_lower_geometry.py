@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lipkit.errors import ShapeError
 from lipkit.trace.rules import Sample
-from rule_trials import assert_computes, trial_of
+from support.rule_trials import assert_computes, trial_of
 
 aten = torch.ops.aten
 CONV = {1: aten.conv1d.default, 2: aten.conv2d.default, 3: aten.conv3d.default}

@@ -12,7 +12,7 @@ from torch.nn.utils import parametrizations
 from lipkit.errors import CaptureError
 from lipkit.linops import BatchNorm
 from lipkit.trace.capture import capture
-from short_models import Model, agrees, linear, model, parts_of, vector
+from support.networks.short_models import Model, agrees, linear, model, parts_of, vector
 
 # 1. In-place operations: the raw graph would return the value from before them.
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lipkit.errors import CaptureError
 from lipkit.trace.capture import capture
-from short_models import agrees, linear, model, vector
+from support.networks.short_models import agrees, linear, model, vector
 
 # 8. Control flow.
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lipkit.certify.attacks import PGD, Constant, EveryClass, Halving, Margin, MinimalRadius, margins
 from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
 from lipkit.norms import dual_exponent
-from unchecked import unchecked
+from support.unchecked import unchecked
 
 NORMS = (1.0, 2.0, math.inf)
 

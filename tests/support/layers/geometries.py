@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 from torch import Tensor, nn
 
-from conv_geometries import LIMIT, LONGEST, built
 from lipkit import nn as lnn
 from lipkit.errors import LipkitError
 from lipkit.linops import Shape
 from lipkit.nn import Method
+from support.operators.conv_geometries import LIMIT, LONGEST, built
 
 CONV = {1: lnn.Conv1d, 2: lnn.Conv2d, 3: lnn.Conv3d}
 CONV_TRANSPOSE = {1: lnn.ConvTranspose1d, 2: lnn.ConvTranspose2d, 3: lnn.ConvTranspose3d}

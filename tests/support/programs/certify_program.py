@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lipkit.certify import CleanAccuracy, accuracy, head_pairwise
 from lipkit.certify.attacks import PGD
-from programs import together
+from support.programs.run import together
 
 COUNT = 90
 

@@ -1,6 +1,6 @@
 """Run in a process of its own, without shape checks: every layer exported, compiled, in mixed precision, distributed.
 
-    python tests/nn_programs.py {half,other,inductor,distributed,planted}
+    PYTHONPATH=tests python tests/support/programs/layer_programs.py {half,other,inductor,distributed,planted}
 
 Prints one line for each failure and exits with their number.
 """
@@ -13,18 +13,17 @@ import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from layer_examples import LAYERS
 from lipkit import nn as lnn
 from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
-from programs import together
+from support.layers.examples import LAYERS
+from support.programs.run import together
 
 
 def compiled(model: nn.Module, x: Tensor, backend: str = "aot_eager") -> None:
@@ -203,7 +202,6 @@ def distributed(planted: bool = False) -> int:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent))
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     wanted = {
         "half": partial(programs, 0),

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from zoo_entry import Plain, entry
+from support.zoo.entry import Plain, entry
 
 
 def conv(c_in: int, c_out: int, kernel: int = 3, **options: object) -> nn.Conv2d:

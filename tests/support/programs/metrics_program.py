@@ -13,7 +13,7 @@ from torch import nn
 from lipkit import Bound, Kind
 from lipkit.certify import AttackedAccuracy, CertifiedAccuracy, CleanAccuracy
 from lipkit.certify.attacks import PGD
-from programs import together
+from support.programs.run import together
 
 
 def work(rank: int, meeting: str) -> None:

@@ -12,8 +12,8 @@ from lipkit.linops import Dense
 from lipkit.trace import Network, chain
 from lipkit.trace.nodes import RELU
 
-HERE = Path(__file__).parent / "data" / "lipschitz-nets"
-ELSEWHERE = Path(os.environ.get("LIPKIT_DATA", Path(__file__).parents[2] / "shared" / "data")) / "lipschitz-nets"
+HERE = Path(__file__).parents[2] / "data" / "lipschitz-nets"
+ELSEWHERE = Path(os.environ.get("LIPKIT_DATA", Path(__file__).parents[4] / "shared" / "data")) / "lipschitz-nets"
 
 
 def _folder(name: str) -> Path:

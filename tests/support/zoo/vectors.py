@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
 
-from zoo_entry import Plain, entry
+from support.zoo.entry import Plain, entry
 
 
 @entry(6)

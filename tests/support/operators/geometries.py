@@ -7,17 +7,6 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 from torch import Tensor
 
-from conv_geometries import (
-    LONGEST,
-    any_shapes,
-    built,
-    conv_operators,
-    conv_transpose_operators,
-    shapes,
-    sides,
-    small,
-    tensors,
-)
 from lipkit.linops import (
     Adjoint,
     AvgPool,
@@ -44,6 +33,17 @@ from lipkit.linops import (
     flip,
     pad,
     select,
+)
+from support.operators.conv_geometries import (
+    LONGEST,
+    any_shapes,
+    built,
+    conv_operators,
+    conv_transpose_operators,
+    shapes,
+    sides,
+    small,
+    tensors,
 )
 
 

@@ -8,14 +8,28 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+PROGRAMS = Path(__file__).parent
+
+
+def environment(**more: str) -> dict[str, str]:
+    """That of this process, with one thread and the tests' modules beside those that can be imported here."""
+    paths = [str(PROGRAMS.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths), **more}
+
 
 def run_program(
-    script: Path, arguments: Sequence[str], environment: dict[str, str], seconds: float = 600
+    script: Path, arguments: Sequence[str], seconds: float = 600, *, variables: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a Python script to its end. One that takes longer is killed, its children too, and the test fails."""
+    """Run a Python script to its end, in `environment` with `variables`. One that takes longer than `seconds` is
+    killed, its children too, and the test fails."""
     command = [sys.executable, str(script), *arguments]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(**variables or {}),
+        start_new_session=True,
     ) as process:
         try:
             out, err = process.communicate(timeout=seconds)

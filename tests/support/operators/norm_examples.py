@@ -7,8 +7,6 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from torch import Tensor
 
-from conv_geometries import built, conv_operators
-from geometries import KINDS, complex_operators, operators
 from lipkit.linops import (
     Adjoint,
     AvgPool,
@@ -49,6 +47,8 @@ from lipkit.norms import (
     SmallGrid,
     Toeplitz,
 )
+from support.operators.conv_geometries import built, conv_operators
+from support.operators.geometries import KINDS, complex_operators, operators
 
 EXAMPLES: dict[type[Norm], tuple[Norm, ...]] = {
     Auto: (Auto(), Auto(failure=0)),

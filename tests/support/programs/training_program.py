@@ -18,7 +18,7 @@ from lipkit.cli.training import Goal, Recipe, Sets
 from lipkit.cli.training.loop import train
 from lipkit.cli.training.processes import Team
 from lipkit.data import Examples
-from programs import together
+from support.programs.run import together
 
 
 @dataclass(frozen=True)
