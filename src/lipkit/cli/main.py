@@ -48,10 +48,11 @@ def app() -> "typer.Typer":
         pretty_exceptions_enable=False,
     )
 
-    def show_version(wanted: bool) -> None:
+    def show_version(wanted: bool) -> bool:
         if wanted:
             print(f"lipkit {__version__}")
             raise typer.Exit
+        return wanted
 
     @made.callback()
     def common(
