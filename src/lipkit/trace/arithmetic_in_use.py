@@ -6,7 +6,13 @@ from typing import Any, final
 
 import torch
 from torch import Tensor
+from torch.fx import Node
 from torch.utils._python_dispatch import TorchDispatchMode
+
+aten = torch.ops.aten
+
+# What changes the type of numbers in a graph of `torch_export.canonical`.
+_CONVERSIONS = frozenset({aten.to.dtype, aten.to.dtype_layout, aten.to.device, aten.to.other, aten.type_as.default})
 
 
 @contextmanager
@@ -32,3 +38,11 @@ class Watching(TorchDispatchMode):
             if isinstance(value, Tensor) and value.is_floating_point():
                 self.narrowest = max(self.narrowest, value.dtype, key=lambda dtype: torch.finfo(dtype).eps)
         return found
+
+
+def converts(node: Node) -> bool:
+    """Whether a node only changes the type of floating-point numbers."""
+    if node.target not in _CONVERSIONS:
+        return False
+    source, target = node.all_input_nodes[0].meta.get("val"), node.meta.get("val")
+    return all(isinstance(end, Tensor) and end.dtype.is_floating_point for end in (source, target))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
+import torch
 from torch import Tensor
 
 from lipkit.errors import ShapeError
@@ -37,12 +38,14 @@ class Builder:
     """Collects rows; every row is one operation, so that nothing is fused yet.
 
     A linear operation is a row whose node is the identity; a nonlinear one is a row whose block is the identity.
-    `origin` is set by the caller before each operation and is stored with the rows the operation adds.
+    `origin` is set by the caller before each operation and is stored with the rows the operation adds; `dtype` is the
+    floating-point type of the operation's result in the model, for rules that depend on it.
     """
 
     def __init__(self, source: Shape) -> None:
         self.source = Ref(0, source)
         self.origin = Origin()
+        self.dtype = torch.float64
         self._nodes: list[Node] = []
         self._blocks: dict[tuple[int, int], LinearOperator] = {}
         self._biases: dict[int, Tensor] = {}

@@ -83,6 +83,7 @@ class Lowering:
         """All steps in order; the last node of a declared module becomes one node, the others `inside` are skipped."""
         for node in self._folded.steps:
             self._builder.origin = origin_of(node)
+            self._builder.dtype = _precision(node)
             if node in promises:
                 declared, source = promises[node]
                 self._values[node] = self._builder.node(declared, self._values[self._folded.kept(source)])
@@ -211,6 +212,13 @@ def origin_of(node: Node) -> Origin:
     """Where a node comes from."""
     name = str(node.target).removeprefix("aten.") if isinstance(node.target, OpOverload) else str(node.target)
     return Origin(name.removesuffix(".default"), module_path(node), source_line(node))
+
+
+def _precision(node: Node) -> torch.dtype:
+    """The floating-point type of a node's first result; float64 if that is not a tensor of such a type."""
+    like = node.meta.get("val")
+    first = like[0] if isinstance(like, tuple | list) and like else like
+    return first.dtype if isinstance(first, Tensor) and first.is_floating_point() else torch.float64
 
 
 def _unknown(node: Node) -> object:

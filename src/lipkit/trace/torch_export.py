@@ -46,10 +46,6 @@ _RENAMED = {
     # In place only as far as derivatives go; torch writes it after every constant that a model makes on the way.
     aten.detach_.default: aten.detach.default,
 }
-# What changes the type of numbers, under the names that are left.
-_CONVERSIONS = frozenset(
-    {aten.to.dtype, aten.to.dtype_layout, aten.to.device, aten.to.other, aten._to_copy.default, aten.type_as.default}
-)
 # Batch statistics, which mix the samples of a batch.
 _BATCH_STATISTICS = frozenset(
     {aten._native_batch_norm_legit.default, aten._native_batch_norm_legit.no_stats, aten.native_batch_norm.default}
@@ -99,22 +95,28 @@ def functional(program: ExportedProgram) -> ExportedProgram:
 
 def split_up(program: ExportedProgram, ops: Collection[OpOverload]) -> ExportedProgram:
     """The same program with these operations written out in simpler ones, by torch's own definitions."""
-    known = torch.export.default_decompositions()
-    return _decomposed(program, {op: known.get(op) or _definition(op) for op in ops})
+    return _decomposed(program, {op: _definition(op) for op in ops})
 
 
 def _definition(op: OpOverload) -> Callable[..., Any]:
     """The simpler operations behind one: written in Python, or in C++."""
+    if not _has_kernel(op):
+        # Asked by index: this table answers None to `get`, whatever it contains.
+        return torch.export.default_decompositions()[op]
     # `op.decompose` would call itself: `run_decompositions` exchanges the kernel it goes through.
     kernel = op.py_kernels.get(_COMPOSITE)
     return kernel if callable(kernel) else partial(op._op_dk, _COMPOSITE)
 
 
+def _has_kernel(op: OpOverload) -> bool:
+    """Whether an operation has a kernel made of simpler ones; to call one that is absent ends the process."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), _COMPOSITE)
+
+
 def is_composite(op: OpOverload) -> bool:
     """Whether torch defines an operation by simpler ones; one that leaves the graph (`item`) is none."""
     tensors = all("Tensor" in str(result.type) for result in op._schema.returns)
-    defined = torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), _COMPOSITE)
-    return tensors and (defined or op in torch.export.default_decompositions())
+    return tensors and (_has_kernel(op) or op in torch.export.default_decompositions())
 
 
 def _decomposed(program: ExportedProgram, table: dict[Any, Any]) -> ExportedProgram:
@@ -290,11 +292,3 @@ def _shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 def _first_line(error: Exception) -> str:
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return text if text.endswith(".") else f"{text}."
-
-
-def converts(node: Node) -> bool:
-    """Whether a node only changes the type of floating-point numbers."""
-    if node.target not in _CONVERSIONS:
-        return False
-    source, target = node.all_input_nodes[0].meta.get("val"), node.meta.get("val")
-    return all(isinstance(end, Tensor) and end.dtype.is_floating_point for end in (source, target))

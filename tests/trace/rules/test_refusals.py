@@ -40,7 +40,6 @@ def start(*shape: int) -> tuple[Builder, Ref]:
         (aten.topk.default, (2, -1, True, False), "no fixed order"),
         (aten.linalg_vector_norm.default, (0.5,), "is no norm at order 0.5"),
         (aten.linalg_norm.default, (2,), "matrix norm of order 2"),
-        (aten.rms_norm.default, ([4],), "which is not fixed"),
         (aten.std.correction, ([0],), "divides by 1 - 1"),
         (aten.rrelu.default, (0.1, 0.3, True), "at random"),
     ],
@@ -70,12 +69,22 @@ def test_a_mask_may_not_depend_on_the_input_nor_hide_everything():
         apply(aten.scaled_dot_product_attention.default, builder, x, x, x, hidden)
 
 
-def test_rms_norm_takes_the_eps_of_its_weight():
+@pytest.mark.parametrize(
+    ("dtype", "computed"),
+    [
+        (torch.float16, torch.float32),
+        (torch.bfloat16, torch.float32),
+        (torch.float32, torch.float32),
+        (torch.float64, torch.float64),
+    ],
+)
+@pytest.mark.parametrize("weight", [None, torch.ones(4, dtype=torch.bfloat16)])
+def test_rms_norm_takes_the_eps_of_the_type_it_is_computed_in(dtype, computed, weight: Any):
     builder, x = start(1, 4)
-    network = builder.finish(apply(aten.rms_norm.default, builder, x, [4], torch.ones(4)), (1, 4))
-    eps = torch.finfo(torch.float32).eps
+    builder.dtype = dtype
+    network = builder.finish(apply(aten.rms_norm.default, builder, x, [4], weight), (1, 4))
     constant = max(node.log_constant(2.0).exp().item() for node in network.nodes)
-    assert constant == pytest.approx(1 / math.sqrt(eps), rel=1e-12)
+    assert constant == pytest.approx(1 / math.sqrt(torch.finfo(computed).eps), rel=1e-12)
 
 
 @pytest.mark.parametrize("equation", ["bii,bj->bj", "...i,...j->ij", "bi,bj,bk->b"])

@@ -122,15 +122,17 @@ def instance_norm(
 
 @lowers(
     aten.rms_norm.default,
-    samples=lambda: [Sample((_x(1, 3, 4), [4], _x(4), 1e-5)), Sample((_x(1, 3, 4), [3, 4], None, 1e-3))],
+    samples=lambda: [
+        Sample((_x(1, 3, 4), [4], _x(4), 1e-5)),
+        Sample((_x(1, 3, 4), [3, 4], None, 1e-3)),
+        Sample((_x(1, 3, 4), [4])),
+    ],
 )
 def rms_norm(b: Builder, x: Ref, normalized_shape: Sequence[int], weight: Any = None, eps: float | None = None) -> Ref:
     """Divided by the root of the mean square (Lip = 1 / sqrt(eps)), then scaled by the weight."""
     if eps is None:
-        if not isinstance(weight, Tensor):
-            raise Refusal("its eps is that of the precision it runs in, which is not fixed", "give it an eps")
-        # torch takes the eps of the input's dtype, which is the weight's.
-        eps = torch.finfo(weight.dtype).eps
+        # torch computes it in float32 at least, takes the eps of that, and gives the result in the input's type.
+        eps = torch.finfo(torch.promote_types(b.dtype, torch.float32)).eps
     shape = tuple(normalized_shape)
     found = _normalized(b, x, x.shape[: len(x.shape) - len(shape)], eps, False)
     return _affine(b, found, weight, None, shape)
