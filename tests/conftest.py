@@ -16,7 +16,7 @@ settings.load_profile("lipkit")
 jaxtyping.jaxtyped = annotations.jaxtyped
 
 # What takes longest begins first, so that no worker is left alone with it in the end.
-_LONG = ("test_runs_as_a_program", "cli/test_demo.py", "_killed_", "test_examples_run", "test_the_quick_form_runs")
+_LONG = ("test_runs_as_a_program", "demo/test_demo.py", "_killed_", "test_examples_run", "test_the_quick_form_runs")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -20,7 +20,8 @@ from lipkit.norms import Mixed, Monomial, Norm, SpectralRadius
 from support.printed.bounds import NUMBERS as OF_NETWORKS
 from support.printed.layers import NUMBERS as OF_LAYERS
 from support.printed.losses import NUMBERS as OF_LOSSES
-from test_readme import PAGES, ROOT, blocks, run
+from support.repository import ROOT
+from test_readme import PAGES, blocks, run
 
 DOCS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
 

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "src" / "lipkit"
+from support.repository import ROOT
+
+SOURCE = ROOT / "src" / "lipkit"
 
 # From the bottom up; a unit is a module or a package right below lipkit, and `lipkit` is its __init__.py.
 LAYERS = (

@@ -2,15 +2,14 @@
 
 import re
 import tomllib
-from pathlib import Path
 
 import pytest
 import yaml
 
 import lipkit
 from lipkit.cli.main import main
+from support.repository import ROOT
 
-ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 DEVELOPERS = {"tests", "lint", "docs", "packaging"}

@@ -1,15 +1,14 @@
 """The code in the documentation runs, and prints what it says it prints."""
 
 import re
-from pathlib import Path
 
 import pytest
 import torch
 from torch.nn import functional
 
 from lipkit.bound import Bound
+from support.repository import ROOT
 
-ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "docs/architecture.md")
 
 

@@ -2,12 +2,13 @@
 
 import importlib
 import inspect
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-DOCS = Path(__file__).parents[1] / "docs"
+from support.repository import ROOT
+
+DOCS = ROOT / "docs"
 PAGES = {
     "front": ("The front door: lipkit", ("lipkit",)),
     "bounds": ("Bounds of networks: lipkit.bounds", ("lipkit.bounds",)),

@@ -17,8 +17,9 @@ from lipkit.cli.training.journal import Journal
 from lipkit.cli.training.overrides import made
 from lipkit.cli.training.processes import Team
 from lipkit.errors import ArgumentError
+from support.repository import ROOT
 
-RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.py"))
+RECIPES = sorted((ROOT / "recipes").glob("*.py"))
 NAMES = [path.stem for path in RECIPES]
 # This one goes on to the report, which has tests of its own and costs as much as everything else.
 REPORTED = ("moons",)

@@ -4,8 +4,8 @@ All are in float64 and in evaluation mode, with random weights and batch statist
 examples have two samples. `NONLIPSCHITZ` lists those that have no finite constant on the whole space.
 """
 
-import support.zoo.images
-import support.zoo.vectors  # noqa: F401 - registers its models, as does the line above
+from support.zoo import images as images
+from support.zoo import vectors as vectors
 from support.zoo.entry import ZOO as ZOO
 
 NONLIPSCHITZ = {"attention", "squared", "gated"}

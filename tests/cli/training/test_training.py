@@ -31,6 +31,7 @@ from lipkit.errors import ArgumentError, InterruptedRun, NonFiniteError, RecordE
 from lipkit.optim import SAM
 from support.programs.run import PROGRAMS, environment, run_program
 from support.programs.training_program import Blobs, Slow
+from support.repository import ROOT
 
 PROGRAM = PROGRAMS / "training_program.py"
 HERE = Team(torch.device("cpu"))
@@ -136,7 +137,7 @@ def test_sets_that_cannot_be_trained_or_tested_are_refused() -> None:
 
 
 def test_the_guide_lists_all_that_a_recipe_may_say() -> None:
-    guide = (Path(__file__).parents[2] / "docs" / "guides" / "training.md").read_text()
+    guide = (ROOT / "docs" / "guides" / "training.md").read_text()
     said = set(re.findall(r"^\| `(\w+)[(`]", guide, flags=re.MULTILINE))
     fields = set(Recipe.__dataclass_fields__)
     assert {name for name in vars(Recipe) if not name.startswith("_")} - fields <= said

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from lipkit.cli.main import Code, main
+from support.repository import ROOT
 
-ROOT = Path(__file__).parents[2]
 DIGITS = ROOT / "recipes" / "digits.py"
 
 

@@ -1,7 +1,6 @@
 """The table of methods and geometries in docs/methods.md is what the methods answer."""
 
 import re
-from pathlib import Path
 
 import pytest
 from torch import nn
@@ -10,8 +9,9 @@ from lipkit.errors import LipkitError
 from lipkit.nn import Method
 from lipkit.nn.core.geometry import geometry_of
 from support.layers.examples import METHODS
+from support.repository import ROOT
 
-PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
+PAGE = ROOT / "docs" / "methods.md"
 # The columns of the table: a torch layer each. Four channels, so that isometries exist in both directions.
 COLUMNS: dict[str, nn.Module] = {
     "matrix": nn.Linear(4, 4),

@@ -16,8 +16,8 @@ from lipkit.cli.main import Code, main
 from lipkit.cli.runs.run import source
 from lipkit.cli.training.recipe import plain_fields
 from lipkit.report.results.contents import Contents, Prints
+from support.repository import ROOT
 
-ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "recipes" / "digits.py"
 
 

@@ -158,7 +158,8 @@ def test_plain_parametrizations_are_told() -> None:
 
 
 def test_another_process_tells_the_same() -> None:
-    code = "import test_told as t; print(t.told((t.outer, t.Shift(3.0), t.PGD(0.5), {'b', 'a'}, t.multiplied(2.0))))"
+    objects = "(t.outer, t.Shift(3.0), t.PGD(0.5), {'b', 'a'}, t.multiplied(2.0))"
+    code = f"import test_object_identity as t; print(t.told({objects}))"
     here = Path(__file__).parent
     found = {
         subprocess.run(
