@@ -18,7 +18,7 @@ from timing import machine
 from torch import nn
 
 from lipkit import nn as lnn
-from lipkit.bounds.lipschitz import captured
+from lipkit.bounds.model_to_network import network_of
 
 
 def sll(convolutions: int, dense: int, width: int) -> nn.Module:
@@ -57,14 +57,14 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     print(machine())
-    captured(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), torch.zeros(1, 2))
+    network_of(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), torch.zeros(1, 2))
     x = torch.rand(1, 3, 32, 32)
     for build in (sll, orthogonal):
         torch.manual_seed(0)
         model = build(args.convolutions, args.dense, args.width).eval()
         with torch.no_grad():
-            held = spent(lambda model=model: captured(model, x))
-        traced = spent(lambda model=model: captured(model, x))
+            held = spent(lambda model=model: network_of(model, x))
+        traced = spent(lambda model=model: network_of(model, x))
         print(f"{build.__name__:12} with gradients {traced:8.2f} s, without {held:8.2f} s, {traced / held:.1f} times")
 
 

@@ -9,7 +9,7 @@ from torch.nn.utils import parametrize
 import lipkit
 from lipkit import nn as lnn
 from lipkit.bounds import DAG
-from lipkit.bounds.lipschitz import captured
+from lipkit.bounds.model_to_network import network_of
 from lipkit.certify import accuracy
 from lipkit.trace.capture import capture
 
@@ -47,7 +47,7 @@ def test_other_parameters_are_not_given_what_is_held(build: type[nn.Module]) -> 
             for _ in range(2):
                 # Batches are multiplied alike, so this is equality to the bit.
                 assert torch.equal(model(x), plain)
-        torch.testing.assert_close(captured(model, x)(x), plain, rtol=1e-5, atol=1e-6)  # roundings of float32
+        torch.testing.assert_close(network_of(model, x)(x), plain, rtol=1e-5, atol=1e-6)  # roundings of float32
     found = accuracy(model, [(x, plain.argmax(1))], lipkit.lipschitz(model, x[:1], DAG()), [1e-3])
     assert found.overall.clean.count == 64
 
@@ -64,7 +64,7 @@ def test_captured_weights_are_those_that_the_model_multiplies_with(method: lnn.M
     with torch.no_grad():
         layer.get_parameter("parametrizations.weight.original").add_(0.1 * torch.randn(24, 40))
     with torch.set_grad_enabled(grad):
-        network = captured(nn.Sequential(layer), torch.zeros(1, 40))
+        network = network_of(nn.Sequential(layer), torch.zeros(1, 40))
     (weight,) = [t for op in network.blocks.values() for t in op.tensors() if t.shape == (24, 40)]
     assert torch.equal(weight.detach(), layer.weight.detach())
 

@@ -3,17 +3,21 @@
 import time
 from collections.abc import Iterator, Sequence
 
+import torch
+
 from lipkit.bound import Bound, Metric, Of, Rule
 from lipkit.bounds._base import Method
 from lipkit.bounds.auto import Auto
 from lipkit.bounds.certificates.certificate import ALONE, SCOPE, Assumption, Certificate, Software
-from lipkit.bounds.certificates.provenance import Example, Model, ModelRecord, Subject, call_of
+from lipkit.bounds.certificates.provenance import ModelRecord, Subject
 from lipkit.bounds.certificates.region_record import RegionRecord
 from lipkit.bounds.fold.dag import DAG, Product
 from lipkit.bounds.fold.layer_table import LayerRow, layer_table
 from lipkit.bounds.fold.liplt import LipLT
+from lipkit.bounds.lipschitz import default_search, with_lower
 from lipkit.bounds.local.local import Local, restricted
 from lipkit.bounds.local.ranges import Intervals
+from lipkit.bounds.model_to_network import Example, Program, call_of
 from lipkit.errors import ArgumentError, KindError
 from lipkit.regions import Everywhere, Region
 from lipkit.trace import Network
@@ -22,38 +26,37 @@ from lipkit.trace.rewrites.fuse import EveryOp, Junctions, Nowhere
 
 
 def certificate(
-    model: Model,
-    example: Example | None = None,
-    method: Method | None = None,
+    model: Program,
+    example: Example = None,
+    method: Method = Auto(),
     region: Region = Everywhere(),
     *,
     wrt: str | tuple[str, ...] | None = None,
     output: str | int | None = None,
 ) -> Certificate:
-    """The bound of a model by `method`, with everything that is needed to check it again.
+    """The bound of a model by `method` on `region`, with everything that is needed to check it again.
 
-    `example` is a tensor, a tuple of arguments or a mapping of them by name, with a batch axis; an exported program
-    has its own. `wrt` and `output` are those of `capture`. The default method is `Auto()`.
+    Arguments as in `lipschitz`, and as there a lower bound is searched and kept beside it (`log_lower`).
     Guarantee: EXACT or UPPER, of the whole map; anything else is refused with a `KindError`.
-    Cost: that of the method, and one fold over the network for the table of layers.
+    Cost: that of `lipschitz`, and one fold over the network for the table of layers.
     """
     begin = time.perf_counter()
     subject = Subject.of(model, call_of(model, example), wrt, output)
-    asked = Auto() if method is None else method
-    bound = asked(subject.network, region)
-    seconds = time.perf_counter() - begin
-    table = table_on(subject.network, bound.metric, region, savings=False)
-    return certified(bound, subject, asked, region, table, seconds)
+    network = subject.network
+    with torch.no_grad():
+        bound = method(network, region)
+        seconds = time.perf_counter() - begin
+        _require_certifying(bound)
+        bound = with_lower(bound, default_search(network, bound.metric)(network.detach(), region))
+        table = table_on(network, bound.metric, region, savings=False)
+    return certified(bound, subject, method, region, table, seconds)
 
 
 def certified(
     bound: Bound, subject: Subject, asked: Method, region: Region, table: Sequence[LayerRow], seconds: float
 ) -> Certificate:
     """The certificate of a bound that `asked` found for `subject` on `region` in so many seconds."""
-    if not bound.kind.certifies:
-        raise KindError(f"Only exact and upper bounds can be certified, got {bound}; use a method that proves one.")
-    if bound.of is not Of.WHOLE:
-        raise ArgumentError(f"A certificate holds one number for the whole map, got one for {bound.of}.")
+    _require_certifying(bound)
     chosen = winner(bound, asked)
     return Certificate(
         value=float(bound.value.detach()),
@@ -76,6 +79,13 @@ def certified(
         seconds=seconds,
         scope=SCOPE + (ALONE if subject.alone else ""),
     )
+
+
+def _require_certifying(bound: Bound) -> None:
+    if not bound.kind.certifies:
+        raise KindError(f"Only exact and upper bounds can be certified, got {bound}; use a method that proves one.")
+    if bound.of is not Of.WHOLE:
+        raise ArgumentError(f"A certificate holds one number for the whole map, got one for {bound.of}.")
 
 
 def winner(bound: Bound, asked: Method) -> Method:

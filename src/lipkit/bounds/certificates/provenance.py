@@ -1,26 +1,20 @@
 """What a certificate keeps of the arguments of a model, and of the model itself."""
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.export import ExportedProgram
 
 from lipkit.bounds.certificates.fingerprint import TensorPrint, network_prints, row_hashes, state_prints
 from lipkit.bounds.certificates.region_record import TensorRecord, dtype_of
+from lipkit.bounds.model_to_network import Call, Program, capture_call
 from lipkit.errors import CertificateError
 from lipkit.trace import Network
-from lipkit.trace.capture import capture
-from lipkit.trace.model_signature import first_samples
 from lipkit.trace.sample_independence import takes_one_sample_only
 from lipkit.trace.torch_export import evaluating
-
-Model = nn.Module | ExportedProgram
-Call = tuple[tuple[Any, ...], dict[str, Any]]
-Example = Tensor | tuple[Any, ...] | Mapping[str, Any]
 
 
 @final
@@ -104,20 +98,6 @@ class Inputs:
                 raise CertificateError(f"The certificate was made with another value of {what}; give the same one.")
 
 
-def call_of(model: Model, example: Example | None) -> Call:
-    """The arguments for one sample: a tensor is the first argument, a tuple all of them, a mapping those by name.
-
-    An exported program has an example of its own, which is used if none is given.
-    """
-    if isinstance(example, Mapping):
-        args, kwargs = (), dict(example)
-    else:
-        args, kwargs = (example,) if isinstance(example, Tensor) else tuple(example or ()), {}
-    if isinstance(model, ExportedProgram) and not args and not kwargs and model.example_inputs is not None:
-        args, kwargs = model.example_inputs
-    return first_samples(args, kwargs)
-
-
 @final
 @dataclass(frozen=True, eq=False)
 class Subject:
@@ -126,15 +106,16 @@ class Subject:
     `alone` says that the model answers for one sample only, so that several could not be tested for mixing.
     """
 
-    model: Model
+    model: Program
     inputs: Inputs
     network: Network
     alone: bool = False
 
     @classmethod
-    def of(cls, model: Model, call: Call, wrt: str | tuple[str, ...] | None, output: str | int | None) -> "Subject":
-        """Captured from a call with one sample."""
-        network = capture(model, *call[0], wrt=wrt, output=output, **call[1])
+    def of(cls, model: Program, call: Call, wrt: str | tuple[str, ...] | None, output: str | int | None) -> "Subject":
+        """Capture a model on a call with one sample, without gradients: a certificate is a number."""
+        with torch.no_grad():
+            network = capture_call(model, call, wrt, output)
         return cls(model, Inputs.of(call, wrt, output), network, _alone(model, call))
 
 
@@ -192,7 +173,7 @@ class ModelRecord:
                     )
 
 
-def _alone(model: Model, call: Call) -> bool:
+def _alone(model: Program, call: Call) -> bool:
     if isinstance(model, ExportedProgram):
         return True
     with evaluating(model):

@@ -2,10 +2,13 @@
 
 import math
 
+import torch
+
 from lipkit.bound import Bound, Kind
 from lipkit.bounds.certificates.certificate import Certificate, Software
 from lipkit.bounds.certificates.issue import assumptions, randomised
-from lipkit.bounds.certificates.provenance import Example, Inputs, Model, ModelRecord, Subject, call_of
+from lipkit.bounds.certificates.provenance import Inputs, ModelRecord, Subject
+from lipkit.bounds.model_to_network import Example, Program, call_of
 from lipkit.errors import CertificateError, LipkitError
 from lipkit.regions import Region
 
@@ -15,8 +18,8 @@ _SAME = 1e-9
 
 def verify(
     certificate: Certificate,
-    model: Model,
-    example: Example | None = None,
+    model: Program,
+    example: Example = None,
     region: Region | None = None,
     rtol: float = 1e-2,
 ) -> Bound:
@@ -39,14 +42,15 @@ def verify(
     certificate.model.require(ModelRecord.of(subject), subject.network, versions)
     _require_assumptions(certificate, subject)
     try:
-        found = certificate.method(subject.network, where)
+        with torch.no_grad():
+            found = certificate.method(subject.network, where)
     except LipkitError as error:
         raise CertificateError(f"The recorded method gives no bound of this model on this region: {error}") from error
     _require_bound(certificate, found, rtol)
     return found
 
 
-def _captured(certificate: Certificate, model: Model, example: Example | None) -> Subject:
+def _captured(certificate: Certificate, model: Program, example: Example) -> Subject:
     inputs = certificate.inputs
     call = inputs.call() if example is None else call_of(model, example)
     inputs.require(Inputs.of(call, inputs.wrt, inputs.output))

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float64, Shaped
 from torch import Tensor
 
-from lipkit.bounds.lipschitz import Example, Model, network_of
 from lipkit.bounds.local.measured_network import deterministic_norm
+from lipkit.bounds.model_to_network import Example, Model, network_of
 from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
 from lipkit.linops import LinearOperator, depth, magnitude
 from lipkit.linops.queries.row_norms import vector_norms
@@ -61,7 +61,8 @@ class Forward:
 
     def __init__(self, model: Model, example: Example = None) -> None:
         # As captured, a row for each operation: fusing would add up biases, with roundings of its own.
-        network = network_of(model, example, None, None).detach().to(torch.float64)
+        with torch.no_grad():
+            network = network_of(model, example).detach().to(torch.float64)
         if len(network.target) != 1:
             raise ShapeError(
                 f"A classifier has one axis of outputs, got outputs of shape {network.target}; give a model with a "

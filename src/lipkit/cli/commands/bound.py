@@ -16,10 +16,11 @@ from lipkit.bound import Bound
 from lipkit.bounds import Method
 from lipkit.bounds.certificates.certificate import Certificate
 from lipkit.bounds.certificates.issue import certified, table_on, winner
-from lipkit.bounds.certificates.provenance import Model, Subject, call_of
+from lipkit.bounds.certificates.provenance import Subject
 from lipkit.bounds.certificates.verify import verify
 from lipkit.bounds.fold.layer_table import LayerRow
 from lipkit.bounds.lipschitz import with_lower
+from lipkit.bounds.model_to_network import Program, call_of
 from lipkit.cli.console import escaped, progress, table, terminal
 from lipkit.cli.inputs import load
 from lipkit.cli.inputs import option_words as names
@@ -78,7 +79,7 @@ class Task:
     """A request with its model loaded: nothing that is wrong with the command line is found after this."""
 
     request: Request
-    model: Model
+    model: Program
     example: tuple[Tensor, ...]
     center: Tensor | None
 
@@ -106,7 +107,7 @@ class Task:
         return Everywhere() if self.request.box is None else names.box(self.request.box, source)
 
 
-def loaded(target: str, weights: Path | None, seed: int) -> Model:
+def loaded(target: str, weights: Path | None, seed: int) -> Program:
     """The model of a file with its weights; what it draws is drawn from `seed`."""
     torch.manual_seed(check_seed(seed, "--seed"))
     model = load.model(target)
@@ -117,7 +118,7 @@ def loaded(target: str, weights: Path | None, seed: int) -> Model:
     return model
 
 
-def say_weights(target: str, weights: Path | None, model: Model) -> None:
+def say_weights(target: str, weights: Path | None, model: Program) -> None:
     """Say on standard error where weights come from that no file was named for."""
     # Figures of a random network look like those of a trained one.
     if weights is None and isinstance(model, nn.Module) and model.state_dict():
@@ -206,7 +207,7 @@ def check(path: Path, target: str, weights: Path | None, seed: int, json: Path |
     write_json(json, {"certificate": str(path), "model": target, "holds": True, "anew": anew})
 
 
-def _dtype(model: Model) -> torch.dtype:
+def _dtype(model: Program) -> torch.dtype:
     """The precision of the parameters, in which an example is drawn."""
     tensors = [] if not isinstance(model, nn.Module) else [*model.parameters(), *model.buffers()]
     return next((t.dtype for t in tensors if t.is_floating_point()), torch.get_default_dtype())

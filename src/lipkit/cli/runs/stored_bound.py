@@ -8,7 +8,7 @@ from torch import nn
 
 from lipkit.bound import Bound, Kind, Metric, Of
 from lipkit.bounds.certificates.fingerprint import network_prints, row_hashes
-from lipkit.bounds.lipschitz import captured
+from lipkit.bounds.model_to_network import network_of
 from lipkit.cli.training import checkpoint
 from lipkit.cli.training.processes import Team
 from lipkit.errors import ArgumentError, RecordError
@@ -24,7 +24,7 @@ def kept(
     results that were begun with it continue. Its kind is as it was found. Cost: one capture, and `find` the first time.
     """
     with torch.no_grad():
-        network = captured(model, example)
+        network = network_of(model, example)
     prints = [source, *row_hashes(network), *(one.sha256 for one in network_prints(network, ()))]
     if team.leads:
         stored = checkpoint.load(path) if path.exists() else {"model": None}

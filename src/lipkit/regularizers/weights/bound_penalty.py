@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lipkit.bound import Bound
 from lipkit.bounds import Method, Product
-from lipkit.bounds.lipschitz import Example, network_of
+from lipkit.bounds.model_to_network import Example, network_of
 from lipkit.errors import NonFiniteError
 from lipkit.regions import Everywhere, Region
 from lipkit.regularizers.weights.training_norm import TrainingNorm
@@ -44,4 +44,4 @@ class BoundPenalty:
     def bound(self, model: nn.Module, example: Example) -> Bound:
         """The bound itself, with its kind. Cost: one capture and the method."""
         with torch.enable_grad():
-            return self.method(network_of(model, example, None, None), self.region)
+            return self.method(network_of(model, example), self.region)

@@ -10,7 +10,7 @@ from torch import nn
 from lipkit.bound import Bound
 from lipkit.bounds.certificates.issue import table_on
 from lipkit.bounds.fold.layer_table import LayerRow
-from lipkit.bounds.lipschitz import captured
+from lipkit.bounds.model_to_network import network_of
 from lipkit.certify import Evaluation, Sample
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError, BrokenCertificateError
@@ -48,7 +48,7 @@ def gathered(
     parts = _Parts()
     example = _placed(model, test.at([0]))
     with torch.no_grad():
-        network = parts.made("network", lambda: captured(opened(model), example))
+        network = parts.made("network", lambda: network_of(opened(model), example))
     missing = why_no_gallery(test)
     samples = evaluation.samples
     return Contents(

@@ -3,10 +3,13 @@
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call
 
+import lipkit
 from lipkit import nn as lnn
 from lipkit.bounds import DAG
-from lipkit.bounds.lipschitz import captured
+from lipkit.bounds.model_to_network import network_of
+from lipkit.certify import Forward
 from lipkit.errors import CaptureError
 from lipkit.nn.core.computed import Computed
 from lipkit.trace.capture import capture
@@ -35,7 +38,7 @@ def test_weights_are_computed_once_without_gradients(monkeypatch: pytest.MonkeyP
     model = _model()
     calls = _count(model, monkeypatch)
     with torch.no_grad():
-        captured(model, torch.randn(2, 3, 4, 4))
+        network_of(model, torch.randn(2, 3, 4, 4))
     assert sorted(calls) == sorted(type(part).__name__ for part in model.modules() if isinstance(part, Computed))
     assert len(calls) == 2
 
@@ -43,7 +46,7 @@ def test_weights_are_computed_once_without_gradients(monkeypatch: pytest.MonkeyP
 def test_the_network_computes_what_the_model_does_and_has_its_constant() -> None:
     model, x = _model(), torch.randn(5, 3, 4, 4)
     with torch.no_grad():
-        quick = captured(model, x)
+        quick = network_of(model, x)
         plain = capture(model, x)
         # Traced, the same weights are computed by other kernels: some roundings of float32.
         torch.testing.assert_close(DAG()(quick).log_value, DAG()(plain).log_value, rtol=0, atol=1e-6)
@@ -52,7 +55,7 @@ def test_the_network_computes_what_the_model_does_and_has_its_constant() -> None
 
 def test_with_gradients_the_constant_reaches_the_free_numbers() -> None:
     free = nn.Linear(4, 4)
-    bound = DAG()(captured(nn.Sequential(free, lnn.Linear(4, 3)), torch.randn(1, 4)))
+    bound = DAG()(network_of(nn.Sequential(free, lnn.Linear(4, 3)), torch.randn(1, 4)))
     (gradient,) = torch.autograd.grad(bound.value, free.weight)
     assert bool(gradient.abs().sum() > 0)
 
@@ -63,9 +66,9 @@ def test_nothing_is_held_afterwards_also_after_an_error(shape: tuple[int, ...]) 
     with torch.no_grad():
         if shape == (1, 7):
             with pytest.raises(CaptureError):
-                captured(model, torch.randn(shape))
+                network_of(model, torch.randn(shape))
         else:
-            captured(model, torch.randn(shape))
+            network_of(model, torch.randn(shape))
     assert all(not part.holding and not part.held for part in model.modules() if isinstance(part, Computed))
 
 
@@ -76,5 +79,55 @@ def test_a_model_that_works_in_place_leaves_the_example_alone() -> None:
 
     x = torch.ones(1, 3)
     with torch.no_grad():
-        captured(nn.Sequential(InPlace(), lnn.Linear(3, 3)), x)
+        network_of(nn.Sequential(InPlace(), lnn.Linear(3, 3)), x)
     assert torch.equal(x, torch.ones(1, 3))
+
+
+class _Refuses(nn.Module):
+    """Uses one layer with two sets of free numbers; runs in a program only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = lnn.Linear(6, 3)
+        self.second = nn.Parameter(torch.randn(3, 6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first = self.body(x)
+        if not torch.compiler.is_compiling():
+            raise RuntimeError("not outside of a program")
+        other: dict[str, torch.Tensor] = {"parametrizations.weight.original": self.second}
+        return first - functional_call(self.body, other, (x,))
+
+
+def test_a_model_that_cannot_be_run_holds_no_weights() -> None:
+    # Weights held from a run that ended early would stand for the second set too, and the network would be zero.
+    torch.manual_seed(0)
+    model, x = _Refuses(), torch.randn(1, 6)
+    plain = network_of(model, x)
+    with torch.no_grad():
+        torch.testing.assert_close(network_of(model, x)(x), plain(x), rtol=1e-5, atol=1e-6)  # roundings of float32
+        assert float(plain(x).abs().max()) > 0.1
+
+
+def test_certificates_and_logits_take_the_way_without_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = _model(), torch.randn(1, 3, 4, 4)
+    parts = sum(isinstance(part, Computed) for part in model.modules())
+    calls = _count(model, monkeypatch)
+    paper = lipkit.certificate(model, x, DAG())
+    # Once for the capture; whether one sample changes the answer for another is tested with weights of its own.
+    assert len(calls) <= 2 * parts
+    assert paper.log_lower is not None
+    calls.clear()
+    assert lipkit.verify(paper, model, x).kind.certifies
+    assert len(calls) <= 2 * parts
+    calls.clear()
+    Forward(model, x)
+    assert len(calls) == parts
+
+
+def test_a_certificate_keeps_the_lower_bound_that_lipschitz_finds() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)), torch.randn(1, 3)
+    bound, paper = lipkit.lipschitz(model, x, DAG()), lipkit.certificate(model, x, DAG())
+    assert bound.lower is not None
+    assert paper.log_lower == float(bound.lower.log_value)
