@@ -242,9 +242,39 @@ def test_a_hostile_pickle_is_not_executed(tmp_path: Path, protocol: int):
         with pytest.raises(RecordError, match="test_batch"):
             cifar10(tmp_path, train=False, batch=1)
         assert not trace.exists()
+    # What a reader may ask numpy for must not be a way to the rest of numpy, nor to what stands for it.
+    for module, name in (("numpy", "load"), ("numpy.core.multiarray", "fromfile"), ("_codecs", "decode")):
+        (tmp_path / "test_batch").write_bytes(
+            b"\x80\x02c" + f"{module}\n{name}\n".encode() + b"U\x01ax\x01\x00\x00\x00b\x86R."
+        )
+        with pytest.raises(RecordError, match="test_batch"):
+            cifar10(tmp_path, train=False, batch=1)
+    (tmp_path / "test_batch").write_bytes(pickle.dumps(attacks[-1], protocol=protocol))
     # The attack is one: Python itself would fall for it.
     pickle.loads((tmp_path / "test_batch").read_bytes())
     assert trace.exists()
+
+
+@pytest.mark.parametrize("name", [b"c_codecs\nencode\n", b"cnumpy\ndtype\n", b"cnumpy.core.multiarray\n_reconstruct\n"])
+def test_a_pickle_cannot_change_what_it_names(tmp_path: Path, name: bytes):
+    # A state given to the named object itself: Python would set its attributes.
+    (tmp_path / "test_batch").write_bytes(b"\x80\x02" + name + b"}U\x07changedK\x01sb.")
+    with pytest.raises(RecordError, match="test_batch"):
+        cifar10(tmp_path, train=False, batch=1)
+    write(tmp_path, modern, "")
+    assert cifar10(tmp_path, train=False, batch=COUNT).labels.tolist() == LABELS[5].tolist()
+
+
+def test_a_pickle_that_asks_for_memory_is_refused(tmp_path: Path):
+    # A place in the memo beyond 4e9, for which the reader in C would reserve 64 GB; and a text of that length.
+    for content in (
+        b"\x80\x02}r\xff\xff\xff\xff.",
+        b"\x80\x02X\xff\xff\xff\xffa.",
+        b"\x80\x04\x95" + b"\xff" * 7 + b"\x7f.",
+    ):
+        (tmp_path / "test_batch").write_bytes(content)
+        with pytest.raises(RecordError, match="test_batch"):
+            cifar10(tmp_path, train=False, batch=1)
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,10 @@ import torch
 from jaxtyping import UInt8
 
 from lipkit.data._file_bytes import demand_original
-from lipkit.data._pickled import byte_array, unpickled
+from lipkit.data._restricted_pickle import byte_array, load_plain
 from lipkit.data._store import Archive, Folder, Store
 from lipkit.data.class_names import CIFAR10, CIFAR100
 from lipkit.data.examples import Examples
-from lipkit.data.sheets import has_sheets, read_sheets
 from lipkit.errors import ArgumentError, RecordError
 
 _PIXELS: Final = 3 * 32 * 32
@@ -76,36 +75,23 @@ _HUNDRED = _Published(
 def cifar10(folder: str | Path, train: bool = True, *, official: bool = False, batch: int | None = None) -> Examples:
     """Small photographs of ten classes, (count, 3, 32, 32) pixels in [0, 1]: 50,000 for training, 10,000 for testing.
 
-    `folder` holds lossless sheets (`lipkit.data.sheets`), the binary files (`data_batch_1.bin` ...), the Python ones
-    (`data_batch_1` ..., read without executing anything), a folder `cifar-10-batches-bin` or `-py` with them, or the
-    archive `cifar-10-binary.tar.gz` or `-python.tar.gz`; the first found is read, and all give the same order. Every
-    batch must have its 10,000 images (`batch` says another number, for a part of the set), since nothing else in the
-    binary format tells that a file was cut; with `official` the content must also be the published one (SHA-256).
+    Args:
+        folder: Holds the binary files (`data_batch_1.bin` ...), the Python ones (`data_batch_1` ..., read without
+            executing anything), a folder `cifar-10-batches-bin` or `-py` with them, or the archive
+            `cifar-10-binary.tar.gz` or `-python.tar.gz`. The first found is read; all give the same order.
+        train: The training images, or those for testing.
+        official: Demands the published content by its SHA-256, which alone notices a changed pixel.
+        batch: How many images each file has, for a part of the set; 10,000 where it is None. Nothing else in the
+            binary format tells that a file was cut.
+
     Reference: Krizhevsky, 2009.
     """
-    path = Path(folder)
-    if has_sheets(path, train):
-        records = read_sheets(path, train)
-        if official:
-            for one, part in zip(_TEN.train if train else _TEN.test, _batches(path, train, records), strict=True):
-                demand_original(f"{path} (sheets, the images of {one.name})", part.tobytes(), one.sha256)
-        return _examples(str(path), records, _TEN, CIFAR10)
-    return _read(path, train, _TEN, CIFAR10, official, batch)
+    return _read(Path(folder), train, _TEN, CIFAR10, official, batch)
 
 
 def cifar100(folder: str | Path, train: bool = True, *, official: bool = False, batch: int | None = None) -> Examples:
-    """The same with a hundred classes (the fine ones) and one file for each split; the words of `cifar10` hold."""
+    """The same with a hundred classes (the fine ones) and one file for each split; arguments as for `cifar10`."""
     return _read(Path(folder), train, _HUNDRED, CIFAR100, official, batch)
-
-
-def _batches(folder: Path, train: bool, records: UInt8[np.ndarray, "count bytes"]) -> list[np.ndarray]:
-    parts = 5 if train else 1
-    if len(records) != parts * 10_000:
-        raise RecordError(
-            f"{folder} has sheets of {len(records)} images, and the original has {parts * 10_000}; get them all, "
-            "or read these with official=False."
-        )
-    return np.split(records, parts)
 
 
 def _read(
@@ -125,7 +111,7 @@ def _read(
             demand_original(place, part.tobytes(), one.sha256)
         _demand_labels(place, part, of)
         parts.append(part)
-    return _examples(str(folder), np.concatenate(parts), of, classes)
+    return _examples(np.concatenate(parts), of, classes)
 
 
 def _find(folder: Path, of: _Published, files: tuple[_Batch, ...]) -> tuple[Store, str]:
@@ -161,7 +147,7 @@ def _binary(place: str, data: bytes, of: _Published, count: int) -> UInt8[np.nda
 
 
 def _python(place: str, data: bytes, of: _Published, count: int) -> UInt8[np.ndarray, "count bytes"]:
-    batch = unpickled(place, data)
+    batch = load_plain(place, data)
     keys = ("data", *(label.key for label in of.labels))
     if missing := [key for key in keys if key not in batch]:
         raise RecordError(f"{place} has no {' and no '.join(missing)}, only {sorted(batch)[:8]}.")
@@ -192,12 +178,7 @@ def _demand_labels(place: str, records: UInt8[np.ndarray, "count bytes"], of: _P
             )
 
 
-def _examples(
-    place: str, records: UInt8[np.ndarray, "count bytes"], of: _Published, classes: tuple[str, ...]
-) -> Examples:
-    if not len(records):
-        raise RecordError(f"{place} holds no images.")
-    _demand_labels(place, records, of)
+def _examples(records: UInt8[np.ndarray, "count bytes"], of: _Published, classes: tuple[str, ...]) -> Examples:
     first = len(of.labels)
     pixels = records[:, first:].astype(np.float32).reshape(-1, 3, 32, 32)
     return Examples(
