@@ -26,7 +26,7 @@ LAYERS = (
         "regions",
         "bound",
         "_typing",
-        "_being_traced",
+        "_runtime",
         "data",
     ),
     ("linops",),

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from lipkit._runtime import is_compiling
 from lipkit.errors import ArgumentError, ShapeError
 
 
@@ -22,7 +23,7 @@ def check_classes(logits: Tensor, target: Tensor) -> None:
         )
     if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
         raise ArgumentError(f"Labels are integers, got {target.dtype}; convert them with `.long()`.")
-    if target.device.type == "cpu" and not torch.compiler.is_compiling() and len(target):
+    if target.device.type == "cpu" and not is_compiling() and len(target):
         low, high = int(target.min()), int(target.max())
         if low < 0 or high >= logits.shape[1]:
             raise ArgumentError(

@@ -18,7 +18,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Graph, Node
 from torch.utils import _pytree as pytree
 
-from lipkit._being_traced import reading
+from lipkit._runtime import reading
 from lipkit.errors import CaptureError
 from lipkit.trace.quiet_export import unlogged
 

@@ -6,9 +6,9 @@ from typing import final
 import torch
 from torch import Tensor
 
+from lipkit._runtime import is_exporting
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.nn.activations._channels import channels_of
-from lipkit.nn.core.exporting import exporting
 from lipkit.nn.core.stated_constants import EveryNorm, Isometric
 
 
@@ -31,7 +31,7 @@ def ordered(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     selection keeps all of it. Without gradients, minimum and maximum give the same numbers several times faster; and
     exported graphs say so, because their readers know these operations.
     """
-    if exporting() or not torch.is_grad_enabled():
+    if is_exporting() or not torch.is_grad_enabled():
         return torch.minimum(a, b), torch.maximum(a, b)
     swapped = a > b
     return torch.where(swapped, b, a), torch.where(swapped, a, b)

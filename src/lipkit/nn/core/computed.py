@@ -5,6 +5,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor, nn
 
+from lipkit._runtime import is_compiling
 from lipkit.nn.core.precision import dtype_in_use
 
 
@@ -47,13 +48,13 @@ class Computed(nn.Module):
         if dtype in self.held:
             known, found = self.held[dtype]
             others = any(a is not b for a, b in zip(known, parameters, strict=True))
-            if torch.compiler.is_compiling():
+            if is_compiling():
                 # Tracers have stand-ins for parameters, which cannot be told apart.
                 others = self.several
             # Others come by `torch.func.functional_call`, or where one module serves two layers.
             self.several = others or self.several
             return self.compute(*parameters) if others else found
-        if not self.holding or torch.compiler.is_compiling():
+        if not self.holding or is_compiling():
             return self.compute(*parameters)
         with torch.no_grad():
             found = self.compute(*parameters)

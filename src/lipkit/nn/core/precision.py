@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from lipkit._being_traced import is_reading
+from lipkit._runtime import constant_for_compilers, is_compiling, is_reading
 from lipkit.linops import Shape
 
 # What a weight is multiplied by before it is rounded to so few digits: more than rounding an isometry adds to its norm
@@ -59,18 +59,15 @@ def exact_products(of: Tensor) -> bool:
     if of.dtype == torch.float64:
         return True
     on_cpu = of.device.type == "cpu"
-    return not (on_cpu and torch.compiler.is_compiling() and not is_reading()) and _exact(on_cpu)
+    return not (on_cpu and is_compiling() and not is_reading()) and _exact(on_cpu)
 
 
+# Compilers cannot read the setting; for CUDA they compile again when it is changed.
+@constant_for_compilers
 def _exact(on_cpu: bool) -> bool:
     # torch sets this attribute of the module where no checker sees it.
     backend = torch.backends.mkldnn.matmul if on_cpu else torch.backends.cuda.matmul  # pyright: ignore[reportAttributeAccessIssue]
     return backend.fp32_precision in ("none", "ieee")
-
-
-# Compilers cannot read the setting; for CUDA they compile again when it is changed. This is all that
-# torch.compiler.assume_constant_result does, but that loads torch's compiler, a second at every start.
-_exact.__dict__["_dynamo_marked_constant"] = True
 
 
 def narrowed(weight: Tensor, dtype: torch.dtype) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lipkit.nn.core.exporting import exporting
+from lipkit._runtime import is_compiling, is_exporting
 
 # Where the operator is found once it is registered.
 _NAME = "lipkit::sort_and_move"
@@ -17,9 +17,7 @@ _NAME = "lipkit::sort_and_move"
 
 def available(x: Tensor) -> bool:
     """Whether the pass can take the place of torch's operations here: compiled, on CUDA, and registered before."""
-    return (
-        x.is_cuda and torch.compiler.is_compiling() and not exporting() and hasattr(torch.ops.lipkit, "sort_and_move")
-    )
+    return x.is_cuda and is_compiling() and not is_exporting() and hasattr(torch.ops.lipkit, "sort_and_move")
 
 
 def sort_and_move(mixed: Float[Tensor, "*batch channels"], rank: int) -> Float[Tensor, "*batch channels"]:

@@ -1,15 +1,15 @@
 """What methods for isometries have in common: the tall side up, and a last step that rounding cannot defeat."""
 
 from abc import abstractmethod
-from typing import Any, ClassVar, final
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from lipkit.nn.methods._arithmetic.products import of_step, pulled, pushed, with_signature
+from lipkit.nn.methods._arithmetic.derivative import Gradients, Tensors, with_derivative
+from lipkit.nn.methods._arithmetic.products import step_factors
 from lipkit.nn.methods._arithmetic.stored_digits import room_for
-from lipkit.nn.methods._arithmetic.transforms import plainly
 from lipkit.nn.methods._base import MatrixMethod
 
 
@@ -51,92 +51,33 @@ def closed(
     In exact arithmetic an isometry is left as it is, so the derivative is that of the matrix before, unless it may fall
     short of one; then it is that of the step.
     """
-    given = tall, dtype, room_of_step(tall, dtype)
-    if plainly():
-        return _stepped(*given, flat=not may_fall_short)[0]
-    if may_fall_short:
-        return (_Step if torch.compiler.is_compiling() else _ForwardStep).apply(*given)[0]
-    return (_Repair if torch.compiler.is_compiling() else _ForwardRepair).apply(*given)
+    room = room_of_step(tall, dtype)
+    return _step(tall, dtype, room, flat=False)[0] if may_fall_short else _repair(tall, dtype, room)
 
 
-class _Repair(torch.autograd.Function):
-    """The step with the derivative of the matrix before."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    @with_signature
-    def forward(tall: Tensor, dtype: torch.dtype, room: float) -> Tensor:
-        return _stepped(tall, dtype, room, flat=True)[0]
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, torch.dtype, float], output: Tensor) -> None:
-        ctx.kind, ctx.found = inputs[0].dtype, output.dtype
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        return gradients[0].to(ctx.kind), None, None
-
-
-@final
-class _ForwardRepair(_Repair):
-    """With forward mode, which compilers refuse."""
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Tensor:
-        return tangents[0].to(ctx.found, copy=True)
-
-
-class _Step(torch.autograd.Function):
-    """The step with its own derivative, in the type of the matrix before."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    @with_signature
-    def forward(tall: Tensor, dtype: torch.dtype, room: float) -> tuple[Tensor, Tensor, Tensor]:
-        weight, inner, root = _stepped(tall, dtype, room, flat=False)
-        return weight, inner.to(tall.dtype), root.to(tall.dtype)
-
-    @staticmethod
-    def setup_context(
-        ctx: Any, inputs: tuple[Tensor, torch.dtype, float], output: tuple[Tensor, Tensor, Tensor]
-    ) -> None:
-        tall, ctx.found, room = inputs
-        # The Gram matrix is an output because derivatives of the derivative go through it.
-        _, inner, root = output
-        ctx.factors = of_step(1.0, room)
-        ctx.mark_non_differentiable(root)
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(tall, inner, root)
-        ctx.save_for_forward(tall, inner, root)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor, None, None]:
-        tall, inner, root = ctx.saved_tensors
-        out, by_inner, _ = gradients
-        out = torch.zeros_like(tall) if out is None else out.to(tall.dtype)
-        scaled = tall / root
-        direct, more = pulled(scaled, inner, ctx.factors, out, by_inner)
-        return torch.baddbmm(direct, scaled, more + more.mT) / root, None, None
-
-
-@final
-class _ForwardStep(_Step):
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, Tensor, None]:
-        tall, inner, root = ctx.saved_tensors
-        moved, both = pushed(tall / root, inner, ctx.factors, tangents[0] / root)
-        return moved.to(ctx.found), both, None
-
-
-def _stepped(tall: Tensor, dtype: torch.dtype, room: float, flat: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _step(tall: Tensor, dtype: torch.dtype, room: float, flat: bool) -> tuple[Tensor, Tensor, Tensor]:
     """The step, the Gram matrix it is from, and what the matrix was divided by before."""
     wide = tall.to(torch.float64)
     gram = torch.bmm(wide.mT, wide)
     excess = excess_of(gram, flat)
     root, inner = excess.sqrt(), gram / excess
     return last_step(wide / root, inner, dtype, room), inner, root
+
+
+def _repair_forward(tall: Tensor, dtype: torch.dtype, room: float) -> Tensors:
+    return (_step(tall, dtype, room, flat=True)[0],)
+
+
+def _repair_backward(inputs: tuple[Tensor, torch.dtype, float], _: Tensors, gradients: tuple[Tensor]) -> Gradients:
+    return (gradients[0].to(inputs[0].dtype),)
+
+
+def _repair_jvp(inputs: tuple[Tensor, torch.dtype, float], _: Tensors, tangents: Tensors) -> Gradients:
+    return (tangents[0].to(inputs[1], copy=True),)
+
+
+# The step with the derivative of the matrix before.
+_repair = with_derivative(_repair_forward, _repair_backward, _repair_jvp)
 
 
 def excess_of(
@@ -160,7 +101,7 @@ def last_step(
     wide: Float64[Tensor, "batch rows cols"], gram: Float64[Tensor, "batch cols cols"], dtype: torch.dtype, room: float
 ) -> Float[Tensor, "batch rows cols"]:
     """(3/2 W - 1/2 W (W'W)) r for ||W||^2 <= 3 and r = `room_of_step`, with norm at most 1 in `dtype`."""
-    linear, cubic = of_step(1.0, room)
+    linear, cubic = step_factors(1.0, room)
     return torch.baddbmm(wide, wide, gram, beta=linear, alpha=cubic).to(dtype)
 
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from lipkit.errors import ArgumentError
 from lipkit.nn.core.precision import exact_products
 from lipkit.nn.methods._arithmetic.bjorck_gram_steps import by_gram
-from lipkit.nn.methods._arithmetic.products import of_step, pulled, pushed, with_signature
+from lipkit.nn.methods._arithmetic.derivative import Gradients, Tensors, with_derivative
+from lipkit.nn.methods._arithmetic.products import pull_back, push_forward, step_factors
 from lipkit.nn.methods._arithmetic.safe_scaling import dot, largest, sizes_of
-from lipkit.nn.methods._arithmetic.transforms import plainly
 from lipkit.nn.methods._base import MatrixMethod
 from lipkit.nn.methods._isometry import last_step, room_of_step
 
@@ -62,7 +62,7 @@ class Bjorck(MatrixMethod):
 
     def _tall(self, tall: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
         scales = factors(self.steps - 1)
-        return by_gram(tall, scales) if self._on_gram(tall) else _iterated(tall, scales)
+        return by_gram(tall, scales) if self._on_gram(tall) else _iterate(tall, scales)
 
     def _on_gram(self, tall: Tensor) -> bool:
         rows, cols = tall.shape[-2:]
@@ -84,95 +84,83 @@ def factors(steps: int) -> tuple[float, ...]:
     return tuple(reversed(found))
 
 
-def _iterated(tall: Float[Tensor, "batch rows cols"], scales: tuple[float, ...]) -> Float[Tensor, "batch rows cols"]:
+def _iterate(tall: Float[Tensor, "batch rows cols"], scales: tuple[float, ...]) -> Float[Tensor, "batch rows cols"]:
     """Björck steps from c W / b, c in `scales`, b >= ||W||, and a last one with c = 1: norm at most 1 as stored."""
-    given = tall, room_of_step(tall, tall.dtype), *scales
-    if plainly():
-        return _Iteration.forward(*given)[0]
-    return (_Iteration if torch.compiler.is_compiling() else _ForwardIteration).apply(*given)[0]
+    return _iterated(tall, room_of_step(tall, tall.dtype), *scales)
 
 
-class _Iteration(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    @with_signature
-    def forward(tall: Tensor, room: float, *scales: float) -> tuple[Tensor, ...]:
-        unit = largest(tall)
-        level = tall / unit
-        gram = torch.bmm(level.mT, level)
-        square, whole, rows = sizes_of(gram)
-        size = square.sqrt()
-        found = level / size
-        steps: list[Tensor] = []
-        for scale in scales:
-            linear, cubic = of_step(scale)
-            if steps:
-                inner = torch.bmm(found.mT, found)
-                after = torch.baddbmm(found, found, inner, beta=linear, alpha=cubic)
-            else:
-                inner = gram / square
-                # Singular values near 1 become small here: the two summands almost cancel, so that is done on the Gram
-                # matrix, before the product rounds. The first argument of that counts for nothing.
-                identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-                shifted = torch.add(inner, identity, alpha=linear / cubic)
-                after = torch.baddbmm(found, found, shifted, beta=0, alpha=cubic)
-            steps += found, inner
-            found = after
-        wide = found.to(torch.float64)
-        inner = torch.bmm(wide.mT, wide)
-        steps += found, inner.to(tall.dtype)
-        return last_step(wide, inner, tall.dtype, room), size, *steps, unit, square, whole, rows
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        _, room, *scales = inputs
-        ctx.factors = [*map(of_step, scales), of_step(1.0, room)]
-        # All are outputs because derivatives of the derivative go through them, but the last four are constant for it.
-        ctx.mark_non_differentiable(*output[-4:])
-        # Zeros in place of absent gradients would be as many matrices.
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*output[1:])
-        ctx.save_for_forward(*output[1:])
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        size, *steps, unit, square, whole, rows = ctx.saved_tensors
-        out, by_size, *by_steps = gradients[:-4]
-        if out is None:
-            # Only where derivatives of derivatives need the others alone.
-            out = torch.zeros_like(steps[0])
-        for i in reversed(range(len(ctx.factors))):
-            tall, inner = steps[2 * i : 2 * i + 2]
-            by_tall, by_inner = by_steps[2 * i : 2 * i + 2]
-            out, more = pulled(tall, inner, ctx.factors[i], out, by_inner)
-            out = out if by_tall is None else out + by_tall
-            if i == 0:
-                # W / b moves by -W / b times dlog b, half of what its square does; `along` is what it receives there.
-                along = torch.add(dot(out, tall), dot(more, inner), alpha=2)
-                along = along if by_size is None else along - by_size * size
-                more = torch.addcmul(more, along, _slope(inner, square, whole, rows), value=-0.5)
-            out = torch.baddbmm(out, tall, more + more.mT)
-        return out / size / unit, None, *(None for _ in ctx.factors[1:])
+def _forward(tall: Tensor, room: float, *scales: float) -> Tensors:
+    unit = largest(tall)
+    level = tall / unit
+    gram = torch.bmm(level.mT, level)
+    square, whole, rows = sizes_of(gram)
+    size = square.sqrt()
+    found = level / size
+    steps: list[Tensor] = []
+    for scale in scales:
+        linear, cubic = step_factors(scale)
+        if steps:
+            inner = torch.bmm(found.mT, found)
+            after = torch.baddbmm(found, found, inner, beta=linear, alpha=cubic)
+        else:
+            inner = gram / square
+            # Singular values near 1 become small here: the two summands almost cancel, so that is done on the Gram
+            # matrix, before the product rounds. The first argument of that counts for nothing.
+            identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+            shifted = torch.add(inner, identity, alpha=linear / cubic)
+            after = torch.baddbmm(found, found, shifted, beta=0, alpha=cubic)
+        steps += found, inner
+        found = after
+    wide = found.to(torch.float64)
+    inner = torch.bmm(wide.mT, wide)
+    steps += found, inner.to(tall.dtype)
+    return last_step(wide, inner, tall.dtype, room), size, *steps, unit, square, whole, rows
 
 
-@final
-class _ForwardIteration(_Iteration):
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor | None, ...]:
-        size, *steps, unit, square, whole, rows = ctx.saved_tensors
-        change = tangents[0] / unit / size
-        half = torch.bmm(steps[0].mT, change)
-        # That of log b.
-        growth = 0.5 * dot(_slope(steps[1], square, whole, rows), half + half.mT)
-        change = change - steps[0] * growth
-        moved: list[Tensor] = []
-        for i, pair in enumerate(ctx.factors):
-            tall, inner = steps[2 * i : 2 * i + 2]
-            after, both = pushed(tall, inner, pair, change)
-            moved += change, both
-            change = after
-        return change, size * growth, *moved, None, None, None, None
+def _pairs(inputs: tuple[Any, ...]) -> list[tuple[float, float]]:
+    """The factors of all steps, the last included."""
+    _, room, *scales = inputs
+    return [*map(step_factors, scales), step_factors(1.0, room)]
+
+
+def _backward(inputs: tuple[Any, ...], outputs: Tensors, gradients: Gradients) -> Gradients:
+    _, size, *steps, unit, square, whole, rows = outputs
+    pairs = _pairs(inputs)
+    out, by_size, *by_steps = gradients[:-4]
+    if out is None:
+        # Only where derivatives of derivatives need the others alone.
+        out = torch.zeros_like(steps[0])
+    for i in reversed(range(len(pairs))):
+        tall, inner = steps[2 * i : 2 * i + 2]
+        by_tall, by_inner = by_steps[2 * i : 2 * i + 2]
+        out, more = pull_back(tall, inner, pairs[i], out, by_inner)
+        out = out if by_tall is None else out + by_tall
+        if i == 0:
+            # W / b moves by -W / b times dlog b, half of what its square does; `along` is what it receives there.
+            along = torch.add(dot(out, tall), dot(more, inner), alpha=2)
+            along = along if by_size is None else along - by_size * size
+            more = torch.addcmul(more, along, _slope(inner, square, whole, rows), value=-0.5)
+        out = torch.baddbmm(out, tall, more + more.mT)
+    return (out / size / unit,)
+
+
+def _jvp(inputs: tuple[Any, ...], outputs: Tensors, tangents: Tensors) -> Gradients:
+    _, size, *steps, unit, square, whole, rows = outputs
+    change = tangents[0] / unit / size
+    half = torch.bmm(steps[0].mT, change)
+    # That of log b.
+    growth = 0.5 * dot(_slope(steps[1], square, whole, rows), half + half.mT)
+    change = change - steps[0] * growth
+    moved: list[Tensor] = []
+    for i, pair in enumerate(_pairs(inputs)):
+        tall, inner = steps[2 * i : 2 * i + 2]
+        after, both = push_forward(tall, inner, pair, change)
+        moved += change, both
+        change = after
+    return change, size * growth, *moved, None, None, None, None
+
+
+_iterated = with_derivative(_forward, _backward, _jvp, constants=4)
 
 
 def _slope(inner: Tensor, square: Tensor, whole: Tensor, rows: Tensor) -> Tensor:

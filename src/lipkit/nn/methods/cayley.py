@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.methods._arithmetic.rotation_angles import skew_of_angles
-from lipkit.nn.methods._arithmetic.safe_scaling import capped
+from lipkit.nn.methods._arithmetic.safe_scaling import cap
 from lipkit.nn.methods._base import Blocks
 from lipkit.nn.methods._isometry import IsometryMethod
 
@@ -48,13 +48,13 @@ class Cayley(IsometryMethod):
         # The eigenvalues of a skew matrix come in pairs, so its norm is at most ||A||_F / 2^(1/2).
         # Halves, because the difference of the largest numbers is infinite, and 2 Z is the inverse of (I + A) / 2.
         half = upper / 2
-        inner = capped(half - half.mT, most * math.sqrt(0.5))
+        inner = cap(half - half.mT, most * math.sqrt(0.5))
         identity = torch.eye(n, dtype=tall.dtype, device=tall.device).expand(len(tall), -1, -1)
         inner = torch.add(inner, identity, alpha=0.5)
         # Without the check for zero pivots, for which a GPU would be waited for: there are none.
         if not lower.shape[-2]:
             return torch.linalg.inv_ex(inner).inverse - identity
-        lower = capped(lower, math.sqrt(most))
+        lower = cap(lower, math.sqrt(most))
         solved = torch.linalg.inv_ex(torch.baddbmm(inner, lower.mT, lower, alpha=0.5)).inverse
         return torch.cat([solved - identity, torch.bmm(-lower, solved)], -2)
 

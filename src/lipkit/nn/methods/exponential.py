@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.methods._arithmetic.rotation_angles import skew_of_angles
-from lipkit.nn.methods._arithmetic.safe_scaling import capped
+from lipkit.nn.methods._arithmetic.safe_scaling import cap
 from lipkit.nn.methods._base import Blocks
 from lipkit.nn.methods._isometry import IsometryMethod
 
@@ -42,10 +42,10 @@ class Exponential(IsometryMethod):
         upper, lower = tall[:, :n], tall[:, n:]
         # Halves, because the difference of the largest numbers is infinite.
         half = upper / 2
-        rotation = torch.matrix_exp(2 * capped(half - half.mT, most / 2))
+        rotation = torch.matrix_exp(2 * cap(half - half.mT, most / 2))
         if not lower.shape[-2]:
             return rotation
-        lower = capped(lower, most)
+        lower = cap(lower, most)
         # Any positive number may stand here; this one makes the two corners alike, and the powers small.
         size = torch.linalg.vector_norm(lower.detach(), dim=(-2, -1), keepdim=True).clamp(min=1.0)
         gram = torch.bmm(lower.mT, lower) / size

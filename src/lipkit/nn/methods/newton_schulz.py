@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lipkit.errors import ArgumentError
-from lipkit.nn.methods._arithmetic.safe_scaling import contracted
+from lipkit.nn.methods._arithmetic.safe_scaling import contract
 from lipkit.nn.methods._isometry import IsometryMethod
 
 # Added to the eigenvalues of W'W: rounding makes those that are smaller negative, and negative ones diverge.
@@ -44,7 +44,7 @@ class NewtonSchulz(IsometryMethod):
         return f"Newton-Schulz, {self.steps} steps"
 
     def isometry(self, tall: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
-        tall = contracted(tall)
+        tall = contract(tall)
         wide = torch.eye(tall.shape[-1], dtype=tall.dtype, device=tall.device).expand(len(tall), -1, -1)
         gram = torch.baddbmm(wide, tall.mT, tall, beta=_RIDGE[tall.dtype])
         # The first step, with Z = I; the last is the one in float64.

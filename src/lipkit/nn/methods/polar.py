@@ -1,12 +1,13 @@
 """Orthogonal matrices by projection, with the derivative in closed form."""
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lipkit.nn.methods._arithmetic.derivative import Gradients, Tensors, with_derivative
 from lipkit.nn.methods._arithmetic.safe_scaling import LEAST
 from lipkit.nn.methods._isometry import IsometryMethod
 
@@ -36,83 +37,59 @@ class Polar(IsometryMethod):
         return "polar factor"
 
     def isometry(self, tall: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
-        return _Projection.apply(tall.to(torch.float64))[0]
+        return _project(tall.to(torch.float64))
 
 
-class _Projection(torch.autograd.Function):
-    """W -> Q, and for the derivative the basis R and the singular values."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(tall: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        left, values, right = torch.linalg.svd(tall, full_matrices=False)
-        return left @ right, right.mT.contiguous(), values
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor, Tensor]) -> None:
-        (tall,) = inputs
-        orthogonal, basis, values = output
-        ctx.mark_non_differentiable(basis, values)
-        ctx.save_for_backward(tall, orthogonal, basis, values)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        # Written in differentiable operations of (tall, orthogonal, gradient): that is the second derivative.
-        tall, orthogonal, basis, values = ctx.saved_tensors
-        gradient = gradients[0]
-        stretch = orthogonal.mT @ tall
-        stretch = (stretch + stretch.mT) / 2
-        inner = orthogonal.mT @ gradient
-        turned = orthogonal @ _Turned.apply(inner - inner.mT, stretch, basis, values)
-        if tall.shape[-2] == tall.shape[-1]:
-            return turned
-        return turned + _Divided.apply(gradient - orthogonal @ inner, stretch, basis, values)
+def _project_forward(tall: Tensor) -> Tensors:
+    """Q, and for the derivative the basis R and the singular values."""
+    left, values, right = torch.linalg.svd(tall, full_matrices=False)
+    return left @ right, right.mT.contiguous(), values
 
 
-class _Turned(torch.autograd.Function):
-    """The solution X of B X + X B = C for symmetric B with eigenvectors `basis` and eigenvalues `values`."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(right: Tensor, stretch: Tensor, basis: Tensor, values: Tensor) -> Tensor:  # noqa: ARG004 - see backward
-        sums = values[:, :, None] + values[:, None, :]
-        return basis @ ((basis.mT @ right @ basis) / _floored(sums, values)) @ basis.mT
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, Tensor], output: Tensor) -> None:
-        _, stretch, basis, values = inputs
-        ctx.save_for_backward(output, stretch, basis, values)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        solution, stretch, basis, values = ctx.saved_tensors
-        back = _Turned.apply(gradients[0], stretch, basis, values)
-        return back, -(back @ solution.mT + solution.mT @ back), None, None
+def _project_backward(inputs: tuple[Tensor], outputs: Tensors, gradients: tuple[Tensor, None, None]) -> Gradients:
+    # Written in differentiable operations of (tall, orthogonal, gradient): that is the second derivative.
+    (tall,) = inputs
+    orthogonal, basis, values = outputs
+    gradient = gradients[0]
+    stretch = orthogonal.mT @ tall
+    stretch = (stretch + stretch.mT) / 2
+    inner = orthogonal.mT @ gradient
+    turned = orthogonal @ _solve(inner - inner.mT, stretch, basis, values)
+    if tall.shape[-2] == tall.shape[-1]:
+        return (turned,)
+    return (turned + _divide(gradient - orthogonal @ inner, stretch, basis, values),)
 
 
-class _Divided(torch.autograd.Function):
-    """C B^-1 for positive B with eigenvectors `basis` and eigenvalues `values`."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(right: Tensor, stretch: Tensor, basis: Tensor, values: Tensor) -> Tensor:  # noqa: ARG004 - see backward
-        return (right @ basis) / _floored(values, values)[:, None, :] @ basis.mT
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, Tensor], output: Tensor) -> None:
-        _, stretch, basis, values = inputs
-        ctx.save_for_backward(output, stretch, basis, values)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        quotient, stretch, basis, values = ctx.saved_tensors
-        back = _Divided.apply(gradients[0], stretch, basis, values)
-        return back, -quotient.mT @ back, None, None
+def _solve_forward(right: Tensor, stretch: Tensor, basis: Tensor, values: Tensor) -> Tensors:  # noqa: ARG001 - see backward
+    sums = values[:, :, None] + values[:, None, :]
+    return (basis @ ((basis.mT @ right @ basis) / _floor(sums, values)) @ basis.mT,)
 
 
-def _floored(sums: Tensor, values: Tensor) -> Tensor:
+def _solve_backward(inputs: Tensors, outputs: Tensors, gradients: tuple[Tensor]) -> Gradients:
+    _, stretch, basis, values = inputs
+    (solution,) = outputs
+    back = _solve(gradients[0], stretch, basis, values)
+    return back, -(back @ solution.mT + solution.mT @ back), None, None
+
+
+def _divide_forward(right: Tensor, stretch: Tensor, basis: Tensor, values: Tensor) -> Tensors:  # noqa: ARG001 - see backward
+    return ((right @ basis) / _floor(values, values)[:, None, :] @ basis.mT,)
+
+
+def _divide_backward(inputs: Tensors, outputs: Tensors, gradients: tuple[Tensor]) -> Gradients:
+    _, stretch, basis, values = inputs
+    (quotient,) = outputs
+    back = _divide(gradients[0], stretch, basis, values)
+    return back, -quotient.mT @ back, None, None
+
+
+_project = with_derivative(_project_forward, _project_backward, constants=2)
+# The solution X of B X + X B = C for symmetric B with eigenvectors `basis` and eigenvalues `values`.
+_solve = with_derivative(_solve_forward, _solve_backward, tensors=4)
+# C B^-1 for positive B with eigenvectors `basis` and eigenvalues `values`.
+_divide = with_derivative(_divide_forward, _divide_backward, tensors=4)
+
+
+def _floor(sums: Tensor, values: Tensor) -> Tensor:
     largest = values.amax(-1).clamp(min=LEAST) * _FLOOR
     return torch.maximum(sums, largest.reshape(-1, *(1,) * (sums.ndim - 1)))

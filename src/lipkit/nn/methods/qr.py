@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lipkit.nn.methods._arithmetic.safe_scaling import levelled
+from lipkit.nn.methods._arithmetic.safe_scaling import divide_by_largest
 from lipkit.nn.methods._isometry import IsometryMethod
 
 # How far below the size of the matrix a singular value has to be to count as zero.
@@ -66,7 +66,7 @@ class QR(IsometryMethod):
 
 def _scaled(tall: Tensor) -> Tensor:
     """W / ||W||_F."""
-    scaled = levelled(tall)
+    scaled = divide_by_largest(tall)
     return scaled / torch.linalg.vector_norm(scaled, dim=(-2, -1), keepdim=True).clamp(min=1.0)
 
 

@@ -1,7 +1,7 @@
 """Matrices with singular values cut off at one."""
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import torch
 from jaxtyping import Float
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lipkit.errors import UnsupportedError
 from lipkit.nn.core.geometry import Geometry
+from lipkit.nn.methods._arithmetic.derivative import Gradients, Tensors, with_derivative
 from lipkit.nn.methods._arithmetic.stored_digits import stored
 from lipkit.nn.methods._base import MatrixMethod, Promise
 
@@ -44,7 +45,7 @@ class SingularClip(MatrixMethod):
         tall = (raw.mT if flipped else raw).to(torch.float64)
         _, values, right = torch.linalg.svd(tall.detach(), full_matrices=False)
         basis = right.mT
-        clipped = tall @ _Damping.apply(tall.mT @ tall, basis, values)
+        clipped = tall @ _damp(tall.mT @ tall, basis, values)
         found = stored(clipped / _bound(clipped.detach(), basis).clamp(min=1.0), raw.dtype)
         return found.mT if flipped else found
 
@@ -62,63 +63,41 @@ def _bound(tall: Tensor, basis: Tensor) -> Tensor:
     return (gram / (1 - defect)).sqrt()[:, None, None]
 
 
-class _Damping(torch.autograd.Function):
-    """g(G) for symmetric G with eigenvectors `basis` and eigenvalues `values`^2, g(t) = min(1, t^(-1/2))."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(gram: Tensor, basis: Tensor, values: Tensor) -> Tensor:  # noqa: ARG004 - what the derivative is of
-        return (basis / values.clamp(min=1.0)[:, None, :]) @ basis.mT
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG004
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        return _Slope.apply(gradients[0], *ctx.saved_tensors), None, None
+def _damp_forward(gram: Tensor, basis: Tensor, values: Tensor) -> Tensors:  # noqa: ARG001 - what the derivative is of
+    return ((basis / values.clamp(min=1.0)[:, None, :]) @ basis.mT,)
 
 
-class _Slope(torch.autograd.Function):
-    """The derivative of g at G in the direction E, R (D o R'ER) R' with the divided differences D of g."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(direction: Tensor, gram: Tensor, basis: Tensor, values: Tensor) -> Tensor:  # noqa: ARG004
-        return basis @ (_first(values) * (basis.mT @ direction @ basis)) @ basis.mT
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG004
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        direction, _, basis, values = ctx.saved_tensors
-        first = _first(values)
-        one, other = basis.mT @ direction @ basis, basis.mT @ gradients[0] @ basis
-        one, other = (one + one.mT) / 2, (other + other.mT) / 2
-        second = basis @ _second(values, first, one, other) @ basis.mT
-        return _Last.apply(basis @ (first * other) @ basis.mT), _Last.apply(second), None, None
+def _damp_backward(inputs: Tensors, _: Tensors, gradients: tuple[Tensor]) -> Gradients:
+    return _slope(gradients[0], *inputs), None, None
 
 
-class _Last(torch.autograd.Function):
-    """The identity, without a derivative."""
+def _slope_forward(direction: Tensor, gram: Tensor, basis: Tensor, values: Tensor) -> Tensors:  # noqa: ARG001
+    return (basis @ (_first(values) * (basis.mT @ direction @ basis)) @ basis.mT,)
 
-    generate_vmap_rule = True
 
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return x.clone()
+def _slope_backward(inputs: Tensors, _: Tensors, gradients: tuple[Tensor]) -> Gradients:
+    direction, basis, values = inputs[0], *inputs[2:]
+    first = _first(values)
+    one, other = basis.mT @ direction @ basis, basis.mT @ gradients[0] @ basis
+    one, other = (one + one.mT) / 2, (other + other.mT) / 2
+    second = basis @ _second(values, first, one, other) @ basis.mT
+    return _last(basis @ (first * other) @ basis.mT), _last(second), None, None
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        pass
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:  # noqa: ARG004 - torch calls it so
-        raise UnsupportedError("SingularClip has first and second derivatives only; use Polar for higher ones.")
+def _last_forward(x: Tensor) -> Tensors:
+    return (x.clone(),)
+
+
+def _last_backward(_: Tensors, __: Tensors, ___: tuple[Tensor]) -> Gradients:
+    raise UnsupportedError("SingularClip has first and second derivatives only; use Polar for higher ones.")
+
+
+# g(G) for symmetric G with eigenvectors `basis` and eigenvalues `values`^2, g(t) = min(1, t^(-1/2)).
+_damp = with_derivative(_damp_forward, _damp_backward, tensors=3)
+# The derivative of g at G in the direction E, R (D o R'ER) R' with the divided differences D of g.
+_slope = with_derivative(_slope_forward, _slope_backward, tensors=4)
+# The identity, without a derivative.
+_last = with_derivative(_last_forward, _last_backward)
 
 
 def _first(values: Tensor) -> Tensor:

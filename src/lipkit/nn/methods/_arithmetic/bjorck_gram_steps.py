@@ -7,7 +7,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from lipkit.nn.methods._arithmetic.products import gram_of, product
-from lipkit.nn.methods._arithmetic.safe_scaling import levelled, size_of
+from lipkit.nn.methods._arithmetic.safe_scaling import divide_by_largest, size_of
 from lipkit.nn.methods._arithmetic.stored_digits import room_for
 from lipkit.nn.methods._isometry import excess_of
 
@@ -23,7 +23,7 @@ def by_gram(tall: Float[Tensor, "batch rows cols"], scales: tuple[float, ...]) -
     Cost: two products of rows cols^2 in float64, forward; three in the type of W, backward; about 3 `steps` of cols^3.
     """
     rows, cols = tall.shape[-2:]
-    scaled = levelled(tall)
+    scaled = divide_by_largest(tall)
     gram = gram_of(scaled, torch.float64)
     size = size_of(gram)
     root = (_root((gram / size.square()).to(tall.dtype), scales) / size).to(tall.dtype)

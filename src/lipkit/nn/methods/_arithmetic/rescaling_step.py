@@ -1,12 +1,13 @@
 """One step of rescaling as a single function: few launches, and one product backward instead of two."""
 
 import math
-from typing import Any, final
 
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+from lipkit._runtime import needs_plain_operations
+from lipkit.nn.methods._arithmetic.derivative import Gradients, Tensors, with_derivative
 from lipkit.nn.methods._arithmetic.filter_gram import (
     TINY,
     all_shifts,
@@ -15,8 +16,6 @@ from lipkit.nn.methods._arithmetic.filter_gram import (
     launches_count,
     with_rounding,
 )
-from lipkit.nn.methods._arithmetic.products import with_signature
-from lipkit.nn.methods._arithmetic.transforms import plainly
 
 # Channels with smaller sums count as zero. `TINY` is less than a unit of the last digit of all others, and the cube of
 # their inverse root, which derivatives need, does not overflow.
@@ -29,7 +28,7 @@ def worth_it(tall: Float[Tensor, "groups rows cols *taps"]) -> bool:
     It is not to be used where transforms are at work that cannot differentiate it.
     """
     taps = math.prod(tall.shape[3:])
-    return (taps == 1 or launches_count(tall)) and not plainly()
+    return (taps == 1 or launches_count(tall)) and not needs_plain_operations()
 
 
 def one_step(tall: Float[Tensor, "groups rows cols *taps"], room: float) -> Float[Tensor, "groups rows cols *taps"]:
@@ -42,9 +41,10 @@ def one_step(tall: Float[Tensor, "groups rows cols *taps"], room: float) -> Floa
     Guarantee: that of `majorant`. Cost: n^2 m taps^2 products, as many backward, and in forward mode.
     """
     digits = in_enough_digits(tall)
-    # This part of a sum that counts covers what is lost to underflow; twice, as sums are compared when enlarged.
+    # Sums below `_LEAST` count as zero, so relative to the others underflow takes less than this; twice, because sums
+    # are compared with it after they were enlarged.
     scale = shrinking(room) * (1 + 2 * TINY[digits] / _LEAST[tall.dtype])
-    return (_OneStep if torch.compiler.is_compiling() else _ForwardOneStep).apply(tall, scale, digits)[0]
+    return _one_step(tall, scale, digits)
 
 
 def shrinking(room: float) -> float:
@@ -69,62 +69,46 @@ def largest(tall: Float[Tensor, "groups rows cols *taps"]) -> Float[Tensor, "gro
     return torch.linalg.vector_norm(tall, math.inf, axes, keepdim=True).clamp(min=torch.finfo(tall.dtype).tiny)
 
 
-class _OneStep(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    @with_signature
-    def forward(tall: Tensor, scale: float, digits: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        divisor = largest(tall)
-        level = tall / divisor
-        kernel = level.to(digits)
-        correlations = all_shifts(every_tap(kernel), kernel.shape)
-        sums = torch.linalg.vector_norm(correlations.flatten(2), 1, 2, keepdim=True, dtype=torch.float64)
-        factor = over_taps(inverse_root(with_rounding(sums, kernel, scale=scale), tall.dtype), tall)
-        return level * factor, factor, level, correlations.sgn().to(tall.dtype), divisor
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, float, torch.dtype], output: tuple[Tensor, ...]) -> None:
-        _, ctx.scale, _ = inputs
-        # These are outputs because derivatives of the derivative go through them, except for signs and the divisor.
-        _, factor, level, signs, divisor = output
-        ctx.mark_non_differentiable(signs, divisor)
-        # Zeros in place of absent gradients would be as large as all shifts together.
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(factor, level, signs, divisor)
-        ctx.save_for_forward(factor, level, signs, divisor)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None, None]:
-        factor, level, signs, divisor = ctx.saved_tensors
-        out, by_factor, by_level, *_ = gradients
-        if out is None:
-            # Only where derivatives of derivatives need the others alone.
-            out = torch.zeros_like(level)
-        axes = tuple(range(3, level.ndim))
-        inner = (out * level).sum((1, *axes), keepdim=True)
-        inner = inner if by_factor is None else inner + by_factor
-        sums = inner * factor**3
-        pairs = _spread(signs * (sums.transpose(1, 2) + sums), level.shape)
-        every = every_tap(level)
-        # The first argument counts for nothing: this is the product and its factor in one launch.
-        moved = torch.baddbmm(every, every, pairs.mT, beta=0, alpha=-0.5 * ctx.scale)
-        turned = moved.view(level.shape).flip(axes)
-        found = torch.addcmul(turned, out, factor)
-        found = found if by_level is None else found + by_level
-        return found / divisor, None, None
+def _forward(tall: Tensor, scale: float, digits: torch.dtype) -> Tensors:
+    divisor = largest(tall)
+    level = tall / divisor
+    kernel = level.to(digits)
+    correlations = all_shifts(every_tap(kernel), kernel.shape)
+    sums = torch.linalg.vector_norm(correlations.flatten(2), 1, 2, keepdim=True, dtype=torch.float64)
+    factor = over_taps(inverse_root(with_rounding(sums, kernel, scale=scale), tall.dtype), tall)
+    return level * factor, factor, level, correlations.sgn().to(tall.dtype), divisor
 
 
-@final
-class _ForwardOneStep(_OneStep):
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, Tensor, Tensor, None, None]:
-        factor, level, signs, divisor = ctx.saved_tensors
-        change = tangents[0] / divisor
-        both = all_shifts(every_tap(level), level.shape, every_tap(change))
-        sums = (signs * both).flatten(2).sum(2, dtype=torch.float64)
-        moved = (over_taps(sums, level) * factor**3 * (-0.5 * ctx.scale)).to(level.dtype)
-        return torch.addcmul(change * factor, level, moved), moved, change, None, None
+def _backward(inputs: tuple[Tensor, float, torch.dtype], outputs: Tensors, gradients: Gradients) -> Gradients:
+    _, factor, level, signs, divisor = outputs
+    out, by_factor, by_level, *_ = gradients
+    if out is None:
+        # Only where derivatives of derivatives need the others alone.
+        out = torch.zeros_like(level)
+    axes = tuple(range(3, level.ndim))
+    inner = (out * level).sum((1, *axes), keepdim=True)
+    inner = inner if by_factor is None else inner + by_factor
+    sums = inner * factor**3
+    pairs = _spread(signs * (sums.transpose(1, 2) + sums), level.shape)
+    every = every_tap(level)
+    # With beta = 0 the first argument is not read: the product and its factor in one launch.
+    moved = torch.baddbmm(every, every, pairs.mT, beta=0, alpha=-0.5 * inputs[1])
+    turned = moved.view(level.shape).flip(axes)
+    found = torch.addcmul(turned, out, factor)
+    found = found if by_level is None else found + by_level
+    return (found / divisor,)
+
+
+def _jvp(inputs: tuple[Tensor, float, torch.dtype], outputs: Tensors, tangents: Tensors) -> Gradients:
+    _, factor, level, signs, divisor = outputs
+    change = tangents[0] / divisor
+    both = all_shifts(every_tap(level), level.shape, every_tap(change))
+    sums = (signs * both).flatten(2).sum(2, dtype=torch.float64)
+    moved = (over_taps(sums, level) * factor**3 * (-0.5 * inputs[1])).to(level.dtype)
+    return torch.addcmul(change * factor, level, moved), moved, change, None, None
+
+
+_one_step = with_derivative(_forward, _backward, _jvp, constants=2)
 
 
 def over_taps(numbers: Float[Tensor, "groups cols *one"], tall: Tensor) -> Float[Tensor, "groups 1 cols *ones"]:

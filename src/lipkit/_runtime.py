@@ -1,0 +1,68 @@
+"""Who runs the code at this moment: Python itself, a compiler, an export, `lipkit.trace`, a transform of torch."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TypeVar
+
+import torch
+from torch._C._functorch import TransformType, get_interpreter_stack
+
+_F = TypeVar("_F", bound=Callable[..., object])
+_READING: ContextVar[bool] = ContextVar("_READING", default=False)
+
+
+def constant_for_compilers(function: _F) -> _F:
+    """Mark a function that compilers cannot read: they call it once and take the answer as a constant.
+
+    This is all that torch.compiler.assume_constant_result does, but that loads torch's compiler, a second at every
+    start.
+    """
+    function.__dict__["_dynamo_marked_constant"] = True
+    return function
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """Within this block `lipkit.trace` exports models in order to read them, not to compile them."""
+    token = _READING.set(True)
+    try:
+        yield
+    finally:
+        _READING.reset(token)
+
+
+# Compilers are never at work in such a block.
+@constant_for_compilers
+def is_reading() -> bool:
+    """Whether `lipkit.trace` reads the model: what it reads is executed as torch does without a compiler."""
+    return _READING.get()
+
+
+def is_compiling() -> bool:
+    """Whether the code is written down instead of executed: by `torch.compile`, or by any export."""
+    return torch.compiler.is_compiling()
+
+
+def is_exporting() -> bool:
+    """Whether a model is written down for readers: True within `torch.export`, unless it is strict.
+
+    torch 2.11 says of every model that dynamo reads that it is exported: by compilers, and by strict exports too.
+    """
+    return torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
+
+
+def needs_plain_operations() -> bool:
+    """Whether a function must be written in plain operations here, without a derivative of its own.
+
+    Forward mode inside of forward mode loses the outer derivative at such functions, without a word; compilers lose
+    their rule for vmap; traces of torch.jit cannot be saved with them.
+    """
+    return torch._C._get_tracing_state() is not None or _transforms_interfere(is_compiling())
+
+
+# Compilers compile again where the stack of transforms is another one.
+@constant_for_compilers
+def _transforms_interfere(compiling: bool) -> bool:
+    stack = get_interpreter_stack() or []
+    return bool(stack) if compiling else sum(one.key() == TransformType.Jvp for one in stack) > 1
