@@ -250,6 +250,59 @@ def test_files_are_small():
     assert {file: lines for file, lines in long.items() if lines > 300} == {}
 
 
+def crowded(root: Path) -> dict[str, int]:
+    """Folders with more files than one can survey."""
+    counts: dict[str, int] = {}
+    for path in files(root):
+        folder = path.parent.relative_to(root).as_posix()
+        counts[folder] = counts.get(folder, 0) + 1
+    return {folder: count for folder, count in counts.items() if count > 18}
+
+
+def test_no_folder_is_crowded():
+    assert crowded(SOURCE) == {}
+
+
+def test_a_crowded_folder_is_noticed(tmp_path: Path):
+    for number in range(19):
+        plant(tmp_path, f"norms/method_{number}.py", "")
+    assert crowded(tmp_path) == {"norms": 19}
+
+
+# Two files may share a name only if both are about the same thing.
+SAME_THING = {
+    "_base": "what all parts of a folder have in common",
+    "auto": "the method that chooses between the others",
+    "absolute": "absolute values: of an operator, and as an activation",
+    "batch_norm": "batch normalisation: as an operator, and as a rule",
+    "bound": "the result type, and the command that prints one",
+    "conv": "convolutions: as an operator, and as a layer",
+    "conv_transpose": "transposed convolutions: as an operator, and as a layer",
+    "digits": "handwritten digits: the data, and the classifier of the demonstration",
+    "frobenius": "the Frobenius norm: of an operator, as a bound, and as a constraint",
+    "normalization": "normalisation: as a node, as a rule, and as a layer",
+    "pointwise": "functions of single entries: as a node, and as rules",
+    "softmax": "softmax: as a node, and as a rule",
+    "sorting": "sorts: as rules, and as activations",
+}
+
+
+def shared_names(root: Path) -> set[str]:
+    """Names of several files."""
+    names = [path.stem for path in files(root) if path.stem != "__init__"]
+    return {name for name in names if names.count(name) > 1}
+
+
+def test_one_file_name_means_one_thing():
+    assert shared_names(SOURCE) - SAME_THING.keys() == set()
+
+
+def test_a_second_meaning_of_a_name_is_noticed(tmp_path: Path):
+    for folder in ("linops", "report"):
+        plant(tmp_path, f"{folder}/depth.py", "")
+    assert shared_names(tmp_path) == {"depth"}
+
+
 def test_there_is_no_drawer_for_everything():
     assert [
         path for path in files(SOURCE) if path.stem.strip("_") in {"utils", "util", "helpers", "misc", "common"}

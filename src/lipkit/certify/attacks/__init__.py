@@ -13,8 +13,8 @@ from lipkit.certify.attacks.objectives import Margin as Margin
 from lipkit.certify.attacks.objectives import Objective as Objective
 from lipkit.certify.attacks.objectives import margins as margins
 from lipkit.certify.attacks.pgd import PGD as PGD
-from lipkit.certify.attacks.schedules import Constant as Constant
-from lipkit.certify.attacks.schedules import Halving as Halving
-from lipkit.certify.attacks.schedules import Schedule as Schedule
+from lipkit.certify.attacks.step_sizes import Constant as Constant
+from lipkit.certify.attacks.step_sizes import Halving as Halving
+from lipkit.certify.attacks.step_sizes import Schedule as Schedule
 from lipkit.certify.attacks.torchattacks_adapter import TorchAttacks as TorchAttacks
 from lipkit.certify.attacks.two_classes import TwoClasses as TwoClasses

@@ -12,7 +12,7 @@ from lipkit.certify.attacks.attacked_model import Seen, Victim
 from lipkit.certify.attacks.neighbourhood import Neighbourhood, per_sample
 from lipkit.certify.attacks.objectives import CrossEntropy, Objective
 from lipkit.certify.attacks.random_directions import Noise
-from lipkit.certify.attacks.schedules import Halving, Schedule
+from lipkit.certify.attacks.step_sizes import Halving, Schedule
 from lipkit.errors import ArgumentError
 
 

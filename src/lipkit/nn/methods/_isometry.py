@@ -8,7 +8,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from lipkit.nn.methods._arithmetic.derivative import Gradients, Tensors, with_derivative
-from lipkit.nn.methods._arithmetic.products import step_factors
+from lipkit.nn.methods._arithmetic.precise_products import step_factors
 from lipkit.nn.methods._arithmetic.stored_digits import room_for
 from lipkit.nn.methods._base import MatrixMethod
 

@@ -12,7 +12,7 @@ from lipkit.errors import ArgumentError
 from lipkit.nn.core.precision import exact_products
 from lipkit.nn.methods._arithmetic.bjorck_gram_steps import by_gram
 from lipkit.nn.methods._arithmetic.derivative import Gradients, Tensors, with_derivative
-from lipkit.nn.methods._arithmetic.products import pull_back, push_forward, step_factors
+from lipkit.nn.methods._arithmetic.precise_products import pull_back, push_forward, step_factors
 from lipkit.nn.methods._arithmetic.safe_scaling import dot, largest, sizes_of
 from lipkit.nn.methods._base import MatrixMethod
 from lipkit.nn.methods._isometry import last_step, room_of_step

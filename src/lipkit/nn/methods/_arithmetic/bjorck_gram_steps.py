@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from lipkit.nn.methods._arithmetic.products import gram_of, product
+from lipkit.nn.methods._arithmetic.precise_products import gram_of, product
 from lipkit.nn.methods._arithmetic.safe_scaling import divide_by_largest, size_of
 from lipkit.nn.methods._arithmetic.stored_digits import room_for
 from lipkit.nn.methods._isometry import excess_of

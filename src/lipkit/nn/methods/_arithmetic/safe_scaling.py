@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lipkit.nn.methods._arithmetic.derivative import Gradients, Tensors, with_derivative
-from lipkit.nn.methods._arithmetic.products import gram_of
+from lipkit.nn.methods._arithmetic.precise_products import gram_of
 
 # Free numbers all smaller than this count as small, not as a direction: dividing by their size would give gradients
 # beyond the range of float32.
