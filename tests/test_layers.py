@@ -309,6 +309,37 @@ def test_there_is_no_drawer_for_everything():
     ] == []
 
 
+def bare_powers(root: Path) -> list[str]:
+    """Small powers of two outside of `rounding` that are no named constant of their file, as places."""
+    found: list[str] = []
+    for path in files(root):
+        file = path.relative_to(root)
+        if file.parts[0] == "rounding":
+            continue
+        for statement in ast.parse(path.read_text()).body:
+            named = isinstance(statement, ast.Assign) and all(
+                isinstance(target, ast.Name) and target.id.isupper() for target in statement.targets
+            )
+            found += [f"{file}:{node.lineno}" for node in ast.walk(statement) if not named and is_small_power(node)]
+    return found
+
+
+def is_small_power(node: ast.AST) -> bool:
+    if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and isinstance(node.left, ast.Constant)):
+        return False
+    return node.left.value == 2 and isinstance(node.right, ast.UnaryOp) and isinstance(node.right.operand, ast.Constant)
+
+
+def test_every_slack_has_a_name():
+    assert bare_powers(SOURCE) == []
+
+
+def test_a_bare_slack_is_noticed(tmp_path: Path):
+    plant(tmp_path, "norms/a.py", "_FINE = 2.0**-8\ndef f(x):\n    return x * (1 + 2.0**-50)\nslack = 2**-3")
+    plant(tmp_path, "rounding/slacks.py", "def f(x):\n    return 2.0**-50 * x")
+    assert bare_powers(tmp_path) == ["norms/a.py:3", "norms/a.py:4"]
+
+
 def undocumented(root: Path) -> list[str]:
     """Public functions, classes and methods without a docstring; overrides are explained where first declared."""
     # Two packages may use one name; whichever of them explains a method counts.

@@ -14,7 +14,7 @@ from lipkit.errors import ArgumentError, KindError, MetricError, NonFiniteError,
 from lipkit.kind import Kind as Kind
 from lipkit.kind import kind_of_best, kind_of_max, kind_of_product
 from lipkit.regions import Everywhere, Region
-from lipkit.rounding.logarithm import exp_of, log_of, log_product, log_sum, moved, said
+from lipkit.rounding.logarithm import exp_of, format_exp, log_of, log_product, log_sum, round_log
 
 
 class Of(enum.Enum):
@@ -121,8 +121,8 @@ class Bound:
         if not bool((tensor >= 0).all()):
             raise ArgumentError(f"A Lipschitz constant is a number >= 0, got {tensor.detach().tolist()}.")
         log = log_of(tensor)
-        below = cls(outward(log, Kind.LOWER), Kind.LOWER, method, metric, of=of) if kind is Kind.EXACT else None
-        return cls(outward(log, kind), kind, method, metric, of=of, lower=below)
+        below = cls(round_log(log, Kind.LOWER.side), Kind.LOWER, method, metric, of=of) if kind is Kind.EXACT else None
+        return cls(round_log(log, kind.side), kind, method, metric, of=of, lower=below)
 
     @property
     def value(self) -> Float[Tensor, "..."]:
@@ -188,14 +188,14 @@ class Bound:
         log_factor = log_of(_as_float64(factor).to(self.log_value.device).abs())
         if not bool(log_factor < math.inf):
             raise ArgumentError(f"A bound is scaled by a finite number, got {factor}.")
-        log_value = log_product(self.log_value, outward(log_factor, self.kind), self.kind.side)
+        log_value = log_product(self.log_value, round_log(log_factor, self.kind.side), self.kind.side)
         lower = self.lower.scale(factor) if self.lower is not None else None
         return replace(
             self, log_value=log_value, method=Rule.SCALE, lower=lower, witness=None, state=None, parts=(self,)
         )
 
     def __str__(self) -> str:
-        number = said(self.log_value.detach().max().item())
+        number = format_exp(self.log_value.detach().max().item())
         if self.of is not Of.WHOLE:
             number = f"{self.log_value.numel()} values up to {number}"
         where = [] if self.region == Everywhere() else [f"on the {self.region}"]
@@ -207,11 +207,6 @@ class Bound:
     def how(self) -> str:
         """How it was found, in words."""
         return self.method.value if isinstance(self.method, Rule) else str(self.method)
-
-
-def outward(log_value: Float[Tensor, "..."], kind: Kind) -> Float[Tensor, "..."]:
-    """A logarithm moved past its own rounding error in the direction that is safe for `kind`."""
-    return moved(log_value, kind.side)
 
 
 def _as_float64(value: Tensor | float) -> Tensor:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipkit.bound import Kind
-from lipkit.rounding.float64 import inverse_scale, log_down, log_up, unsquared, widened
+from lipkit.rounding.float64 import inverse_scale, undo_squarings
+from lipkit.rounding.logarithm import log_down, log_up, widen_log
 
 POSITIVE = st.floats(1e-300, 1e300)
 # What a proof may lose here: a few units in the last place of the logarithm, or of one.
@@ -32,8 +33,8 @@ def test_logarithms_are_on_their_side_of_the_truth(value: float, exponent: int) 
 
 @given(log=st.floats(-690, 690), error=st.one_of(st.just(0.0), POSITIVE))
 def test_errors_widen_a_logarithm_to_the_safe_side(log: float, error: float) -> None:
-    upper = float(widened(_tensor(log), _tensor(error), Kind.UPPER))
-    lower = float(widened(_tensor(log), _tensor(error), Kind.LOWER))
+    upper = float(widen_log(_tensor(log), _tensor(error), Kind.UPPER))
+    lower = float(widen_log(_tensor(log), _tensor(error), Kind.LOWER))
     with localcontext() as context:
         context.prec = 60
         value = Decimal(log).exp()
@@ -50,8 +51,8 @@ def test_errors_widen_a_logarithm_to_the_safe_side(log: float, error: float) -> 
 def test_nothing_is_widened_by_the_error_alone() -> None:
     none = torch.tensor([-math.inf, -math.inf], dtype=torch.float64)
     error = torch.tensor([0.0, 3.0], dtype=torch.float64)
-    assert widened(none, error, Kind.LOWER).tolist() == [-math.inf, -math.inf]
-    upper = widened(none, error, Kind.UPPER).tolist()
+    assert widen_log(none, error, Kind.LOWER).tolist() == [-math.inf, -math.inf]
+    upper = widen_log(none, error, Kind.UPPER).tolist()
     assert upper[0] == -math.inf
     assert math.log(3) <= upper[1] <= math.log(3) + LOOSE
 
@@ -73,13 +74,13 @@ def test_a_chain_of_squares_is_walked_back_above_the_truth(first: float, errors:
             size = (squared - 0.9 * error).clamp(min=1e-6)
             # The truth that is consistent with it: at most r_k^2 <= s + error.
             assert float(squared) <= float(size) + error + 1e-15
-        found = float(unsquared(size, units, errors))
+        found = float(undo_squarings(size, units, errors))
         assert Decimal(found) >= truth.ln()
 
 
 def test_zero_stays_zero_and_keeps_a_derivative_of_zero() -> None:
     size = torch.zeros(2, dtype=torch.float64, requires_grad=True)
-    found = unsquared(size, [inverse_scale(size.detach())], [1e-15])
+    found = undo_squarings(size, [inverse_scale(size.detach())], [1e-15])
     assert found.tolist() == [-math.inf, -math.inf]
     (gradient,) = torch.autograd.grad(found.nan_to_num(neginf=0.0).sum(), size)
     assert gradient.tolist() == [0.0, 0.0]

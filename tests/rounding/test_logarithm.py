@@ -9,7 +9,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lipkit.rounding.logarithm import exp_of, log_norm_ratio, log_of, log_product, log_sum, moved, said
+from lipkit.rounding.logarithm import exp_of, format_exp, log_norm_ratio, log_of, log_product, log_sum, round_log
 
 # Layer norms multiply to 1e150 and more; single numbers are tried over nearly the whole range of float64.
 NUMBERS = st.floats(min_value=1e-300, max_value=1e300) | st.floats(min_value=0.5, max_value=2.0)
@@ -38,7 +38,7 @@ def number(value: float) -> torch.Tensor:
 
 
 def logarithm(value: float, side: float) -> torch.Tensor:
-    return moved(log_of(number(value)), side)
+    return round_log(log_of(number(value)), side)
 
 
 @given(NUMBERS, SIDES)
@@ -112,7 +112,7 @@ def test_a_product_of_numbers_lies_on_its_side_as_an_exact_fraction(a: float, b:
 @pytest.mark.parametrize("side", [1.0, 0.0, -1.0])
 def test_zero_and_one_are_kept_exactly(side: float):
     values = torch.tensor([0.0, 1.0], dtype=torch.float64)
-    assert exp_of(moved(log_of(values), side), side).tolist() == [0.0, 1.0]
+    assert exp_of(round_log(log_of(values), side), side).tolist() == [0.0, 1.0]
 
 
 @pytest.mark.parametrize(("log", "side", "expected"), [(800.0, 1.0, math.inf), (800.0, 0.0, math.inf)])
@@ -124,7 +124,7 @@ def test_overflow_is_infinite_except_from_below(log: float, side: float, expecte
 def test_the_gradient_of_the_round_trip_is_that_of_the_identity():
     for side in (1.0, 0.0, -1.0):
         value = number(3.0).requires_grad_()
-        exp_of(moved(log_of(value), side), side).backward()
+        exp_of(round_log(log_of(value), side), side).backward()
         assert value.grad is not None
         # exp(log(3)) (1 +- 2^-51) / 3 is 1 up to a handful of roundings of 2^-53.
         assert abs(value.grad.item() - 1.0) <= 2.0**-48
@@ -134,7 +134,7 @@ def test_the_gradient_of_the_round_trip_is_that_of_the_identity():
 @pytest.mark.parametrize("side", [1.0, 0.0, -1.0])
 def test_the_gradient_is_finite_at_zero_and_below_normal_numbers(value: float, side: float):
     leaf = number(value).requires_grad_()
-    exp_of(log_sum(moved(log_of(leaf), side), log_of(leaf), side), side).backward()
+    exp_of(log_sum(round_log(log_of(leaf), side), log_of(leaf), side), side).backward()
     assert leaf.grad is not None
     assert math.isfinite(leaf.grad.item())
 
@@ -159,7 +159,7 @@ def test_an_array_is_rounded_entry_by_entry_in_double_precision(side: float):
     ],
 )
 def test_numbers_are_said_in_five_digits_or_as_powers_of_ten(log: float, text: str):
-    assert said(log) == text
+    assert format_exp(log) == text
 
 
 @given(st.floats(1.0, 1e3), st.floats(0.0, 2.0), st.integers(1, 2**62))

@@ -11,8 +11,8 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from lipkit.errors import ArgumentError, NonFiniteError, NotProvenError, ShapeError
+from lipkit.rounding.slacks import UNIT
 
-_UNIT = 2.0**-53
 _ROUNDS = 200
 
 
@@ -173,7 +173,7 @@ class _Problem:
         curvature = (p * (self.gaps - mean[:, None]).square()).sum(1).mean()
         # Weights exp(tau gap) are off by the rounding of their exponents, sums by their number of terms.
         n, classes = self.gaps.shape
-        error = 2 * _UNIT * self.spread * (8 * tau * self.spread + 3 * classes + n + 32)
+        error = 2 * UNIT * self.spread * (8 * tau * self.spread + 3 * classes + n + 32)
         return _Seen(float(torch.logsumexp(scaled, 1).mean()), float(mean.mean()), float(curvature), error)
 
 

@@ -11,9 +11,10 @@ from lipkit.certify.radii.radius import MOST, check_classified, quotient, radius
 from lipkit.errors import ArgumentError, KindError, NonFiniteError, RegionError, ShapeError
 from lipkit.losses.pair_constants import label_constants
 from lipkit.regions import Everywhere
+from lipkit.rounding.slacks import ROUNDINGS_8
 
 # The gap and the quotient are each rounded once, the constant carries its own rounding.
-_DOWN = 1 - 2.0**-50
+_DOWN = 1 - ROUNDINGS_8
 
 
 def signed_radii(logits: Float[Tensor, "n classes"], labels: Int[Tensor, " n"], bound: Bound) -> Float64[Tensor, " n"]:
@@ -79,7 +80,7 @@ def certifiable_auroc(scores: Float[Tensor, " n"], labels: Int[Tensor, " n"], bo
     low, high = f[labels <= 0].sort().values, f[labels > 0]
     # Beyond the range of floats nothing is left; but no move is no move, whatever the constant.
     shift = 2 * float(bound.value.detach()) * eps if eps else 0.0
-    reach = high - shift * (1 + 2.0**-50)
+    reach = high - shift * (1 + ROUNDINGS_8)
     # Moved past the rounding of the difference, so that a pair is counted only if it truly is apart.
     reach = torch.nextafter(reach, torch.full_like(reach, -math.inf)) if shift else reach
     below, up_to = torch.searchsorted(low, reach, side="left"), torch.searchsorted(low, reach, side="right")

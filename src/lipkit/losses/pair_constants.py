@@ -10,6 +10,7 @@ from lipkit.bound import Bound, Of
 from lipkit.errors import ArgumentError, MetricError, NonFiniteError, ShapeError
 from lipkit.losses.margins import rivals
 from lipkit.rounding.logarithm import exp_of, log_product, log_sum
+from lipkit.rounding.slacks import ULP
 
 # An upper bound of log 2: the nearest float64 is within half a unit in the last place.
 _LOG_2 = math.nextafter(math.log(2.0), math.inf)
@@ -25,11 +26,8 @@ def log_pair_factor(p_out: float) -> float:
     """
     if not p_out >= 1.0:
         raise MetricError(f"A norm has an exponent >= 1, got an output in l{p_out:g}; measure it in l1, l2 or linf.")
-    if p_out in (1.0, 2.0, math.inf):
-        share = {1.0: 0.0, 2.0: 0.5, math.inf: 1.0}[p_out]
-    else:
-        # The quotient and the difference are at most 1 and each off by half a unit in the last place of 1.
-        share = 1.0 - 1.0 / p_out + 2.0**-52
+    # The quotient and the difference are at most 1 and each off by half a unit in the last place of 1.
+    share = {1.0: 0.0, 2.0: 0.5, math.inf: 1.0}.get(p_out, 1.0 - 1.0 / p_out + ULP)
     return math.nextafter(share * _LOG_2, math.inf) if share else 0.0
 
 

@@ -14,7 +14,8 @@ from torch import Tensor
 from lipkit.bound import Bound, Kind, Witness
 from lipkit.errors import ArgumentError, NonFiniteError, UnsupportedError
 from lipkit.linops import Dense, LinearOperator, depth, magnitude, materialize, signature
-from lipkit.rounding.float64 import product_error, widened
+from lipkit.rounding.float64 import product_error
+from lipkit.rounding.logarithm import widen_log
 
 # How far an EXACT value may lie above the truth, relatively.
 _EXACT = 1e-6
@@ -96,8 +97,8 @@ class BlockNorm(Norm):
         with torch.no_grad():
             enclosure = self.enclose(matrices.detach().unsqueeze(1))
             error = torch.stack([_entry_error(op, enclosure.log_upper[i]) for i, op in enumerate(ops)])
-            log_upper = widened(enclosure.log_upper, error, Kind.UPPER)
-            log_lower = widened(enclosure.log_lower, error, Kind.LOWER)
+            log_upper = widen_log(enclosure.log_upper, error, Kind.UPPER)
+            log_lower = widen_log(enclosure.log_lower, error, Kind.LOWER)
         if matrices.requires_grad:
             gradient = self.attached(matrices, enclosure)
             log_upper = log_upper + torch.where(torch.isfinite(gradient), gradient - gradient.detach(), 0.0)

@@ -13,7 +13,9 @@ from lipkit.linops import Dense, stack
 from lipkit.norms._base import BlockNorm, Enclosure, positive_int
 from lipkit.norms.matrix_free.krylov import gaussian, lanczos, overlap_quantile
 from lipkit.norms.singular_vectors import chosen, rayleigh, tied
-from lipkit.rounding.float64 import UNIT, gamma, log_up, norm_up, normalised, product_error
+from lipkit.rounding.float64 import gamma, norm_up, normalize, product_error
+from lipkit.rounding.logarithm import log_up
+from lipkit.rounding.slacks import UNIT
 
 # A guess may miss: a start that is unlucky one time in a thousand costs a second attempt at the proof.
 _FAILURE = 1e-3
@@ -118,7 +120,7 @@ class Cholesky(BlockNorm):
         return f"Lanczos guess + Cholesky proof, rtol {self.rtol:g}"
 
     def enclose(self, blocks: Inexact[Tensor, "batch blocks rows cols"]) -> Enclosure:
-        scaled, exponent = normalised(blocks, self)
+        scaled, exponent = normalize(blocks, self)
         flipped = blocks.shape[-1] > blocks.shape[-2]
         tall = scaled.mH if flipped else scaled
         gram = tall.mH @ tall

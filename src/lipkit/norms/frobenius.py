@@ -9,7 +9,8 @@ from torch import Tensor
 
 from lipkit.norms._base import BlockNorm, Enclosure
 from lipkit.norms.singular_vectors import chosen, rayleigh
-from lipkit.rounding.float64 import log_up, norm_up, normalised
+from lipkit.rounding.float64 import norm_up, normalize
+from lipkit.rounding.logarithm import log_up
 
 
 @final
@@ -24,7 +25,7 @@ class Frobenius(BlockNorm):
         return "Frobenius norm"
 
     def enclose(self, blocks: Inexact[Tensor, "batch blocks rows cols"]) -> Enclosure:
-        scaled, exponent = normalised(blocks, self)
+        scaled, exponent = normalize(blocks, self)
         value, block = norm_up(scaled, 2).max(1)
         matrices = chosen(scaled, block)
         longest = torch.linalg.vector_norm(matrices, dim=-1).argmax(-1)
@@ -33,7 +34,7 @@ class Frobenius(BlockNorm):
         return Enclosure(log_up(value, exponent), log_lower, block, left, right)
 
     def attached(self, matrices: Inexact[Tensor, "batch rows cols"], enclosure: Enclosure) -> Float[Tensor, " batch"]:
-        scaled, _ = normalised(matrices, self)
+        scaled, _ = normalize(matrices, self)
         # The tiny floor keeps the gradient of a zero matrix at zero instead of NaN; it changes no value.
         square = (scaled.abs() ** 2).sum((-2, -1)).clamp(min=1e-300)
         return enclosure.log_upper + 0.5 * (square.log() - square.log().detach())

@@ -12,7 +12,8 @@ from torch import Tensor
 from lipkit.errors import ArgumentError
 from lipkit.norms._base import BlockNorm, Enclosure, positive_int
 from lipkit.norms.singular_vectors import chosen, rayleigh
-from lipkit.rounding.float64 import inverse_scale, norm_up, normalised, product_error, sums_up, unsquared
+from lipkit.rounding.float64 import inverse_scale, norm_up, normalize, product_error, sums_up, undo_squarings
+from lipkit.rounding.slacks import ROUNDINGS_4
 
 
 class Readout(enum.Enum):
@@ -52,7 +53,7 @@ class Gram(BlockNorm):
         return f"Gram iteration, {self.steps} steps{tail}"
 
     def enclose(self, blocks: Inexact[Tensor, "batch blocks rows cols"]) -> Enclosure:
-        scaled, exponent = normalised(blocks, self)
+        scaled, exponent = normalize(blocks, self)
         tall = _tall(scaled)
         log_blocks, iterate = _iterate(tall, self.steps, self.readout)
         log_upper, block = log_blocks.max(1)
@@ -73,13 +74,13 @@ class Gram(BlockNorm):
         if self.readout is Readout.FROBENIUS:
             return _Schatten.apply(tall, enclosure.log_upper, self.steps)  # pyright: ignore[reportReturnType]
         # The row sum has no closed-form gradient worth writing: differentiate the iteration itself.
-        scaled, exponent = normalised(tall, self)
+        scaled, exponent = normalize(tall, self)
         log_value = _iterate(scaled.unsqueeze(1), self.steps, self.readout)[0].squeeze(1) + _shift(exponent)
         return enclosure.log_upper + log_value - log_value.detach()
 
 
 def _shift(exponent: Tensor) -> Tensor:
-    return exponent * math.log(2) * (1 + torch.sign(exponent) * 2.0**-51)
+    return exponent * math.log(2) * (1 + torch.sign(exponent) * ROUNDINGS_4)
 
 
 def _tall(blocks: Tensor) -> Tensor:
@@ -101,7 +102,7 @@ def _iterate(x: Tensor, steps: int, readout: Readout) -> tuple[Tensor, Tensor]:
         x = x * unit[..., None, None]
         x = x.mH @ x
     size = norm_up(x, 2) if readout is Readout.FROBENIUS else sums_up(x)
-    return unsquared(size, units, errors), x
+    return undo_squarings(size, units, errors), x
 
 
 class _Schatten(torch.autograd.Function):

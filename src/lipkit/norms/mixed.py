@@ -23,7 +23,9 @@ from lipkit.linops import (
 )
 from lipkit.linops.queries.absolute import taps_meet
 from lipkit.norms._base import Norm, refuse_state
-from lipkit.rounding.float64 import gamma, log_up, normalised
+from lipkit.rounding.float64 import gamma, normalize
+from lipkit.rounding.logarithm import log_up
+from lipkit.rounding.slacks import ROUNDINGS_4, ULP
 
 
 def dual_exponent(p: float) -> float:
@@ -82,7 +84,7 @@ class Mixed(Norm):
             return Bound(_largest_norm(op, 1, dual_exponent(self.p_in)), Kind.EXACT, self, metric)
         log_columns, log_rows = _largest(column_sums, op), _largest(row_sums, op)
         log_value = log_columns / self.p_in + log_rows * (1 - 1 / self.p_in)
-        slack = 4 * 2.0**-52 * (1 + log_columns.detach().abs() + log_rows.detach().abs())
+        slack = 4 * ULP * (1 + log_columns.detach().abs() + log_rows.detach().abs())
         log_value = torch.where(torch.isneginf(log_columns), log_columns, log_value + slack)
         return Bound(log_value, Kind.UPPER, self, metric)
 
@@ -99,13 +101,13 @@ def _largest(sums: Callable[[LinearOperator], Tensor], op: LinearOperator) -> Te
         entries, root = magnitude(op), math.sqrt(max(op.in_size, op.out_size))
         error = entries.absolute.to(value) + entries.relative * root * value.detach()
         value = value + gamma(depth(op)) * root * error
-    return _log(value)
+    return log_up(value)
 
 
 def _largest_norm(op: LinearOperator, axis: int, p: float) -> Tensor:
     if p == 2 and (isinstance(op, ConvTranspose) or (isinstance(op, Conv) and not taps_meet(op))):
         return _largest_root(op, axis)
-    scaled, exponent = normalised(materialize(op).unsqueeze(0), op)
+    scaled, exponent = normalize(materialize(op).unsqueeze(0), op)
     matrix, size = scaled[0], scaled.shape[1 + axis]
     # In units of its largest entry every norm is at least 1, so that no power underflows, however large p is.
     unit = matrix.detach().abs().amax(axis, keepdim=True).clamp(min=1e-300)
@@ -118,22 +120,16 @@ def _largest_norm(op: LinearOperator, axis: int, p: float) -> Tensor:
         scale = torch.exp2(-exponent[0])
         error = entries.absolute.to(scale) * scale + entries.relative * torch.linalg.vector_norm(matrix.detach())
         value = value + gamma(depth(op)) * math.sqrt(size) * error
-    return _log(value) + exponent[0] * math.log(2) * (1 + 2.0**-51 * torch.sign(exponent[0]))
+    return log_up(value) + exponent[0] * math.log(2) * (1 + ROUNDINGS_4 * torch.sign(exponent[0]))
 
 
 def _largest_root(op: Conv | ConvTranspose, axis: int) -> Tensor:
     """log of the largest Euclidean norm of a row or column: every entry is a tap, so their squares are sums."""
-    scaled, exponent = normalised(op.weight.unsqueeze(0), op)
+    scaled, exponent = normalize(op.weight.unsqueeze(0), op)
     sums = (row_sums if axis else column_sums)(replace(op, weight=scaled[0].square()))
     # Squares, a sum of numbers >= 0, and what underflows: far below a rounding of the largest sum.
     value = sums.max() * (1 + gamma(depth(op) + max(op.in_size, op.out_size) + 8))
     alive = value > 0
     root = torch.where(alive, value, 1.0).sqrt() * (1 + gamma(4))
-    log = _log(torch.where(alive, root, 0.0))
-    return log + exponent[0] * math.log(2) * (1 + 2.0**-51 * torch.sign(exponent[0]))
-
-
-def _log(value: Tensor) -> Tensor:
-    # A zero operator has the subgradient zero; its logarithm alone would give NaN.
-    safe = torch.where(value > 0, value, 1.0)
-    return torch.where(value > 0, log_up(safe), -math.inf)
+    log = log_up(torch.where(alive, root, 0.0))
+    return log + exponent[0] * math.log(2) * (1 + ROUNDINGS_4 * torch.sign(exponent[0]))

@@ -10,7 +10,9 @@ from torch import Tensor
 from lipkit.norms._base import BlockNorm, Enclosure
 from lipkit.norms.gram import Gram
 from lipkit.norms.singular_vectors import chosen, rayleigh
-from lipkit.rounding.float64 import UNIT, gamma, log_up, norm_up, normalised, product_error
+from lipkit.rounding.float64 import gamma, norm_up, normalize, product_error
+from lipkit.rounding.logarithm import log_up
+from lipkit.rounding.slacks import UNIT
 
 
 @final
@@ -32,7 +34,7 @@ class NearIsometry(BlockNorm):
         return f"near-isometry residual by {self.inner}"
 
     def enclose(self, blocks: Inexact[Tensor, "batch blocks rows cols"]) -> Enclosure:
-        scaled, exponent = normalised(blocks, self)
+        scaled, exponent = normalize(blocks, self)
         flipped = blocks.shape[-1] > blocks.shape[-2]
         tall = scaled.mH if flipped else scaled
         mean, residual = _residual(tall)
@@ -52,7 +54,7 @@ class NearIsometry(BlockNorm):
         return Enclosure(log_up(value.sqrt() * (1 + gamma(4)), exponent), log_lower, block, left, right)
 
     def attached(self, matrices: Inexact[Tensor, "batch rows cols"], enclosure: Enclosure) -> Float[Tensor, " batch"]:
-        scaled, _ = normalised(matrices, self)
+        scaled, _ = normalize(matrices, self)
         tall = scaled.mH if scaled.shape[-1] > scaled.shape[-2] else scaled
         mean, residual = _residual(tall)
         with torch.no_grad():

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from lipkit.errors import NotProvenError, UnsupportedError
 from lipkit.linops import LinearOperator
-from lipkit.rounding.float64 import gamma, log_down, norm_up, product_error
+from lipkit.rounding.float64 import gamma, norm_up, product_error
+from lipkit.rounding.logarithm import log_down
 
 
 def chosen(

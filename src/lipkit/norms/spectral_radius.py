@@ -10,7 +10,8 @@ from torch import Tensor
 from lipkit.bound import Bound, Kind
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.norms._base import positive_int
-from lipkit.rounding.float64 import gamma, log_up, norm_up, normalised, product_error
+from lipkit.rounding.float64 import gamma, norm_up, normalize, product_error
+from lipkit.rounding.logarithm import log_up
 
 
 @final
@@ -40,7 +41,7 @@ class SpectralRadius:
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
             raise ShapeError(f"The spectral radius needs a square matrix, got shape {tuple(matrix.shape)}.")
         wide = torch.complex128 if matrix.is_complex() else torch.float64
-        scaled, exponent = normalised(matrix.detach().to(wide).unsqueeze(0), self)
+        scaled, exponent = normalize(matrix.detach().to(wide).unsqueeze(0), self)
         x, log_scale = scaled[0], torch.zeros_like(exponent)
         error = torch.zeros_like(exponent)
         relative = product_error(x.shape[0], x.dtype)

@@ -12,7 +12,8 @@ from lipkit.errors import NotProvenError
 from lipkit.linops import Dense, stack
 from lipkit.norms._base import BlockNorm, Enclosure
 from lipkit.norms.singular_vectors import chosen, rayleigh, tied
-from lipkit.rounding.float64 import gamma, log_up, norm_up, normalised, product_error, sums_up
+from lipkit.rounding.float64 import gamma, norm_up, normalize, product_error, sums_up
+from lipkit.rounding.logarithm import log_up
 
 
 @final
@@ -35,7 +36,7 @@ class SVD(BlockNorm):
         return "singular value decomposition"
 
     def enclose(self, blocks: Inexact[Tensor, "batch blocks rows cols"]) -> Enclosure:
-        scaled, exponent = normalised(blocks, self)
+        scaled, exponent = normalize(blocks, self)
         flipped = blocks.shape[-1] > blocks.shape[-2]
         tall = scaled.mH if flipped else scaled
         v = torch.linalg.svd(tall, full_matrices=False).Vh.mH

@@ -15,9 +15,8 @@ from jaxtyping import Float, Inexact
 from torch import Tensor
 
 from lipkit.errors import NonFiniteError
-from lipkit.kind import Kind
-
-UNIT = 2.0**-53
+from lipkit.rounding.logarithm import log_up
+from lipkit.rounding.slacks import ROUNDINGS_4, ROUNDINGS_8, UNIT
 
 
 def gamma(depth: int) -> float:
@@ -53,7 +52,7 @@ def sums_up(x: Inexact[Tensor, "... rows cols"]) -> Float[Tensor, "..."]:
     return largest * (1 + gamma(max(x.shape[-2:]) + 4))
 
 
-def normalised(x: Inexact[Tensor, "batch *rest"], what: object) -> tuple[Tensor, Float[Tensor, " batch"]]:
+def normalize(x: Inexact[Tensor, "batch *rest"], what: object) -> tuple[Tensor, Float[Tensor, " batch"]]:
     """x / 2^e with its largest entry within 2^-16 and 2^16 for each batch entry, and e; exact. Refuses NaN and
     infinities.
 
@@ -77,31 +76,18 @@ def inverse_scale(size: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
     return torch.ldexp(torch.ones_like(size), -torch.frexp(size).exponent)
 
 
-def log_up(value: Float[Tensor, "*b"], exponent: Float[Tensor, "*b"] | None = None) -> Float[Tensor, "*b"]:
-    """log(value 2^exponent), rounded up; -inf for 0."""
-    return _moved(value, exponent, 2.0**-50)
+def round_up(value: Float[Tensor, "*b"], roundings: int) -> Float[Tensor, "*b"]:
+    """An upper bound of a number >= 0 that took this many roundings, none of which cancels; exact at 0."""
+    # Each rounding counts as two units in the last place, for elementary functions are off by as many.
+    return value * (1 + (roundings + 2) * ROUNDINGS_4)
 
 
-def log_down(value: Float[Tensor, "*b"], exponent: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
-    """log(value 2^exponent), rounded down; -inf for what is not positive."""
-    return _moved(value.clamp(min=0), exponent, -(2.0**-50))
+def round_down(value: Float[Tensor, "*b"], roundings: int) -> Float[Tensor, "*b"]:
+    """A lower bound of a number >= 0 that took this many roundings, none of which cancels; exact at 0."""
+    return value * (1 - (roundings + 2) * ROUNDINGS_4)
 
 
-def _moved(value: Tensor, exponent: Tensor | None, ulps: float) -> Tensor:
-    if value.requires_grad:
-        # At zero the logarithm is -inf with derivative zero.
-        log = torch.where(value == 0, 1.0, value).log().masked_fill(value == 0, -math.inf)
-    else:
-        log = value.log()
-    # No logarithm of a float64 but that of zero is smaller; NaN stays NaN.
-    size = log.detach().clamp(min=-1000.0).abs() + 1
-    if exponent is not None:
-        scale = exponent * math.log(2)
-        log, size = log + scale, size + scale.abs()
-    return torch.add(log, size, alpha=ulps)
-
-
-def unsquared(
+def undo_squarings(
     size: Float[Tensor, "*b"], units: Sequence[Float[Tensor, "*b"]], errors: Sequence[float | Tensor]
 ) -> Float[Tensor, "*b"]:
     """log of a bound of s_0 from a bound of s_n, where s_k = r_k / units[k] and r_k^2 <= s_(k+1) + errors[k].
@@ -112,20 +98,4 @@ def unsquared(
     dead = size.detach() == 0
     for unit, error in zip(reversed(units), reversed(errors), strict=True):
         size = (size + error).sqrt() / unit
-    return log_up((size * (1 + 2.0**-50)).masked_fill(dead, 0.0))
-
-
-def widened(log: Float[Tensor, "*b"], error: Float[Tensor, "*b"], kind: Kind) -> Float[Tensor, "*b"]:
-    """log(exp(log) + error) rounded up for UPPER, log(exp(log) - error) rounded down for LOWER; never overflows.
-
-    For logarithms of at most a thousand in size, and no gradients.
-    """
-    log_error = error.log()
-    if kind is Kind.LOWER:
-        # Nothing of nothing is a quotient of zeros: all of it.
-        relative = ((log_error - log).exp() * (1 + 2.0**-40)).nan_to_num(nan=1.0)
-        found, ulps = log + torch.log1p(-relative.clamp(max=1.0)), -(2.0**-50)
-    else:
-        found, ulps = torch.logaddexp(log, log_error), 2.0**-50
-    # Minus infinity stays what it is: no finite number moves it.
-    return torch.add(found, found.clamp(min=-1e300).abs() + 1, alpha=ulps)
+    return log_up((size * (1 + ROUNDINGS_8)).masked_fill(dead, 0.0))

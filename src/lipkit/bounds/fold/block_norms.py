@@ -14,6 +14,7 @@ from lipkit.bounds.fold.linear_paths import multiplied_out
 from lipkit.errors import KindError, MetricError
 from lipkit.linops import AvgPool, BatchNorm, Conv, Index, LinearOperator, Permute, Reshape, factors, magnitude, product
 from lipkit.norms import Auto, Mixed, Norm
+from lipkit.rounding.slacks import ROUNDINGS_8192
 
 Parts = tuple[LinearOperator, ...]
 
@@ -166,7 +167,7 @@ class Meter:
         """
         p = self.metric.p_in if at_input else self.p
         power = op.out_size ** max(0.0, 0.5 - 1 / self.p) * op.in_size ** max(0.0, 1 / p - 0.5)
-        size = float(bound.value.detach()) * power * (1 + 2.0**-40)
+        size = float(bound.value.detach()) * power * (1 + ROUNDINGS_8192)
         known = magnitude(op)
         return size if known.relative or power == 1 else min(size, float(known.absolute))
 

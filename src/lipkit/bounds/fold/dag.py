@@ -17,6 +17,7 @@ from lipkit.errors import ArgumentError
 from lipkit.norms import Auto, Norm
 from lipkit.regions import Region
 from lipkit.rounding.logarithm import log_product
+from lipkit.rounding.slacks import ROUNDINGS_8192
 from lipkit.trace import Network
 from lipkit.trace.rewrites.fuse import Cut, EveryOp, Junctions, Nowhere, fuse
 
@@ -139,7 +140,7 @@ def as_bound(fold: Fold, method: Method, metric: Metric, region: Region) -> Boun
 
 def failures(parts: Sequence[Bound]) -> float:
     """The probability that any of the parts fails, at most."""
-    total = math.fsum(part.failure for part in parts) * (1 + 2.0**-40)
+    total = math.fsum(part.failure for part in parts) * (1 + ROUNDINGS_8192)
     if total >= 1:
         raise ArgumentError(
             f"The failure probabilities of {len(parts)} norms add up to {total:g}; ask for smaller ones."

@@ -16,6 +16,7 @@ from lipkit.errors import NonFiniteError
 from lipkit.linops import Diagonal, LinearOperator, Stated, depth, magnitude, materialize, product
 from lipkit.rounding.float64 import gamma
 from lipkit.rounding.logarithm import log_product, log_sum
+from lipkit.rounding.slacks import ROUNDINGS_8
 from lipkit.trace import Network
 from lipkit.trace.nodes import Pointwise
 
@@ -42,7 +43,7 @@ def weights(op: LinearOperator) -> list[Float64[Tensor, " n"]]:
     found: list[Tensor] = []
     for q in (torch.ones_like(columns), columns):
         square = (gram * q).sum(1) / q * (1 + gamma(gram.shape[0] + 8)) + slack
-        found.append(square.sqrt() * unit * (1 + 2.0**-50))
+        found.append(square.sqrt() * unit * (1 + ROUNDINGS_8))
     return found
 
 
@@ -240,4 +241,4 @@ def written_out(network: Network, window: int | None) -> bool:
 
 def _log(value: float) -> Log:
     """log of a size, rounded up."""
-    return torch.tensor(value * (1 + 2.0**-50), dtype=torch.float64).log()
+    return torch.tensor(value * (1 + ROUNDINGS_8), dtype=torch.float64).log()

@@ -19,7 +19,8 @@ from lipkit.norms import Auto, Norm, dual_exponent
 from lipkit.norms._base import checked
 from lipkit.regions import Everywhere, Region
 from lipkit.rounding.float64 import gamma
-from lipkit.rounding.logarithm import log_of, log_product, log_sum, moved
+from lipkit.rounding.logarithm import log_product, log_sum, log_up
+from lipkit.rounding.slacks import ROUNDINGS_8
 from lipkit.trace import Network
 from lipkit.trace.rewrites.fuse import Junctions, fuse
 
@@ -143,7 +144,7 @@ def _differences(op: LinearOperator, classes: int, q: float) -> Float64[Tensor, 
     spread = 1.0 if q >= 2 else math.sqrt(op.in_size)
     largest = found.detach().max() if known.relative else found.new_zeros(())
     error = 2 * gamma(depth(op)) * spread * (known.absolute.to(found) + known.relative * largest)
-    return moved(log_of((found + found.mT) / 2 * (1 + 2.0**-50) + error * (1 + 1e-9)), 1.0)
+    return log_up((found + found.mT) / 2 * (1 + ROUNDINGS_8) + error * (1 + 1e-9))
 
 
 def _distances(a: Float64[Tensor, "m n"], b: Float64[Tensor, "k n"], q: float) -> Float64[Tensor, "m k"]:

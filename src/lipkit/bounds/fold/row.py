@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lipkit.bound import Bound
 from lipkit.linops import BlockRow, LinearOperator, Reshape, product, support
-from lipkit.rounding.logarithm import log_product, log_sum, moved
+from lipkit.rounding.logarithm import log_product, log_sum, round_log
 from lipkit.trace import Network
 
 
@@ -137,7 +137,7 @@ def _p_sum(logs: Sequence[Log], p: float) -> Log:
         return logs[0]
     if p == math.inf:
         return torch.stack(list(logs)).max()
-    total = moved(logs[0] * p, 1.0) if p != 1 else logs[0]
+    total = round_log(logs[0] * p, 1.0) if p != 1 else logs[0]
     for log in logs[1:]:
-        total = log_sum(total, moved(log * p, 1.0) if p != 1 else log, 1.0)
-    return total if p == 1 else moved(total / p, 1.0)
+        total = log_sum(total, round_log(log * p, 1.0) if p != 1 else log, 1.0)
+    return total if p == 1 else round_log(total / p, 1.0)

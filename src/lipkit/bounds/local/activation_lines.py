@@ -7,11 +7,12 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from lipkit.rounding.slacks import ROUNDINGS_128
 from lipkit.trace.nodes import Activation, PiecewiseLinear
 
 # Pieces an interval is cut into where the activation has no straight ones.
 _PIECES = 12
-_ULPS = 2.0**-46
+_ULPS = ROUNDINGS_128
 
 
 @final

@@ -21,10 +21,12 @@ from lipkit.bounds.local.small_gain import small_gain
 from lipkit.bounds.local.uncertain_slopes import Uncertain, uncertain
 from lipkit.errors import ArgumentError
 from lipkit.regions import Region
-from lipkit.rounding.float64 import gamma, log_up
+from lipkit.rounding.float64 import gamma
+from lipkit.rounding.logarithm import log_up
+from lipkit.rounding.slacks import ROUNDINGS_8, ROUNDINGS_16
 from lipkit.trace import Network, Reach
 
-_ULPS = 2.0**-49
+_ULPS = ROUNDINGS_16
 
 
 def largest_row_sum(
@@ -133,7 +135,7 @@ class Condensed(Method):
         reduced = uncertain(found, slopes, self.limit)
         low, high = FastLip(self.metric).intervals(found, slopes)
         width = reduced.width()
-        slack = 2.0**-50 * (reduced.c.mid.abs() + width)
+        slack = ROUNDINGS_8 * (reduced.c.mid.abs() + width)
         low = torch.maximum(low, reduced.c.mid - width - slack)
         high = torch.minimum(high, reduced.c.mid + width + slack)
         by_entries = largest_norm(low, high, self.metric)

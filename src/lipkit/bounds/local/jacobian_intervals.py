@@ -11,10 +11,11 @@ from torch import Tensor
 from lipkit.bounds.local.measured_network import Affine, MeasuredNetwork
 from lipkit.bounds.local.ranges import middle
 from lipkit.errors import NonFiniteError, UnsupportedError
+from lipkit.rounding.slacks import ROUNDINGS_16
 from lipkit.trace import Reach
 from lipkit.trace.nodes import Pointwise
 
-_ULPS = 2.0**-49
+_ULPS = ROUNDINGS_16
 # What products may lose to underflow.
 _UNDERFLOW = 1e-290
 

@@ -23,6 +23,7 @@ from lipkit.bounds.lower.point_jacobians import steepest
 from lipkit.bounds.lower.sampling import scale_of
 from lipkit.errors import ArgumentError, ShapeError, UnsupportedError
 from lipkit.regions import Region
+from lipkit.rounding.slacks import ROUNDINGS_8
 from lipkit.trace import Network, Reach
 from lipkit.trace.nodes import PiecewiseLinear, Pointwise
 
@@ -216,4 +217,4 @@ def _put(values: Tensor, at: int, value: float) -> Tensor:
 
 
 def _up(value: Tensor) -> Tensor:
-    return value + 2.0**-50 * value.abs()
+    return value + ROUNDINGS_8 * value.abs()

@@ -12,6 +12,7 @@ from lipkit.bounds.local.ranges import Intervals, Ranges
 from lipkit.errors import KindError, RegionError, ShapeError
 from lipkit.linops import Shape
 from lipkit.regions import Ball, Box, Region
+from lipkit.rounding.slacks import ALMOST_ONE
 from lipkit.trace import Network, Reach
 
 
@@ -54,7 +55,7 @@ class Local(Method):
             found[0].metric,
             region,
             Of.SAMPLE,
-            min(sum(bound.failure for bound in found), 1 - 2.0**-53),
+            min(sum(bound.failure for bound in found), ALMOST_ONE),
         )
 
     def _one(self, network: Network, region: Region, find: Callable[[Region], list[Reach]], cap: Bound | None) -> Bound:

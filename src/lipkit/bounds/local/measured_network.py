@@ -15,13 +15,14 @@ from lipkit.linops.queries.dominating import dominating
 from lipkit.linops.queries.row_norms import row_norms
 from lipkit.norms import Auto
 from lipkit.rounding.float64 import gamma
+from lipkit.rounding.slacks import ROUNDINGS_32
 from lipkit.trace import Network
 from lipkit.trace.nodes import Pointwise
 
 # Up to this many entries a product of operators is written out, so that no cancellation between its parts is lost.
 _WRITTEN_OUT = 2**22
 # Covers a handful of float64 operations on numbers >= 0.
-_INFLATION = 1 + 2.0**-48
+_INFLATION = 1 + ROUNDINGS_32
 
 
 @final

@@ -18,9 +18,10 @@ from lipkit.linops.queries.row_norms import vector_norms
 from lipkit.norms import dual_exponent
 from lipkit.regions import Ball, Region
 from lipkit.rounding.float64 import gamma
+from lipkit.rounding.slacks import ROUNDINGS_16
 from lipkit.trace import Reach
 
-_ULPS = 2.0**-49
+_ULPS = ROUNDINGS_16
 _UNDERFLOW = 1e-290
 # Constraints that the optimiser is asked to satisfy with room to spare, relative to the size of the region.
 _MARGIN = 1e-7

@@ -17,12 +17,13 @@ from lipkit.linops.queries.row_norms import row_norms
 from lipkit.norms import dual_exponent
 from lipkit.regions import Ball, Box, Region
 from lipkit.rounding.float64 import norm_up
+from lipkit.rounding.slacks import ROUNDINGS_16
 from lipkit.trace import Network, Reach
 
 # Called with k, what is known of z_k, and y_0, ..., y_(k-1); answers with what else is known of z_k.
 Refine = Callable[[int, Reach, list[Reach]], Reach]
 # A handful of roundings, and what products may lose to underflow.
-_ULPS = 2.0**-49
+_ULPS = ROUNDINGS_16
 _UNDERFLOW = 1e-290
 
 

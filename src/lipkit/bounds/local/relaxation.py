@@ -18,6 +18,7 @@ from lipkit.linops.queries.row_norms import vector_norms
 from lipkit.norms import dual_exponent
 from lipkit.regions import Ball, Region
 from lipkit.rounding.float64 import gamma
+from lipkit.rounding.slacks import ROUNDINGS_8
 from lipkit.trace import Network, Reach
 from lipkit.trace.nodes import Pointwise
 
@@ -243,7 +244,7 @@ def _over(region: Region, weight: Tensor, x: Reach) -> Tensor:
     if not isinstance(region, Ball):
         return _over_box(weight, x)
     inside = _dot(weight, x.center) + gamma(x.center.numel() + 16) * _dot(weight.abs(), x.center.abs())
-    return inside + vector_norms(weight.flatten(1), dual_exponent(region.p)) * region.radius * (1 + 2.0**-50)
+    return inside + vector_norms(weight.flatten(1), dual_exponent(region.p)) * region.radius * (1 + ROUNDINGS_8)
 
 
 def _over_box(weight: Tensor, y: Reach) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 from lipkit.bounds.local.uncertain_slopes import Uncertain
 from lipkit.errors import NotProvenError
 from lipkit.rounding.float64 import gamma, norm_up
+from lipkit.rounding.slacks import ROUNDINGS_16, ROUNDINGS_32, ROUNDINGS_8192, ULP
 
 # More steps than the interior-point method ever needed.
 _STEPS = 80
@@ -122,8 +123,8 @@ def small_gain(found: Uncertain, rtol: float | None) -> Float64[Tensor, ""]:
         least = _least(o, q, t)
     square, error = _proven(o, q, t, least)
     kappa = norm_up(t.sqrt()[:, None] * found.reached(found.p.mid.abs() + found.p.width), 2)
-    total = (square + error * (square + kappa**2)) * (1 + 2.0**-40 * error + 2.0**-48)
-    return (total.sqrt() + found.lost() + _of_spreads(found)) * (1 + 2.0**-48)
+    total = (square + error * (square + kappa**2)) * (1 + ROUNDINGS_8192 * error + ROUNDINGS_32)
+    return (total.sqrt() + found.lost() + _of_spreads(found)) * (1 + ROUNDINGS_32)
 
 
 def _of_spreads(found: Uncertain) -> Tensor:
@@ -131,7 +132,7 @@ def _of_spreads(found: Uncertain) -> Tensor:
     inside = found.reached(found.p.mid.abs() + found.p.width)
     outer = (found.g.mid.abs() + found.g.width) * found.spread
     error = outer @ inside + outer @ found.reached(((found.n.mid.abs() + found.n.width) * found.spread) @ inside)
-    return 2.0**-52 * norm_up(error.flatten(), 1) * (1 + 2.0**-40)
+    return ULP * norm_up(error.flatten(), 1) * (1 + ROUNDINGS_8192)
 
 
 def _factor(rows: Float64[Tensor, "rows cols"]) -> Float64[Tensor, "rows some"]:
@@ -143,12 +144,12 @@ def _factor(rows: Float64[Tensor, "rows cols"]) -> Float64[Tensor, "rows some"]:
     even = rows / sizes
     gram, eye = even @ even.mT, torch.eye(count).to(rows)
     # Products, one division in each entry of the rows, and one product in each entry of the factor.
-    formed = gamma(length + 16) * norm_up(even, 2) ** 2 * (1 + 2.0**-40)
+    formed = gamma(length + 16) * norm_up(even, 2) ** 2 * (1 + ROUNDINGS_8192)
     slack = 4 * formed
     for _ in range(40):
         factor, info = torch.linalg.cholesky_ex(gram + slack * eye)
         lost = norm_up(gram + slack * eye - factor @ factor.mT, 2) + gamma(count + 16) * norm_up(factor, 2) ** 2
-        if int(info) == 0 and bool((lost + formed) * (1 + 2.0**-40) <= slack):
+        if int(info) == 0 and bool((lost + formed) * (1 + ROUNDINGS_8192) <= slack):
             return factor * sizes
         slack = 2 * slack + 2 * torch.where(torch.isfinite(lost), lost, 0.0)
     return rows
@@ -228,10 +229,10 @@ def _proven(
         w = torch.cat([o, t.sqrt()[:, None] * q]) * unit
         h = torch.eye(len(unit)).to(w) - w.mT @ w
         # Forming it: inner products, a root and two products in each of their terms, the units on the diagonal.
-        formed = gamma(len(w) + 32) * norm_up(w, 2) ** 2 * (1 + 2.0**-40) + 2.0**-49
+        formed = gamma(len(w) + 32) * norm_up(w, 2) ** 2 * (1 + ROUNDINGS_8192) + ROUNDINGS_16
         # A small shift lets the factorisation succeed where H is singular, and is part of what is counted.
         factor, info = torch.linalg.cholesky_ex(h + formed * torch.eye(len(h)).to(h))
         error = norm_up(h - factor @ factor.mT, 2) + gamma(len(h) + 16) * norm_up(factor, 2) ** 2 + formed
         if int(info) == 0 and bool(torch.isfinite(error)):
-            return t.new_tensor(s), error * (1 + 2.0**-40)
+            return t.new_tensor(s), error * (1 + ROUNDINGS_8192)
     raise NotProvenError("No multipliers could be proven; take fewer uncertain slopes, or use Local.")

@@ -16,10 +16,11 @@ from lipkit.errors import TooLargeError
 from lipkit.linops import Dense
 from lipkit.norms import Auto
 from lipkit.rounding.float64 import gamma, norm_up
+from lipkit.rounding.slacks import ROUNDINGS_16, ROUNDINGS_512
 
 # Entries of a batch of vectors that go through the network together.
 _CHUNK_ENTRIES = 2**23
-_ULPS = 2.0**-49
+_ULPS = ROUNDINGS_16
 
 
 @final
@@ -77,9 +78,9 @@ class Uncertain:
         }
         reach: list[Tensor] = []
         for i, direct in enumerate(on_x):
-            reach.append(sum((inner[i, j] * reach[j] for j in range(i)), direct) * (1 + 2.0**-44))
+            reach.append(sum((inner[i, j] * reach[j] for j in range(i)), direct) * (1 + ROUNDINGS_512))
         ends = [norm(Dense(self.g.mid[:, at] * right[at])).value * reach[i] for i, at in enumerate(self.blocks)]
-        return (sum(ends, norm(Dense(self.c.mid)).value) + self.lost()) * (1 + 2.0**-44)
+        return (sum(ends, norm(Dense(self.c.mid)).value) + self.lost()) * (1 + ROUNDINGS_512)
 
 
 def uncertain(found: MeasuredNetwork, slopes: Slopes, limit: int) -> Uncertain:

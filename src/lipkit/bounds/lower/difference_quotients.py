@@ -15,6 +15,7 @@ from lipkit.bounds.lower.region_points import inside
 from lipkit.linops.queries.row_norms import vector_norms
 from lipkit.norms import dual_exponent
 from lipkit.regions import Box, Region
+from lipkit.rounding.slacks import ROUNDINGS_8, ROUNDINGS_512
 from lipkit.trace import Network
 
 # Of a value that keeps less than this share through the proof, one should not say that it is proven.
@@ -84,12 +85,12 @@ def _from_below(
 ) -> float:
     low, _ = find(Box(x, x), direction)
     _, high = find(Box(y, y), direction)
-    gap = max(low - high, 0.0) * (1 - 2.0**-50)
-    across = vector_norms(direction.flatten()[None], dual_exponent(metric.p_out))[0] * (1 + 2.0**-50)
+    gap = max(low - high, 0.0) * (1 - ROUNDINGS_8)
+    across = vector_norms(direction.flatten()[None], dual_exponent(metric.p_out))[0] * (1 + ROUNDINGS_8)
     # Each entry of x - y is rounded once.
-    run = vector_norms((x - y).flatten()[None], metric.p_in)[0] * (1 + 2.0**-50)
-    whole = float(across * run) * (1 + 2.0**-50)
-    found = gap / whole * (1 - 2.0**-50) if whole > 0 else 0.0
+    run = vector_norms((x - y).flatten()[None], metric.p_in)[0] * (1 + ROUNDINGS_8)
+    whole = float(across * run) * (1 + ROUNDINGS_8)
+    found = gap / whole * (1 - ROUNDINGS_8) if whole > 0 else 0.0
     return found if math.isfinite(found) else 0.0
 
 
@@ -102,7 +103,7 @@ def best_pair(
     with torch.no_grad():
         found = quotients(network, x, y, metric)
         # Points that are too near each other show the rounding of f instead of f; a guess of it decides the order.
-        noise = 2.0**-44 * network(x).flatten(1).abs().amax(1)
+        noise = ROUNDINGS_512 * network(x).flatten(1).abs().amax(1)
         run = torch.linalg.vector_norm((x - y).flatten(1), ord=metric.p_in, dim=1)
         found = found - noise / run.clamp(min=1e-300)
     order = torch.where(torch.isfinite(found), found, -math.inf).argsort(descending=True)[:4].tolist()

@@ -11,9 +11,12 @@ from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
 from lipkit.linops.queries.row_norms import vector_norms
 from lipkit.regions import Ball, Box, Everywhere, Region
+from lipkit.rounding.slacks import ROUNDINGS_8
 
 # Scales, as powers of ten, that points of the whole space are drawn at.
 _SCALES = (-2.0, 2.0)
+# How much shorter than the radius a point that rounding left outside is made, in turn.
+_SHRINKS = (0.0, 2.0**-40, 2.0**-20, 2.0**-10)
 
 
 def drawn(region: Region, shape: Shape, count: int, generator: torch.Generator) -> Float64[Tensor, "count ..."]:
@@ -67,7 +70,7 @@ def inside(region: Region, points: Float64[Tensor, "count ..."]) -> Float64[Tens
             return torch.minimum(torch.maximum(points, low), high)
         case Ball(center, radius, p):
             center = center.detach().to(points)
-            for shrink in (0.0, 2.0**-40, 2.0**-20, 2.0**-10):
+            for shrink in _SHRINKS:
                 length = _distance(points, center, p)
                 factor = (radius * (1 - shrink) / length.clamp(min=1e-300)).clamp(max=1.0)
                 outside = length > radius
@@ -82,7 +85,7 @@ def inside(region: Region, points: Float64[Tensor, "count ..."]) -> Float64[Tens
 
 def _distance(points: Tensor, center: Tensor, p: float) -> Tensor:
     # The difference of two floating-point numbers is rounded once.
-    return vector_norms((points - center).flatten(1), p) * (1 + 2.0**-50)
+    return vector_norms((points - center).flatten(1), p) * (1 + ROUNDINGS_8)
 
 
 def _tail(values: Tensor, like: Tensor) -> Tensor:

@@ -18,6 +18,8 @@ from lipkit.trace import Network
 # Entries that are evaluated together; the spread of the points on the whole space, in turn.
 _CHUNK_ENTRIES = 2**22
 _SCALES = (1.0, 0.25, 4.0, 16.0, 64.0)
+# Points stay away from the border of a ball by this part of its radius, so that rounding does not take them out.
+_MARGIN = 2.0**-20
 
 
 @final
@@ -72,7 +74,7 @@ def _point(region: Region, shape: Shape, generator: torch.Generator, number: int
         case Ball(center, radius, p):
             share = torch.rand((), dtype=torch.float64, generator=generator) ** (1 / max(1, noise.numel()))
             length = torch.linalg.vector_norm(noise, ord=p).clamp(min=1e-300)
-            return center.detach().double().cpu() + radius * (1 - 2.0**-20) * share * noise / length
+            return center.detach().double().cpu() + radius * (1 - _MARGIN) * share * noise / length
         case Box(low, high):
             share = torch.rand(shape, dtype=torch.float64, generator=generator)
             low, high = (end.detach().double().cpu() for end in (low, high))

@@ -18,6 +18,7 @@ from lipkit.bounds.properties.value_ranges import reaches, require_finite
 from lipkit.bounds.properties.verdict import Answer, Finding, Verdict
 from lipkit.errors import NonFiniteError, TooLargeError, UnsupportedError
 from lipkit.regions import Box, Everywhere, Region
+from lipkit.rounding.slacks import ROUNDINGS_8
 from lipkit.trace import Network, Reach
 from lipkit.trace.nodes import Node, Pointwise
 from lipkit.trace.nodes.attention.log_softmax import LogSoftmax, LogSumExp
@@ -221,7 +222,7 @@ def _by_search(
         middle = float(ends[1].low.flatten()[entry])
         # The middle is exact on the grid of the line; one rounding of the mean.
         exact = bool((points[1] - points[0] == points[2] - points[1]).all())
-        if exact and middle - (first / 2 + last / 2) > 2.0**-50 * (abs(first) + abs(last)):
+        if exact and middle - (first / 2 + last / 2) > ROUNDINGS_8 * (abs(first) + abs(last)):
             return Finding(Answer.DISPROVEN, "it lies above a chord: see `witness`", points)
         return None
 

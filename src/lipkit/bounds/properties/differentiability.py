@@ -20,6 +20,7 @@ from lipkit.bounds.properties.verdict import Answer, Finding, Verdict
 from lipkit.errors import NonFiniteError, UnsupportedError
 from lipkit.regions import Box, Everywhere, Region
 from lipkit.rounding.float64 import gamma
+from lipkit.rounding.slacks import ROUNDINGS_8192
 from lipkit.trace import Network, Reach
 from lipkit.trace.nodes import Activation, Node, Pointwise
 from lipkit.trace.nodes.order_statistics import OrderStatistics
@@ -179,7 +180,7 @@ def _moves(rows: Span, segment: Float64[Tensor, "2 ..."]) -> bool:
     mid, width = rows.mid.flatten(), rows.width.flatten()
     speed = float(mid @ direction)
     slack = gamma(len(direction) + 8) * float(mid.abs() @ direction.abs())
-    return abs(speed) > (float(width @ direction.abs()) + 2 * slack) * (1 + 2.0**-40)
+    return abs(speed) > (float(width @ direction.abs()) + 2 * slack) * (1 + ROUNDINGS_8192)
 
 
 # In the place of an infinite end: within this interval slopes must be finite for the function to have any.

@@ -14,6 +14,7 @@ from lipkit.bounds.local.ranges import middle
 from lipkit.errors import TooLargeError
 from lipkit.linops import Dense
 from lipkit.rounding.float64 import gamma, norm_up, sums_up
+from lipkit.rounding.slacks import ROUNDINGS_8, ROUNDINGS_8192
 from lipkit.trace import Reach
 from lipkit.trace.nodes import Pointwise
 
@@ -66,7 +67,7 @@ class Curved:
         mid, width = self._enclosed({k: middle(least, most) for k, (least, most) in weights.items()})
         if not bool(torch.isfinite(mid).all() and torch.isfinite(width).all()):
             return math.inf
-        return (deterministic_norm(Dense(mid)) + deterministic_norm(Dense(width))) * (1 + 2.0**-50)
+        return (deterministic_norm(Dense(mid)) + deterministic_norm(Dense(width))) * (1 + ROUNDINGS_8)
 
     def _weights(self, entry: int) -> dict[int, tuple[Tensor, Tensor]]:
         """The range of g f'' for every entry of every node with curvature that the output depends on."""
@@ -124,7 +125,7 @@ def _products(g: tuple[Tensor, Tensor], bends: Bends) -> tuple[Tensor, Tensor]:
     # Zero times infinity: a derivative of exactly zero, which takes no part.
     every = torch.stack([torch.where(torch.isnan(end), 0.0, end) for end in ends])
     # One rounding, and what underflows; a product with zero is exact.
-    down, up = (torch.where(every == 0, 0.0, every + sign * (every.abs() * 2.0**-50 + 1e-300)) for sign in (-1, 1))
+    down, up = (torch.where(every == 0, 0.0, every + sign * (every.abs() * ROUNDINGS_8 + 1e-300)) for sign in (-1, 1))
     return torch.where(every >= 0, down.clamp(min=0), down).amin(0), torch.where(every <= 0, up.clamp(max=0), up).amax(
         0
     )
@@ -152,4 +153,4 @@ def _positive(mid: Tensor, width: Tensor) -> bool:
     # ||V^T x||^2 >= (1 - defect) ||x||^2.
     defect = sums_up(vectors @ vectors.mT - torch.eye(size, dtype=mid.dtype, device=mid.device))
     defect = defect + gamma(size + 4) * norm_up(vectors, 2) ** 2 * 2
-    return least * (1 - 2 * float(defect)) >= (float(lost) + float(sums_up(width))) * (1 + 2.0**-40)
+    return least * (1 - 2 * float(defect)) >= (float(lost) + float(sums_up(width))) * (1 + ROUNDINGS_8192)

@@ -4,6 +4,7 @@ import math
 from functools import singledispatch
 
 from lipkit.bounds.properties.soft_maximum import SoftMaximum
+from lipkit.rounding.slacks import ROUNDINGS_8
 from lipkit.trace.nodes import Node
 from lipkit.trace.nodes.attention.attention import Attention
 from lipkit.trace.nodes.attention.log_softmax import LogSoftmax, LogSumExp
@@ -13,7 +14,7 @@ from lipkit.trace.nodes.matrix_product import MatrixProduct
 from lipkit.trace.nodes.normalization import Normalization
 
 # Covers the rounding of a square root.
-_UP = 1 + 2.0**-50
+_UP = 1 + ROUNDINGS_8
 
 
 @singledispatch

@@ -17,7 +17,8 @@ from lipkit.bounds.local.measured_network import measured
 from lipkit.bounds.properties.second_derivatives import is_smooth
 from lipkit.bounds.properties.soft_maximum import SoftMaximum
 from lipkit.errors import ArgumentError, NeedsRegion, UnsupportedError
-from lipkit.rounding.logarithm import exp_of, log_product, log_sum, moved
+from lipkit.rounding.logarithm import exp_of, log_product, log_sum, log_up
+from lipkit.rounding.slacks import ROUNDINGS_16
 from lipkit.trace import Network
 from lipkit.trace.nodes import Activation, Node, PiecewiseLinear, Pointwise
 from lipkit.trace.nodes.activations.rounded_kinks import Softened
@@ -25,7 +26,7 @@ from lipkit.trace.nodes.order_statistics import OrderStatistics
 from lipkit.trace.nodes.window_maxima import WindowMax
 
 # A handful of roundings.
-_ULPS = 2.0**-49
+_ULPS = ROUNDINGS_16
 
 
 @final
@@ -165,7 +166,7 @@ def _by_norms(network: Network, errors: list[Tensor]) -> tuple[Float64[Tensor, "
     for k, node in enumerate(fused.nodes, start=1):
         error = marked[id(node)].to(total.device)
         size = torch.linalg.vector_norm(error) * (1 + error.numel() * _ULPS)
-        total = log_sum(total, log_product(behind[k].to(total.device), moved(size.log(), 1.0), 1.0), 1.0)
+        total = log_sum(total, log_product(behind[k].to(total.device), log_up(size), 1.0), 1.0)
     return total, failures(tuple(fold.norms.values()))
 
 
@@ -179,7 +180,7 @@ def _by_entries(network: Network, errors: list[Tensor]) -> Float64[Tensor, ""]:
             z = z + block.tight.apply(ys[j])
         z = z * (1 + 4 * row.slack())
         if k == network.sink:
-            return moved(z.max().log(), 1.0)
+            return log_up(z.max())
         ys.append((_carried(network.nodes[k - 1], z) + errors[k - 1].to(z.device)) * (1 + _ULPS))
     raise AssertionError("a network ends in its output row")
 

@@ -22,7 +22,8 @@ from lipkit.errors import NeedsRegion, NonFiniteError, TooLargeError, Unsupporte
 from lipkit.linops.queries.row_norms import row_norms
 from lipkit.norms import Auto, Norm
 from lipkit.regions import Everywhere, Region
-from lipkit.rounding.logarithm import log_of, log_product, log_sum, moved
+from lipkit.rounding.logarithm import log_product, log_sum, log_up
+from lipkit.rounding.slacks import ROUNDINGS_8
 from lipkit.trace import Network, Reach
 from lipkit.trace.nodes import Pointwise
 
@@ -99,8 +100,8 @@ def _by_hessians(found: MeasuredNetwork, zs: list[Reach]) -> Float64[Tensor, ""]
         hessians = curved(found, zs)
     except (UnsupportedError, NonFiniteError, TooLargeError):
         return nothing
-    total = math.hypot(*(hessians.largest(i) for i in range(outputs))) * (1 + outputs * 2.0**-50)
-    return moved(log_of(nothing.new_tensor(total)), 1.0)
+    total = math.hypot(*(hessians.largest(i) for i in range(outputs))) * (1 + outputs * ROUNDINGS_8)
+    return log_up(nothing.new_tensor(total))
 
 
 def _bends(node: Pointwise) -> Float64[Tensor, "..."]:
@@ -132,12 +133,12 @@ def _bend(fold: Fold, k: int) -> Float64[Tensor, ""]:
     """log of a bound of ||phi_k''(z_k)[Dz_k u, Dz_k v]|| over unit u, v."""
     node, slope = fold.network.nodes[k - 1], fold.into[k]
     if not isinstance(node, Pointwise):
-        most = moved(log_of(torch.tensor(curvature(node), dtype=torch.float64)), 1.0)
+        most = log_up(torch.tensor(curvature(node), dtype=torch.float64))
         return log_product(most.to(slope.device), log_product(slope, slope, 1.0), 1.0)
     rows = torch.full(node.shape, -math.inf, dtype=torch.float64, device=slope.device)
     for j, op in fold.network.row(k).items():
-        rows = log_sum(rows, log_product(moved(log_of(row_norms(op, 2.0)), 1.0), fold.out[j], 1.0), 1.0)
+        rows = log_sum(rows, log_product(log_up(row_norms(op, 2.0)), fold.out[j], 1.0), 1.0)
     # No entry is steeper than the whole.
     rows = torch.minimum(rows, slope)
-    most = log_product(moved(log_of(_bends(node)), 1.0), rows, 1.0).max()
+    most = log_product(log_up(_bends(node)), rows, 1.0).max()
     return log_product(most, slope, 1.0)

@@ -10,9 +10,11 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
+from lipkit.rounding.logarithm import log_up
+from lipkit.rounding.slacks import ROUNDINGS_4, ROUNDINGS_8, ROUNDINGS_128
 from lipkit.trace import Reach
 from lipkit.trace.nodes import Node
-from lipkit.trace.nodes._outward import log_above, settled, within_box
+from lipkit.trace.value_range import center_in_box, reach_of
 
 
 @final
@@ -50,7 +52,7 @@ class SoftMaximum(Node):
     @property
     def error(self) -> Float64[Tensor, " count"]:
         """mu log n for each window, rounded up: how far it lies from the maximum at most."""
-        return log_above(self._fresh().sum(1).to(torch.float64)) * self.mu * (1 + 2.0**-50)
+        return log_up(self._fresh().sum(1).to(torch.float64)) * self.mu * (1 + ROUNDINGS_8)
 
     @property
     def overlap(self) -> int:
@@ -63,7 +65,7 @@ class SoftMaximum(Node):
 
         One window alone has 1/(2 mu) ||u_w|| ||v_w||; sum_w ||u_w||^2 ||v_w||^2 <= overlap ||u||^2 ||v||^2.
         """
-        return math.sqrt(self.overlap) / (2 * self.mu) * (1 + 2.0**-50)
+        return math.sqrt(self.overlap) / (2 * self.mu) * (1 + ROUNDINGS_8)
 
     def __call__(self, z: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch ..."]:
         gathered = z[..., self.windows.to(z.device)] * (self.sign / self.mu)
@@ -71,18 +73,18 @@ class SoftMaximum(Node):
         return torch.logsumexp(gathered, -1) * (self.sign * self.mu)
 
     def log_constant(self, p: float) -> Float64[Tensor, ""]:
-        return log_above(torch.tensor(float(self.overlap), dtype=torch.float64)) / p
+        return log_up(torch.tensor(float(self.overlap), dtype=torch.float64)) / p
 
     def within(self, reach: Reach) -> "SoftMaximum":
         return self
 
     def reach(self, reach: Reach) -> Reach:
         # It rises with every entry. A sum of n exponentials and a logarithm: within 2^-46 of its size and of mu n.
-        low, high, center = (self(x[None])[0] for x in (reach.low, reach.high, within_box(reach)))
-        size = 2.0**-46 * (torch.maximum(low.abs(), high.abs()) + self.mu * self.windows.shape[1])
+        low, high, center = (self(x[None])[0] for x in (reach.low, reach.high, center_in_box(reach)))
+        size = ROUNDINGS_128 * (torch.maximum(low.abs(), high.abs()) + self.mu * self.windows.shape[1])
         size = torch.where(torch.isfinite(size), size, 0.0)
-        radius = reach.radius * math.sqrt(self.overlap) * (1 + 2.0**-51) + torch.linalg.vector_norm(size) * 2
-        return settled(low - size, high + size, center, radius)
+        radius = reach.radius * math.sqrt(self.overlap) * (1 + ROUNDINGS_4) + torch.linalg.vector_norm(size) * 2
+        return reach_of(low - size, high + size, center, radius)
 
     def _fresh(self) -> Tensor:
         """True where a window names a position for the first time."""

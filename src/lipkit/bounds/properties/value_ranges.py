@@ -12,6 +12,7 @@ from lipkit.bounds.properties.operator_signs import carried
 from lipkit.bounds.properties.soft_maximum import SoftMaximum
 from lipkit.errors import NonFiniteError
 from lipkit.regions import Everywhere, Region
+from lipkit.rounding.slacks import ROUNDINGS_16, ROUNDINGS_128
 from lipkit.trace import Network, Reach
 from lipkit.trace.nodes import Node, Pointwise
 from lipkit.trace.nodes.attention.log_softmax import LogSumExp
@@ -19,7 +20,7 @@ from lipkit.trace.nodes.order_statistics import OrderStatistics
 from lipkit.trace.nodes.window_maxima import WindowMax
 
 # Covers a handful of roundings.
-_ULPS = 2.0**-49
+_ULPS = ROUNDINGS_16
 
 
 def reaches(found: MeasuredNetwork, method: Ranges | None = None) -> Callable[[Region], list[Reach]]:
@@ -100,8 +101,8 @@ def _through(node: Node, z: Reach) -> Reach:
             # They rise too; a sum of exponentials and a logarithm are within 2^-46 of their sizes.
             low, high = node(z.low[None])[0], node(z.high[None])[0]
             scale = node.mu if isinstance(node, SoftMaximum) else 1.0
-            slack = 2.0**-46 * scale * node.shape[-1]
-            return _box(low - _finite(low) * 2.0**-46 - slack, high + _finite(high) * 2.0**-46 + slack)
+            slack = ROUNDINGS_128 * scale * node.shape[-1]
+            return _box(low - _finite(low) * ROUNDINGS_128 - slack, high + _finite(high) * ROUNDINGS_128 + slack)
         case _:
             return _unbounded(torch.zeros(node.target, dtype=torch.float64, device=z.low.device))
 

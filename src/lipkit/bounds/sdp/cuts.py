@@ -8,6 +8,7 @@ import torch
 from lipkit.bounds.sdp.dense_network import between
 from lipkit.errors import ArgumentError
 from lipkit.linops import Diagonal, LinearOperator, Reshape
+from lipkit.rounding.slacks import ROUNDINGS_8
 from lipkit.trace import Network
 from lipkit.trace.nodes import Node, Pointwise
 
@@ -69,4 +70,4 @@ def _bounding(node: Node) -> LinearOperator:
         alpha, beta = node.slopes()
         return Diagonal(torch.maximum(alpha.abs(), beta.abs()), node.target)
     # exp is within one unit in the last place; a little more keeps the factor an upper bound.
-    return Reshape(node.target, node.target) * (node.log_constant(2.0).exp() * (1 + 2.0**-50))
+    return Reshape(node.target, node.target) * (node.log_constant(2.0).exp() * (1 + ROUNDINGS_8))

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from lipkit.errors import NonFiniteError, NotProvenError, TooLargeError, UnsupportedError
 from lipkit.linops import Dense, LinearOperator, depth, magnitude, materialize
-from lipkit.rounding.float64 import UNIT, gamma, norm_up, product_error
+from lipkit.rounding.float64 import gamma, norm_up, product_error
+from lipkit.rounding.slacks import ROUNDINGS_8, ULP, UNIT
 from lipkit.trace import Network
 from lipkit.trace.nodes import Node, Pointwise
 
@@ -163,7 +164,7 @@ def _slopes(node: Node) -> Slopes | Whole:
         alpha, beta = (s.expand(node.shape).reshape(-1) for s in node.slopes())
         center = alpha + (beta - alpha) / 2
         # Rounding of the center is paid by the radius, so that [alpha, beta] stays covered.
-        radius = torch.maximum(beta - center, center - alpha) * (1 + 2.0**-50) + 2.0**-52 * center.abs()
+        radius = torch.maximum(beta - center, center - alpha) * (1 + ROUNDINGS_8) + ULP * center.abs()
         return Slopes(center, torch.where(alpha == beta, 0.0, radius))
     split = node.split(2.0)
     center = None if split.center is None else _written_out(split.center)

@@ -10,7 +10,8 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from lipkit.bounds.sdp.dense_network import Block
-from lipkit.rounding.float64 import UNIT, gamma, norm_up, product_error
+from lipkit.rounding.float64 import gamma, norm_up, product_error
+from lipkit.rounding.slacks import UNIT
 
 
 @final

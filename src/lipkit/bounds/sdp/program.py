@@ -11,7 +11,8 @@ from torch import Tensor
 
 from lipkit.bounds.sdp.dense_network import DenseNetwork, Slopes, Whole
 from lipkit.bounds.sdp.linear_rows import Rows, image, total, unit_rows
-from lipkit.rounding.float64 import UNIT, gamma, norm_up, product_error
+from lipkit.rounding.float64 import gamma, norm_up, product_error
+from lipkit.rounding.slacks import UNIT
 
 # A neuron whose slopes vary less than this share of their middle is written as its linear part plus a rest; others by
 # their value itself, which keeps the matrices of a feed-forward network banded.

@@ -12,7 +12,9 @@ from torch import Tensor
 from lipkit.bounds.sdp.linear_rows import Rows
 from lipkit.bounds.sdp.program import Program
 from lipkit.errors import NotProvenError
-from lipkit.rounding.float64 import UNIT, gamma, log_up, norm_up, product_error
+from lipkit.rounding.float64 import gamma, norm_up, product_error
+from lipkit.rounding.logarithm import log_up
+from lipkit.rounding.slacks import UNIT
 
 # How far multipliers are moved into the interior, from one attempt to the next: by factors, then towards others.
 _GROWTH = (0.0, 1e-9, 1e-7, 1e-5)

@@ -16,6 +16,7 @@ from lipkit.errors import ArgumentError
 from lipkit.norms import SVD
 from lipkit.regions import Region
 from lipkit.rounding.float64 import norm_up, product_error
+from lipkit.rounding.slacks import ROUNDINGS_8, ROUNDINGS_32, ULP
 from lipkit.trace import Network
 
 # Covers the float64 operations on one layer's numbers.
@@ -68,9 +69,9 @@ class SeqLip(Method):
         kind, logs, steep = Kind.UPPER, list[float](), list[float]()
         for i, node in enumerate(nodes):
             low, high = node.center - node.radius, node.center + node.radius
-            size = torch.maximum(low.abs(), high.abs()) * (1 + 2.0**-50)
+            size = torch.maximum(low.abs(), high.abs()) * (1 + ROUNDINGS_8)
             unit = torch.where(size > 0, size, 1.0)
-            ends = [(end / unit + side * 2.0**-50).clamp(-1, 1) for end, side in ((low, -1.0), (high, 1.0))]
+            ends = [(end / unit + side * ROUNDINGS_8).clamp(-1, 1) for end, side in ((low, -1.0), (high, 1.0))]
             inner, outer = size[:, None] * halves[i].left, halves[i + 1].right
             pair = Pair(outer, inner, ends[0], ends[1], inner_whole=i == 0, outer_whole=i + 1 == len(nodes))
             maximum = Exhaustive(self.exhaustive) if len(size) <= self.exhaustive else self.beyond
@@ -86,7 +87,7 @@ class SeqLip(Method):
         top = max(main, extra)
         if top == -math.inf:
             return top, kind
-        return top + math.log(math.exp(main - top) + math.exp(extra - top)) + 2.0**-48, kind
+        return top + math.log(math.exp(main - top) + math.exp(extra - top)) + ROUNDINGS_32, kind
 
 
 @final
@@ -106,7 +107,7 @@ def _divided(block: Block, first: bool, last: bool) -> _Halves:
     if first:
         narrow = cols > rows
         left = dominating_factor(block.matrix, block.error) if narrow else block.matrix
-        return _Halves(left, left[:0], (0.0 if narrow else block.error) + 2.0**-52 * float(norm_up(left, 2)))
+        return _Halves(left, left[:0], (0.0 if narrow else block.error) + ULP * float(norm_up(left, 2)))
     if last:
         narrow = rows > cols
         right = dominating_factor(block.matrix.mT, block.error).mT if narrow else block.matrix
@@ -114,11 +115,9 @@ def _divided(block: Block, first: bool, last: bool) -> _Halves:
     u, s, vh = torch.linalg.svd(block.matrix, full_matrices=False)
     left, right = u * s.sqrt(), s.sqrt()[:, None] * vh
     size = float(norm_up(left, 2) * norm_up(right, 2))
-    missing = float(norm_up(block.matrix - left @ right, 2)) + 2.0**-52 * float(norm_up(block.matrix, 2))
+    missing = float(norm_up(block.matrix - left @ right, 2)) + ULP * float(norm_up(block.matrix, 2))
     # The last term is the rounding of the left half when it is multiplied by the slopes.
-    return _Halves(
-        left, right, (missing + (product_error(len(s), torch.float64) + 2.0**-52) * size + block.error) * _UP
-    )
+    return _Halves(left, right, (missing + (product_error(len(s), torch.float64) + ULP) * size + block.error) * _UP)
 
 
 def _segments(blocks: list[Block], nodes: list[Slopes | Whole]) -> list[tuple[list[Block], list[Slopes]]]:
@@ -159,7 +158,7 @@ def _sum_up(logs: list[float]) -> float:
     """The sum, rounded up; each logarithm is within one unit in its last place."""
     if -math.inf in logs:
         return -math.inf
-    return math.fsum(logs) + 2.0**-50 * math.fsum(map(abs, logs)) + 2.0**-48
+    return math.fsum(logs) + ROUNDINGS_8 * math.fsum(map(abs, logs)) + ROUNDINGS_32
 
 
 def _log(value: float) -> float:

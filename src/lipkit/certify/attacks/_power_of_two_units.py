@@ -4,6 +4,8 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
+from lipkit.rounding.slacks import ULP
+
 # What stands for the exponent of 0: in units of the smallest float64 every other number is 1 or more.
 _SMALLEST = -1074
 # The number 2^k in float64 is stored as (k + 1023) 2^52.
@@ -43,4 +45,4 @@ def inward(values: Float64[Tensor, "n ..."], by: Int[Tensor, " n"]) -> Float64[T
 
 def slack(size: int) -> float:
     """Relative error of a length of `size` entries in float64, generously: sum, root, and the difference before it."""
-    return (size + 8) * 2.0**-52
+    return (size + 8) * ULP

@@ -13,6 +13,7 @@ from lipkit._files import write_whole
 from lipkit.certify.radii.forward import Logits
 from lipkit.errors import BrokenCertificateError
 from lipkit.linops.queries.row_norms import vector_norms
+from lipkit.rounding.slacks import ROUNDINGS_8, ROUNDINGS_8192
 
 # Float64 loses less than this part of the largest logit in every network that can be trained at all: an experience, no
 # theorem. Norms multiply in what is proven of deep networks without constraints, and say nothing there.
@@ -33,8 +34,8 @@ def seen_changed(after: Logits, labels: Int[Tensor, " batch"]) -> Bool[Tensor, "
 def _ahead(
     z: Float64[Tensor, "batch classes"], error: Float64[Tensor, " batch"], labels: Int[Tensor, " batch"]
 ) -> Bool[Tensor, " batch"]:
-    gap = (z - z.gather(1, labels[:, None].long())).amax(1) - 2 * error * (1 + 2.0**-40)
-    return gap > 2.0**-50 * z.abs().amax(1)
+    gap = (z - z.gather(1, labels[:, None].long())).amax(1) - 2 * error * (1 + ROUNDINGS_8192)
+    return gap > ROUNDINGS_8 * z.abs().amax(1)
 
 
 def contradiction(
@@ -54,7 +55,7 @@ def contradiction(
     `input_dtype` and `moved_dtype` say what they were.
     """
     z = after.value
-    distance = vector_norms((moved.double() - x.double()).flatten(1), p) * (1 + 2.0**-50)
+    distance = vector_norms((moved.double() - x.double()).flatten(1), p) * (1 + ROUNDINGS_8)
     wrong = (provably_changed(after, labels) & (distance < radii)).nonzero().flatten().tolist()
     if not wrong:
         return

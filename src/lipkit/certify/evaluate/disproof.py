@@ -13,13 +13,14 @@ from lipkit.certify.radii.forward import Logits
 from lipkit.errors import BrokenCertificateError
 from lipkit.linops.queries.row_norms import vector_norms
 from lipkit.regions import Everywhere
+from lipkit.rounding.slacks import MILLIONS_OF_ROUNDINGS
 
 # How many inputs are looked at: a constant of another model is wrong at most of them.
 _FIRST = 16
 # Distances in units of the input's length: near enough to stay on its linear piece, far enough to see more than noise.
 _STEPS = (1e-1, 1e-2, 1e-3)
 # More than the roundings of the formulas here, which have less than 2^20 operations each.
-_SLACK = 2.0**-30
+_SLACK = MILLIONS_OF_ROUNDINGS
 
 
 def refuse_disproved(

@@ -8,6 +8,7 @@ from typing import final
 from lipkit.certify.confidence_intervals import clopper_pearson
 from lipkit.certify.evaluate.records import Sample
 from lipkit.errors import ArgumentError
+from lipkit.rounding.slacks import ALMOST_ONE
 
 
 @final
@@ -101,7 +102,7 @@ class Evaluation:
             raise ArgumentError("An evaluation needs at least one sample, got an empty data set.")
         labels = sorted({sample.label for sample in ordered})
         by_class = {k: _shares([s for s in ordered if s.label == k], eps, level) for k in labels}
-        total = min(failure + math.fsum(sample.failure for sample in ordered), 1 - 2.0**-53)
+        total = min(failure + math.fsum(sample.failure for sample in ordered), ALMOST_ONE)
         return cls(tuple(eps), p, level, total, _shares(ordered, eps, level), by_class, ordered)
 
     @property

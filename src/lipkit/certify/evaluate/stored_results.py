@@ -16,9 +16,10 @@ from lipkit.certify.evaluate.shards import Batch, Data, Place, batches, digests
 from lipkit.certify.radii.forward import Logits
 from lipkit.certify.radii.radius import check_classified, radius
 from lipkit.errors import RecordError
+from lipkit.rounding.slacks import MILLIONS_OF_ROUNDINGS
 
 # More than the roundings of a division and of a change of norms.
-_SLACK = 2.0**-30
+_SLACK = MILLIONS_OF_ROUNDINGS
 
 
 @final

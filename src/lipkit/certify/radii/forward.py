@@ -15,11 +15,12 @@ from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
 from lipkit.linops import LinearOperator, depth, magnitude
 from lipkit.linops.queries.row_norms import vector_norms
 from lipkit.norms._base import plain_arithmetic
-from lipkit.rounding.float64 import UNIT, gamma
+from lipkit.rounding.float64 import gamma
+from lipkit.rounding.slacks import ROUNDINGS_8192, UNIT
 from lipkit.trace import Network
 
 # Covers the rounding of the few sums and products of numbers >= 0 that one error is made of.
-_INFLATION = 1 + 2.0**-40
+_INFLATION = 1 + ROUNDINGS_8192
 
 
 @final

@@ -10,6 +10,7 @@ from lipkit.bounds.model_to_network import Example, Model
 from lipkit.errors import ArgumentError, KindError
 from lipkit.regions import Everywhere, Region
 from lipkit.rounding.logarithm import log_norm_ratio
+from lipkit.rounding.slacks import ROUNDINGS_8
 
 
 def head_pairwise(
@@ -40,6 +41,6 @@ def in_norm(bound: Bound, p: float, dimension: int) -> Bound:
         return bound
     ratio = log_norm_ratio(q, p, dimension)
     # An exponential is off by a unit of its last digit.
-    wider = bound.scale(math.exp(ratio) * (1 + 2.0**-50)) if ratio else bound
+    wider = bound.scale(math.exp(ratio) * (1 + ROUNDINGS_8)) if ratio else bound
     how = f"{bound.how}, in l{q:g}, enlarged"
     return replace(wider, lower=None, witness=None, metric=Metric(p, p), kind=Kind.UPPER, method=how)

@@ -14,6 +14,7 @@ from lipkit.linops.queries.row_norms import vector_norms
 from lipkit.losses.pair_constants import log_pair_factor, pair_constants
 from lipkit.regions import Ball, Box, Everywhere
 from lipkit.rounding.logarithm import log_norm_ratio
+from lipkit.rounding.slacks import ROUNDINGS_8, ROUNDINGS_8192
 
 
 def room(bound: Bound, at: Tensor | None, like: Tensor) -> Float64[Tensor, " batch"] | None:
@@ -38,19 +39,19 @@ def room(bound: Bound, at: Tensor | None, like: Tensor) -> Float64[Tensor, " bat
         case Ball(center, size, q):
             offset = (x - center.detach().to(x)).flatten(1)
             p, n = bound.metric.p_in, offset.shape[1]
-            shrink = 1.0 if p <= q else n ** (1 / p - 1 / q) * (1 - 2.0**-40)
-            left = size - vector_norms(offset, q) * (1 + 2.0**-40)
-            return (left * shrink * (1 - 2.0**-40)).clamp(min=0.0)
+            shrink = 1.0 if p <= q else n ** (1 / p - 1 / q) * (1 - ROUNDINGS_8192)
+            left = size - vector_norms(offset, q) * (1 + ROUNDINGS_8192)
+            return (left * shrink * (1 - ROUNDINGS_8192)).clamp(min=0.0)
         case Box(low, high):
             low, high = low.detach().to(x), high.detach().to(x)
             left = torch.minimum(x - low, high - x).flatten(1).amin(1)
-            return (left * (1 - 2.0**-50)).clamp(min=0.0)
+            return (left * (1 - ROUNDINGS_8)).clamp(min=0.0)
         case _:
             raise RegionError(f"A radius needs a bound on a ball, a box or everywhere, got one on {bound.region}.")
 
 
 # Two roundings of the gap, one of the division, one of the error: each at most 2^-53 relative.
-_DOWN = 1 - 2.0**-50
+_DOWN = 1 - ROUNDINGS_8
 # Quotients are exact to a rounding between these.
 _LEAST, MOST = 1e-290, 1.7e308
 
@@ -82,7 +83,7 @@ class Radii:
             raise ArgumentError(f"Inputs have one entry or more, got dimension={dimension}.")
         ratio = log_norm_ratio(self.p, p, dimension)
         # An exponential is off by a unit of its last digit, and the product by half of one.
-        factor = math.exp(-ratio) * (1 - 2.0**-50) if ratio else 1.0
+        factor = math.exp(-ratio) * (1 - ROUNDINGS_8) if ratio else 1.0
         return replace(self, value=self.value * factor, p=p)
 
     def certified(self, eps: float) -> Bool[Tensor, " batch"]:
@@ -124,7 +125,7 @@ def radius(
     constants = _constants(bound, labels, z)
     slack = 2 * _errors(error, z)[:, None]
     # The gap of the computed logits is rounded once; a relative error of it is paid before the real error is.
-    sure = gaps * _DOWN - slack * (1 + 2.0**-50)
+    sure = gaps * _DOWN - slack * (1 + ROUNDINGS_8)
     free = torch.where(sure > 0, math.inf, 0.0)
     ratio = torch.where(constants > 0, quotient(sure, constants), free)
     rivals = ratio.masked_fill(torch.nn.functional.one_hot(labels.long(), z.shape[1]).bool(), math.inf)
@@ -170,8 +171,8 @@ def _constants(bound: Bound, labels: Tensor, z: Float64[Tensor, "batch classes"]
         return pair_constants(bound, z.shape[1]).detach().to(z.device)[labels.long()]
     if bound.value.shape != (len(z),):
         raise ShapeError(f"The bound has constants for {tuple(bound.value.shape)} samples, got {len(z)} inputs.")
-    factor = math.exp(log_pair_factor(bound.metric.p_out)) * (1 + 2.0**-50)
-    return (bound.value.detach().to(z.device) * factor * (1 + 2.0**-50))[:, None].expand_as(z)
+    factor = math.exp(log_pair_factor(bound.metric.p_out)) * (1 + ROUNDINGS_8)
+    return (bound.value.detach().to(z.device) * factor * (1 + ROUNDINGS_8))[:, None].expand_as(z)
 
 
 def quotient(gaps: Float64[Tensor, "..."], constants: Float64[Tensor, "..."]) -> Float64[Tensor, "..."]:

@@ -14,9 +14,10 @@ from lipkit.errors import ArgumentError, NonFiniteError
 from lipkit.kind import Kind
 from lipkit.linops import Dense
 from lipkit.norms import Auto, Mixed, dual_exponent
+from lipkit.rounding.slacks import ROUNDINGS_8192, ULP
 
 # Covers the roundings of the sums and products of numbers >= 0 below; each bound that enters is rounded up already.
-_INFLATION = 1 + 2.0**-40
+_INFLATION = 1 + ROUNDINGS_8192
 
 
 class Pool(enum.Enum):
@@ -127,5 +128,5 @@ def _tap_norms(kernel: Tensor, p: float) -> tuple[Float64[Tensor, " taps"], Floa
     wide = kernel.to(torch.float64)
     taps = [bound.value for bound in norm.many([Dense(tap) for tap in wide.unbind(2)])]
     # The sum of the taps is rounded; its error is below that many units of the sum of their entries' sizes.
-    error = wide.detach().abs().sum() * wide.shape[2] * 2.0**-52
+    error = wide.detach().abs().sum() * wide.shape[2] * ULP
     return torch.stack(taps), norm(Dense(wide.sum(2))).value + error

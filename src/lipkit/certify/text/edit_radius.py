@@ -8,8 +8,9 @@ from torch import Tensor
 
 from lipkit.certify.text.edit_constants import EditConstants, Pool
 from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
+from lipkit.rounding.slacks import ROUNDINGS_8192
 
-_DOWN = 1 - 2.0**-40
+_DOWN = 1 - ROUNDINGS_8192
 # Stands for "any number of edits".
 UNLIMITED = torch.iinfo(torch.int64).max
 

@@ -20,8 +20,7 @@ from lipkit.linops.index import Permute, Reshape
 from lipkit.linops.padding import Padding, copies
 from lipkit.linops.pool import AvgPool
 from lipkit.linops.products import factors
-
-_UNIT = 2.0**-53
+from lipkit.rounding.slacks import UNIT
 
 
 @final
@@ -85,7 +84,7 @@ class Symbol:
         count = math.prod(self.taps)
         size = self.kernel.detach().flatten(-len(self.torus)).abs().sum(-1)
         size = torch.linalg.vector_norm(size, dim=(-2, -1)).amax(-1)
-        return size * ((3 * (count + 4) + 64) * _UNIT * 1.001)
+        return size * ((3 * (count + 4) + 64) * UNIT * 1.001)
 
 
 @lru_cache(maxsize=64)
@@ -230,7 +229,7 @@ def _symbol(
     return Symbol(
         kernel,
         tuple(axis.torus for axis in axes),
-        math.sqrt(math.prod(axis.copies for axis in axes)) * (1 + 16 * _UNIT),
+        math.sqrt(math.prod(axis.copies for axis in axes)) * (1 + 16 * UNIT),
         all(axis.exact for axis in axes),
         math.prod(axis.section for axis in axes) if mode is not Padding.CIRCULAR else None,
     )

@@ -20,12 +20,16 @@ from lipkit.linops.queries.absolute import one_entry_per_row, taps_meet
 from lipkit.linops.queries.dominating import dominating
 from lipkit.linops.queries.rounding_depth import depth
 from lipkit.linops.stated_rounding import Stated
+from lipkit.rounding.float64 import round_up
+from lipkit.rounding.slacks import ULP
 
 # Up to this many entries the rows of an operator without structure are formed, a few at a time.
 _FORMED = 2**25
 _CHUNK_ENTRIES = 2**22
 # Squares below the normal range lose at most this much of a row's norm, for each square root of its length.
 _UNDERFLOW = 2e-154
+# Two steps between subnormal numbers: among those a rounding is no small share, it is a step to the next one.
+_SUBNORMAL = 2.0**-1073
 
 
 def row_norms(op: LinearOperator, q: float) -> Float64[Tensor, "..."]:
@@ -52,7 +56,7 @@ def _row_norms(op: LinearOperator, q: float) -> Tensor:
         return _by_powers(op, 2)
     # All l_q norms are below the l1 norm.
     bound = dominating(op)
-    return _up(bound.apply(torch.ones(op.in_shape, dtype=torch.float64, device=op.device)), 2 * depth(op) + 8)
+    return round_up(bound.apply(torch.ones(op.in_shape, dtype=torch.float64, device=op.device)), 2 * depth(op) + 8)
 
 
 def _by_powers(op: LinearOperator, q: int) -> Tensor:
@@ -60,7 +64,7 @@ def _by_powers(op: LinearOperator, q: int) -> Tensor:
     assert powers is not None
     sums = powers.apply(torch.ones(op.in_shape, dtype=torch.float64, device=op.device)).clamp(min=0)
     # Every entry is a product of powers: its own roundings twice over, then those of the sum.
-    found = _up(sums.sqrt() if q == 2 else sums, 4 * depth(op) + 32)
+    found = round_up(sums.sqrt() if q == 2 else sums, 4 * depth(op) + 32)
     return found + _UNDERFLOW * math.sqrt(op.in_size)
 
 
@@ -81,7 +85,7 @@ def _formed(op: LinearOperator, q: float) -> Tensor:
     if isinstance(op, Dense):
         return norms
     sums = dominating(op).apply(torch.ones(op.in_shape, dtype=torch.float64, device=op.device))
-    return norms + _up(2.0**-52 * (depth(op) + 2) * sums, 8)
+    return norms + round_up(ULP * (depth(op) + 2) * sums, 8)
 
 
 def vector_norms(rows: Float64[Tensor, "rows length"], q: float) -> Float64[Tensor, " rows"]:
@@ -89,8 +93,7 @@ def vector_norms(rows: Float64[Tensor, "rows length"], q: float) -> Float64[Tens
     # In units of the largest entry no power underflows to where it counts.
     unit = rows.abs().amax(1, keepdim=True).clamp(min=1e-300)
     norms = torch.linalg.vector_norm(rows / unit, ord=q, dim=1) * unit.squeeze(1)
-    # Among the smallest numbers a rounding is no small share: it is a step to the next one.
-    return torch.where(norms > 0, _up(norms, 8 * rows.shape[1] + 64) + 2.0**-1073, norms)
+    return torch.where(norms > 0, round_up(norms, 8 * rows.shape[1] + 64) + _SUBNORMAL, norms)
 
 
 def _powers(op: LinearOperator, q: int) -> LinearOperator | None:
@@ -121,8 +124,3 @@ def _powers(op: LinearOperator, q: int) -> LinearOperator | None:
             return None if left is None or right is None else left @ right
         case _:
             return None
-
-
-def _up(value: Tensor, roundings: int) -> Tensor:
-    """A number >= 0 that carries at most so many relative roundings, never below its true value."""
-    return value * (1 + (roundings + 4) * 2.0**-52)

@@ -9,12 +9,13 @@ from torch.nn import functional
 
 from lipkit.nn.core import slopes
 from lipkit.nn.core.stated_constants import EveryNorm, Stated
+from lipkit.rounding.slacks import FLOAT32_ROUNDINGS_4
 
 # The published divisors; the constants that are left are computed below.
 _DIVISOR = 1.1
 _CONCATENATED = 1.004
 # The divisors are rounded to 24 binary digits where they are used.
-_UP = 1 + 2.0**-22
+_UP = 1 + FLOAT32_ROUNDINGS_4
 
 
 @final

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.nn.core.gain import gain_of
 from lipkit.nn.core.stated_constants import SAFE, Stated
+from lipkit.rounding.slacks import ROUNDINGS_32
 
 
 @final
@@ -30,7 +31,7 @@ class Branch(Stated):
     @property
     def gain(self) -> float:
         """The root of the sum of squares of the branches' constants, rounded up."""
-        return math.hypot(*map(gain_of, self.branches)) * (1 + 2.0**-48)
+        return math.hypot(*map(gain_of, self.branches)) * (1 + ROUNDINGS_32)
 
     def forward(self, x: Tensor) -> Tensor:
         """All images, concatenated."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from lipkit.errors import ArgumentError
 from lipkit.nn.activations._channels import per_channel, same_channels
 from lipkit.nn.core.stated_constants import EveryNorm
+from lipkit.rounding.slacks import ROUNDINGS_8
 
 
 @final
@@ -32,7 +33,7 @@ class Normalize(EveryNorm):
     @property
     def gain(self) -> float:
         """1 / min(std), rounded up."""
-        return (1 + 2.0**-50) / min(self.std)
+        return (1 + ROUNDINGS_8) / min(self.std)
 
     def forward(self, x: Tensor) -> Tensor:
         """The normalised input."""

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError
 from lipkit.nn.core.stated_constants import EveryNorm
+from lipkit.rounding.slacks import FLOAT32_ROUNDINGS_2
 
 
 @final
@@ -21,7 +22,7 @@ class Scale(EveryNorm):
     @property
     def gain(self) -> float:
         """|factor|, rounded up to cover its conversion to float32."""
-        return abs(self.factor) * (1 + 2.0**-23)
+        return abs(self.factor) * (1 + FLOAT32_ROUNDINGS_2)
 
     def forward(self, x: Tensor) -> Tensor:
         """factor x."""

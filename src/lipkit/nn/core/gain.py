@@ -10,6 +10,7 @@ from torch import nn
 from lipkit.errors import UnsupportedError
 from lipkit.nn.core import slopes
 from lipkit.nn.layers.pooling import covering, each_axis
+from lipkit.rounding.slacks import ROUNDINGS_32
 
 # Modules of torch.nn that are 1-Lipschitz in l2 for every shape, in training and in evaluation.
 _ONE = (
@@ -30,7 +31,7 @@ _GLOBAL = (
 # From this threshold on the jump of nn.Softplus, at most 2.1e-9 / beta, is below the digits of float32.
 SWITCH = 20.0
 # A few units in the last place of float64, for roots and quotients.
-_UP = 1 + 2.0**-48
+_UP = 1 + ROUNDINGS_32
 
 
 @runtime_checkable

@@ -9,16 +9,17 @@ from torch import Tensor
 
 from lipkit._runtime import constant_for_compilers, is_compiling, is_reading
 from lipkit.linops import Shape
+from lipkit.rounding.slacks import FLOAT32_ROUNDINGS_16, UNIT, UNIT_OF
 
 # What a weight is multiplied by before it is rounded to so few digits: more than rounding an isometry adds to its norm
 # (2.3e-3 in bfloat16, 2.9e-4 in float16, at every width), less than it can add to weights chosen for the purpose.
 _MARGIN = {torch.bfloat16: 1 - 2.0**-8, torch.float16: 1 - 2.0**-10}
-# Half of the spacing of numbers: relative, and absolute below the smallest normal number.
-_ROUNDING = {
-    torch.bfloat16: (2.0**-8, 2.0**-134),
-    torch.float16: (2.0**-11, 2.0**-25),
-    torch.float32: (2.0**-24, 2.0**-150),
-    torch.float64: (2.0**-53, 2.0**-1075),
+# Half of the spacing of numbers below the smallest normal one.
+_SUBNORMAL = {
+    torch.bfloat16: 2.0**-134,
+    torch.float16: 2.0**-25,
+    torch.float32: 2.0**-150,
+    torch.float64: 2.0**-1075,
 }
 
 
@@ -84,7 +85,7 @@ def worst_norm(shape: Shape, dtype: torch.dtype) -> float:
     """
     if dtype not in _MARGIN:
         return 1.0
-    return max(1.0, _MARGIN[dtype] * (1 + _lost(shape, dtype)) * (1 + 2.0**-20))
+    return max(1.0, _MARGIN[dtype] * (1 + _lost(shape, dtype)) * (1 + FLOAT32_ROUNDINGS_16))
 
 
 def rooms(shape: Shape, dtype: torch.dtype) -> tuple[float, ...]:
@@ -100,23 +101,22 @@ def rooms(shape: Shape, dtype: torch.dtype) -> tuple[float, ...]:
         return least, max(least, 2 * lost)
     _, rows, cols, *axes = shape
     sides = rows, cols * math.prod(axes)
-    products = 2.0**-53 * min(sides) * (sum(sides) + 16)
+    products = UNIT * min(sides) * (sum(sides) + 16)
     least = lost + 4 * unit_of(dtype) + 16 * products
     more = 64 * least + 8 * min(sides) * products
-    return least, more, more + 2.0**-20
+    return least, more, more + FLOAT32_ROUNDINGS_16
 
 
 def unit_of(dtype: torch.dtype) -> float:
     """The relative rounding error of a floating type."""
-    return _ROUNDING[dtype][0]
+    return UNIT_OF[dtype]
 
 
 def _lost(shape: Shape, dtype: torch.dtype) -> float:
     """What rounding adds to the norm of a weight of norm one, at worst."""
     _, rows, cols, *axes = shape
     taps = math.prod(axes)
-    relative, absolute = _ROUNDING[dtype]
-    return relative * math.sqrt(taps * max(rows, cols)) + absolute * taps * math.sqrt(rows * cols)
+    return UNIT_OF[dtype] * math.sqrt(taps * max(rows, cols)) + _SUBNORMAL[dtype] * taps * math.sqrt(rows * cols)
 
 
 def _wide(raw: Tensor) -> Tensor:

@@ -12,11 +12,14 @@ from lipkit.nn.core.constrained import Constrained, parametrized_names, sites, u
 from lipkit.nn.core.geometry import CONVOLUTIONS, TRANSPOSED, Geometry
 from lipkit.nn.core.precision import rooms, uncast, unit_of
 from lipkit.nn.methods._base import Blocks, Method
+from lipkit.rounding.slacks import FLOAT32_ROUNDINGS_16
 
 # How often a method that has not converged is applied again: 8 Björck steps reach from 1/58 to 1.
 _TRIES = 16
 # Free numbers that differ by less, relative to their size, have not drifted; some inverses are no sharper than that.
 _ALIKE = 2.0**-20
+# The part of a room that is left for the rounding of float64 numbers.
+_SPARE = 2.0**-6
 
 
 def project(model: nn.Module, linear: Method | None = None, conv: Method | None = None) -> nn.Module:
@@ -100,8 +103,7 @@ def _weight(weight: Tensor, method: Method, geometry: Geometry) -> Tensor:
     def step(numbers: Tensor, room: float) -> tuple[Tensor, bool]:
         wide = geometry.blocks(numbers.to(torch.float64) * (1 + room))
         made = method(method.inverse(wide, geometry), geometry)
-        # A part of the room is for the rounding of these float64 numbers.
-        most = room * (1 - 2.0**-6)
+        most = room * (1 - _SPARE)
         there = _size(wide - made, method, geometry, weight.dtype, most) <= most
         return (numbers if there else geometry.joined(made / (1 + room)).to(numbers.dtype)), there
 
@@ -130,7 +132,7 @@ def _settled(numbers: Tensor, moved: Callable[[Tensor], tuple[Tensor, bool]]) ->
 
 def _size(difference: Blocks, method: Method, geometry: Geometry, dtype: torch.dtype, enough: float) -> float:
     """A bound of the norm in which the method works, sharp where rounding is coarse."""
-    if method.metric(geometry) != L2 or unit_of(dtype) > 2.0**-20:
+    if method.metric(geometry) != L2 or unit_of(dtype) > FLOAT32_ROUNDINGS_16:
         return method.norm_on_every_size(difference, geometry, enough)
     # A convolution is a sum over taps, each of at most the Frobenius norm of its matrix.
     sizes = torch.linalg.vector_norm(difference.flatten(1), dim=1)

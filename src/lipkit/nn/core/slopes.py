@@ -4,9 +4,11 @@ import math
 from collections.abc import Callable
 from typing import Final
 
+from lipkit.rounding.slacks import ROUNDINGS_8192
+
 # Each is evaluated at a bisected maximum, where an error of the argument enters squared: what is left are a few units
 # of float64, far below this.
-_UP = 1 + 2.0**-40
+_UP = 1 + ROUNDINGS_8192
 
 
 def _root(fn: Callable[[float], float], low: float, high: float) -> float:

@@ -7,18 +7,19 @@ from torch import nn
 
 from lipkit.bound import Bound, Kind
 from lipkit.linops import Shape
+from lipkit.rounding.slacks import FLOAT32_ROUNDINGS_4, ROUNDINGS_8192
 
 # Scalars are rounded to at least 24 binary digits before they multiply an activation; this makes them smaller by more.
-SAFE = 1 - 2.0**-22
+SAFE = 1 - FLOAT32_ROUNDINGS_4
 
 
 def at_least_one(gain: float, factor: float) -> float:
     """max(1, gain factor), rounded up: what a container promises of a part with this gain that it scales."""
     product = gain * factor
     # Below one by more than any rounding, or not rounded at all.
-    if product < 1 - 2.0**-40 or (factor == 1 and product <= 1):
+    if product < 1 - ROUNDINGS_8192 or (factor == 1 and product <= 1):
         return 1.0
-    return max(1.0, product) * (1 + 2.0**-40)
+    return max(1.0, product) * (1 + ROUNDINGS_8192)
 
 
 class Stated(nn.Module):

@@ -12,9 +12,10 @@ from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
 from lipkit.nn.combinators.scale import Scale
 from lipkit.nn.core.gain import gain_of
+from lipkit.rounding.slacks import FLOAT32_ROUNDINGS_4
 
 # Covers the float64 product and quotient, and the conversion of the factor to 24 digits.
-_DOWN = 1 - 2.0**-22
+_DOWN = 1 - FLOAT32_ROUNDINGS_4
 
 
 @final

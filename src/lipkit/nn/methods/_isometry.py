@@ -11,6 +11,7 @@ from lipkit.nn.methods._arithmetic.derivative import Gradients, Tensors, with_de
 from lipkit.nn.methods._arithmetic.precise_products import step_factors
 from lipkit.nn.methods._arithmetic.stored_digits import room_for
 from lipkit.nn.methods._base import MatrixMethod
+from lipkit.rounding.slacks import UNIT
 
 
 class IsometryMethod(MatrixMethod):
@@ -114,4 +115,4 @@ def room_of_step(tall: Float[Tensor, "batch rows cols"], dtype: torch.dtype) -> 
     all that is below 2.6 cols (rows + cols + 11) u.
     """
     rows, cols = tall.shape[-2:]
-    return room_for(rows, cols, 1, dtype) * (1 - 4 * cols * (rows + cols + 8) * 2.0**-53)
+    return room_for(rows, cols, 1, dtype) * (1 - 4 * cols * (rows + cols + 8) * UNIT)

@@ -18,6 +18,8 @@ from lipkit.nn.methods._isometry import IsometryMethod
 _MOST = {torch.float32: 2.0**13, torch.float64: 2.0**26}
 # The tangent of half an angle of pi, as far as float32 goes.
 _FLAT = 2.0**10
+# Singular values of I + A below this part of the largest count as zero: half of the digits of float64.
+_SINGULAR = 2.0**-26
 
 
 @final
@@ -65,7 +67,7 @@ class Cayley(IsometryMethod):
         if not lower.shape[-2] and not bool(_within_reach(tall).all()):
             return skew_of_angles(tall, lambda angle: max(-_FLAT, min(_FLAT, -math.tan(angle / 2)))) / 2
         # The pseudo-inverse is the inverse within reach, and finite elsewhere.
-        solved = torch.linalg.pinv(identity + upper, rtol=2.0**-26)
+        solved = torch.linalg.pinv(identity + upper, rtol=_SINGULAR)
         quotient = (identity - upper) @ solved
         return torch.cat([(quotient - quotient.mT) / 4, -lower @ solved], -2)
 

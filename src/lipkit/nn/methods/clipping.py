@@ -10,6 +10,7 @@ from lipkit.errors import ArgumentError, UnsupportedError
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.methods._base import Blocks, Method, Promise
 from lipkit.nn.methods.rko import overlap
+from lipkit.rounding.slacks import FLOAT32_ROUNDINGS_4
 
 
 @final
@@ -63,4 +64,6 @@ class Clip(Method):
 
 def _most(geometry: Geometry) -> float:
     # Smaller by more than the rounding of the limit to float32.
-    return (1 - 2.0**-22) / math.sqrt(overlap(geometry) * geometry.rows * geometry.cols * math.prod(geometry.taps))
+    return (1 - FLOAT32_ROUNDINGS_4) / math.sqrt(
+        overlap(geometry) * geometry.rows * geometry.cols * math.prod(geometry.taps)
+    )

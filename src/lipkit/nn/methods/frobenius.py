@@ -11,6 +11,7 @@ from lipkit.nn.methods._arithmetic.safe_scaling import LEAST
 from lipkit.nn.methods._arithmetic.stored_digits import stored
 from lipkit.nn.methods._base import Blocks, Method, Promise
 from lipkit.nn.methods.rko import overlap
+from lipkit.rounding.slacks import UNIT
 
 
 @final
@@ -36,7 +37,7 @@ class Frobenius(Method):
         axes = tuple(range(1, raw.ndim))
         size = torch.linalg.vector_norm(wide, dim=axes, keepdim=True).clamp(min=LEAST)
         # A sum of squares in any order, its root and the quotient are within as many roundings as there are terms.
-        slack = 1 + (math.prod(raw.shape[1:]) + 8) * 2.0**-53
+        slack = 1 + (math.prod(raw.shape[1:]) + 8) * UNIT
         return stored(wide / (size * (slack * math.sqrt(overlap(geometry)))), raw.dtype)
 
     def is_feasible(self, weight: Blocks, geometry: Geometry) -> bool:

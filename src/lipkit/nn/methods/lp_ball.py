@@ -13,6 +13,7 @@ from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.methods._arithmetic.stored_digits import stored
 from lipkit.nn.methods._base import Blocks, Method, Promise
 from lipkit.norms import Auto, Mixed, Norm
+from lipkit.rounding.slacks import UNIT
 
 # Gram products for p = 2; the bound exceeds the norm by at most rank^(2^-7) - 1, 5 % at rank 512.
 _STEPS = 6
@@ -76,7 +77,7 @@ class LpBall(Method):
         # The adjoint of a convolution has its columns as rows.
         kept = 2 if (self.p == 1) != geometry.transposed else 1
         axes = tuple([axis for axis in range(1, wide.ndim) if axis != kept])
-        slack = 1 + (math.prod([wide.shape[axis] for axis in axes]) + 8) * 2.0**-53
+        slack = 1 + (math.prod([wide.shape[axis] for axis in axes]) + 8) * UNIT
         return wide.abs().sum(axes).amax(-1) * slack
 
 
@@ -95,5 +96,5 @@ def _gram_bound(matrices: Tensor) -> Tensor:
             small = small.mT @ small
     # A matrix of Frobenius norm 1 has norm n^(-1/2) or more, its Gram matrix 1/n, and rounding changes that by
     # gamma_rows: relative errors of n gamma at each step, of which later steps count half each.
-    slack = 1 + 4 * n * (rows + n + 16) * 2.0**-53
+    slack = 1 + 4 * n * (rows + n + 16) * UNIT
     return log.exp() * largest * slack

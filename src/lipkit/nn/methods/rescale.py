@@ -20,6 +20,8 @@ from lipkit.nn.methods._base import Blocks, Method, Promise
 # Rounds of the fixed point behind `inverse`, each a product of small matrices, or with more steps a whole rescaling.
 _ROUNDS = 1000
 _COSTLY_ROUNDS = 40
+# The smallest factor of a channel, in units of its size relative to the largest channel.
+_SMALLEST_SHARE = 2.0**-10
 
 
 class Side(enum.Enum):
@@ -105,7 +107,7 @@ def unscaled(weight: Float64[Tensor, "groups rows cols *taps"], geometry: Geomet
     size = torch.linalg.vector_norm(tall, dim=(1, *range(3, tall.ndim)))
     dead = size == 0
     # Channels that do not correlate with the largest would fall to zero, although any factor gives them norm one.
-    least = torch.where(dead, 1.0, 2.0**-10 * size.amax(1, keepdim=True) / size).clamp(max=1.0)
+    least = torch.where(dead, 1.0, _SMALLEST_SHARE * size.amax(1, keepdim=True) / size).clamp(max=1.0)
     sums = absolute_gram(tall) if steps == 1 else None
     for _ in range(_ROUNDS if steps == 1 else _COSTLY_ROUNDS):
         if sums is not None:

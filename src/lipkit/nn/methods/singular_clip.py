@@ -12,6 +12,7 @@ from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.methods._arithmetic.derivative import Gradients, Tensors, with_derivative
 from lipkit.nn.methods._arithmetic.stored_digits import stored
 from lipkit.nn.methods._base import MatrixMethod, Promise
+from lipkit.rounding.slacks import UNIT
 
 # Eigenvalues nearer than this are taken as equal in second derivatives, to balance rounding against truncation.
 _EQUAL = 1e-6
@@ -56,7 +57,7 @@ def _bound(tall: Tensor, basis: Tensor) -> Tensor:
     identity = torch.eye(n, dtype=tall.dtype, device=tall.device)
     turned = tall @ basis
     # What rounding does to a product of matrices, relative to their Frobenius norms, with room for three of them.
-    slack = 4 * (rows + n + 8) * 2.0**-53
+    slack = 4 * (rows + n + 8) * UNIT
     size = torch.linalg.vector_norm(tall, dim=(-2, -1)) + 1
     defect = (basis.mT @ basis - identity).abs().sum(-1).amax(-1) + slack * n
     gram = (turned.mT @ turned).abs().sum(-1).amax(-1) + slack * n * size.square()

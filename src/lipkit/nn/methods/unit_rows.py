@@ -15,6 +15,7 @@ from lipkit.nn.methods._arithmetic.safe_scaling import LEAST
 from lipkit.nn.methods._arithmetic.stored_digits import stored
 from lipkit.nn.methods._base import Blocks, Method, Promise
 from lipkit.norms import Mixed, Norm
+from lipkit.rounding.slacks import UNIT
 
 _EUCLIDEAN = Metric(2.0, math.inf)
 _LARGEST = Metric(math.inf, math.inf)
@@ -115,7 +116,7 @@ def _lines(wide: Tensor, metric: Metric, geometry: Geometry) -> Tensor:
     # The adjoint of a convolution has its columns as rows.
     kept = 2 if (metric.p_out == 1) != geometry.transposed else 1
     axes = tuple([axis for axis in range(1, wide.ndim) if axis != kept])
-    slack = 1 + (math.prod([wide.shape[axis] for axis in axes]) + 8) * 2.0**-53
+    slack = 1 + (math.prod([wide.shape[axis] for axis in axes]) + 8) * UNIT
     return torch.linalg.vector_norm(wide, _EXPONENT[metric], dim=axes, keepdim=True) * slack
 
 

@@ -13,6 +13,7 @@ from lipkit.linops import Padding, Shape
 from lipkit.linops.conv import CONV, CONV_TRANSPOSE
 from lipkit.nn.core.geometry import Geometry
 from lipkit.norms import Auto
+from lipkit.rounding.slacks import ROUNDINGS_32
 
 
 def step(
@@ -84,5 +85,5 @@ class PlainStep(nn.Module):
         # A root and a product: two roundings, covered by the slack below.
         rows = self.weight.detach().to(torch.float64) * coefficient.sqrt().reshape(-1, *(1,) * (self.weight.ndim - 1))
         norm = Auto(failure=0)(self.geometry.operator(rows, in_shape))
-        constant = (norm.value.square() * (1 + 2.0**-48) - 1).clamp(min=1.0)
+        constant = (norm.value.square() * (1 + ROUNDINGS_32) - 1).clamp(min=1.0)
         return Bound.from_value(abs(self.factor) * constant, Kind.UPPER, f"step sizes against {norm.method}")

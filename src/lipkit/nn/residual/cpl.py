@@ -11,6 +11,7 @@ from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.layers.conv import PaddingMode
 from lipkit.nn.methods._arithmetic.symbol_norm import norm_above
 from lipkit.nn.residual._base import Coefficient, ResidualLayer, convolution, dense
+from lipkit.rounding.slacks import ROUNDINGS_32, UNIT_OF
 
 # Gram steps and slack of the grid: the step sizes are within 3 % of the largest allowed ones for random weights.
 _STEPS = 6
@@ -25,9 +26,9 @@ class _OneStepSize(Coefficient):
         kernel = blocks.to(torch.float64)
         bound = norm_above(kernel if kernel.ndim > 3 else kernel.unsqueeze(-1), _STEPS, _SLACK)
         # The scaled entries were rounded before: what that can change is at most u sqrt(taps) ||W||_F.
-        unit = 2.0**-24 if blocks.dtype == torch.float32 else 2.0**-53
+        unit = UNIT_OF[torch.float32 if blocks.dtype == torch.float32 else torch.float64]
         size = torch.linalg.vector_norm(kernel.detach().flatten(1), dim=1) * kernel[0, 0, 0].numel() ** 0.5
-        bound = (bound + 2 * unit * size) * (1 + 2.0**-48)
+        bound = (bound + 2 * unit * size) * (1 + ROUNDINGS_32)
         alive = bound.detach() > 0
         inverse = torch.where(alive, torch.where(alive, bound, 1.0).square().reciprocal(), 0.0)
         return inverse[:, None].expand(-1, blocks.shape[1])

@@ -13,6 +13,7 @@ from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.layers.conv import PaddingMode
 from lipkit.nn.methods._arithmetic.majorant import majorant
 from lipkit.nn.residual._base import Coefficient, ResidualLayer, convolution, dense
+from lipkit.rounding.slacks import ROUNDINGS_128
 
 # The smallest weight q, as a part of their sum: what lies further below, by its logarithm 200, counts as this.
 _SMALLEST = math.exp(-200.0)
@@ -33,7 +34,7 @@ class StepSizes(Coefficient):
         # Any positive q is sound, and only quotients count.
         q = log_q.to(torch.float64).unflatten(0, (blocks.shape[0], -1)).softmax(1) + _SMALLEST
         kernel = blocks.transpose(1, 2)
-        sums = majorant(kernel if kernel.ndim > 3 else kernel.unsqueeze(-1), self.steps, q, 1 + 2.0**-46)
+        sums = majorant(kernel if kernel.ndim > 3 else kernel.unsqueeze(-1), self.steps, q, 1 + ROUNDINGS_128)
         return torch.threshold(sums, _LEAST[blocks.dtype], math.inf).reciprocal()
 
 

@@ -15,6 +15,7 @@ from lipkit.nn.layers.conv import PaddingMode
 from lipkit.nn.residual._base import convolution, dense
 from lipkit.nn.residual._step import PlainStep
 from lipkit.nn.residual.sll import DiagonalLayer
+from lipkit.rounding.slacks import ROUNDINGS_8
 
 
 class _Scaled(DiagonalLayer):
@@ -39,7 +40,7 @@ class _Scaled(DiagonalLayer):
     @property
     def gain(self) -> float:
         """sqrt(rho), rounded up."""
-        return math.sqrt(self.rho) * (1 + 2.0**-50)
+        return math.sqrt(self.rho) * (1 + ROUNDINGS_8)
 
     def forward(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """sqrt(rho) (x - W' (c phi(W x + b)))."""

@@ -9,7 +9,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from lipkit.bound import Bound, Kind, outward
+from lipkit.bound import Bound, Kind
 from lipkit.errors import ArgumentError, UnsupportedError
 from lipkit.linops import Dense, LinearOperator
 from lipkit.norms._base import BlockNorm, Norm, positive_int, refuse_state
@@ -18,6 +18,7 @@ from lipkit.norms.frobenius import Frobenius
 from lipkit.norms.gram import Gram
 from lipkit.norms.svd import SVD
 from lipkit.rounding.float64 import gamma
+from lipkit.rounding.logarithm import round_log
 
 
 @final
@@ -45,7 +46,7 @@ class FantasticFour(Norm):
                 torch.stack([one.log_value for one in self.inner.many([Dense(group) for group in shaped])]).max()
                 for shaped in _reshapes(kernel)
             ]
-            bounds.append(Bound(outward(torch.stack(options).min() + factor, Kind.UPPER), Kind.UPPER, self))
+            bounds.append(Bound(round_log(torch.stack(options).min() + factor, Kind.UPPER.side), Kind.UPPER, self))
         return bounds
 
 

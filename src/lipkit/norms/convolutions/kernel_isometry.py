@@ -14,7 +14,9 @@ from lipkit.norms._base import Norm, refuse_state
 from lipkit.norms.convolutions.symbol_grid import symbols
 from lipkit.norms.convolutions.toeplitz import filter_gram, gram_error, wiener
 from lipkit.norms.gram import Gram
-from lipkit.rounding.float64 import UNIT, gamma, log_up, normalised
+from lipkit.rounding.float64 import gamma, normalize
+from lipkit.rounding.logarithm import log_up
+from lipkit.rounding.slacks import UNIT
 
 
 @final
@@ -37,7 +39,7 @@ class KernelIsometry(Norm):
     def _batch(self, ops: Sequence[LinearOperator], state: Tensor | None) -> list[Bound]:
         refuse_state(self, state)
         first, kernels = symbols(ops)
-        scaled, exponent = normalised(kernels, self)
+        scaled, exponent = normalize(kernels, self)
         flat = scaled.flatten(0, 1)
         mean, residual = _residual(flat)
         taps = residual.flatten(3).movedim(3, 1).contiguous()

@@ -13,6 +13,7 @@ from lipkit.linops import LinearOperator
 from lipkit.norms._base import BlockNorm, Norm, refuse_state
 from lipkit.norms.cholesky import Cholesky
 from lipkit.norms.convolutions.symbol_grid import over_grid, symbols
+from lipkit.rounding.slacks import ROUNDINGS_32
 
 
 @final
@@ -59,7 +60,7 @@ class SmallGrid(Norm):
 
 def between(degree: float, points: int) -> float:
     """1/cos(pi degree/points), rounded up: how far a polynomial can rise between the points of one axis."""
-    return (1 + 2.0**-48) / math.cos(math.pi * degree / points)
+    return (1 + ROUNDINGS_32) / math.cos(math.pi * degree / points)
 
 
 def points_for(degree: float, factor: float) -> int:

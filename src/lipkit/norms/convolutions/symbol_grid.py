@@ -7,10 +7,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from lipkit.bound import Bound, Kind, outward
+from lipkit.bound import Bound, Kind
 from lipkit.linops import LinearOperator, Shape, Symbol, symbol
 from lipkit.norms._base import BlockNorm, Enclosure, Norm
-from lipkit.rounding.float64 import gamma, log_down, log_up, normalised, widened
+from lipkit.rounding.float64 import gamma, normalize
+from lipkit.rounding.logarithm import log_down, log_up, round_log, widen_log
 
 # Complex numbers of the symbol held at once; a gibibyte and a few copies of it.
 _CHUNK = 2**26
@@ -31,18 +32,18 @@ def over_grid(
     enclosure is a lower bound too. Only the block that carries the maximum is differentiated: memory does not grow with
     the grid.
     """
-    kernels, exponent = normalised(kernels, method)
+    kernels, exponent = normalize(kernels, method)
     with torch.no_grad():
         enclosure, point, group = _largest(first, kernels.detach(), inner, grid)
         error = replace(first, kernel=kernels).error()
         gain, ones = math.log(first.gain * factor * (1 + gamma(16))), torch.ones_like(exponent)
-        widest = widened(enclosure.log_upper, error, Kind.UPPER) + gain + log_up(ones, exponent)
-        log_upper = outward(widest, Kind.UPPER)
+        widest = widen_log(enclosure.log_upper, error, Kind.UPPER) + gain + log_up(ones, exponent)
+        log_upper = round_log(widest, Kind.UPPER.side)
         lower: list[Bound | None] = [None] * len(kernels)
         if exact:
             least = math.log(first.gain * factor * (1 - gamma(32)))
-            narrowest = widened(enclosure.log_lower, error, Kind.LOWER) + least + log_down(ones, exponent)
-            lower = [Bound(one, Kind.LOWER, method) for one in outward(narrowest, Kind.LOWER)]
+            narrowest = widen_log(enclosure.log_lower, error, Kind.LOWER) + least + log_down(ones, exponent)
+            lower = [Bound(one, Kind.LOWER, method) for one in round_log(narrowest, Kind.LOWER.side)]
     if kernels.requires_grad:
         blocks = torch.stack(
             [

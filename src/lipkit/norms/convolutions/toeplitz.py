@@ -13,7 +13,8 @@ from lipkit.bound import Bound, Kind
 from lipkit.linops import LinearOperator
 from lipkit.norms._base import Norm, positive_int, refuse_state
 from lipkit.norms.convolutions.symbol_grid import symbols
-from lipkit.rounding.float64 import gamma, inverse_scale, log_up, norm_up, normalised, product_error, unsquared
+from lipkit.rounding.float64 import gamma, inverse_scale, norm_up, normalize, product_error, undo_squarings
+from lipkit.rounding.logarithm import log_up
 
 _CONV: dict[int, Callable[..., Tensor]] = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 
@@ -43,7 +44,7 @@ class Toeplitz(Norm):
     def _batch(self, ops: Sequence[LinearOperator], state: Tensor | None) -> list[Bound]:
         refuse_state(self, state)
         first, kernels = symbols(ops)
-        scaled, exponent = normalised(kernels, self)
+        scaled, exponent = normalize(kernels, self)
         flat = scaled.flatten(0, 1)
         # A group of zeros has the subgradient zero; the logarithm of its norm alone would give NaN.
         flat = torch.where(flat.detach().abs().amax(tuple(range(1, flat.ndim)), keepdim=True) > 0, flat, flat.detach())
@@ -94,4 +95,4 @@ def _iterate(kernel: Tensor, steps: int, section: int | None) -> Tensor:
     size = wiener(kernel)
     if section is not None:
         size = torch.minimum(size, norm_up(kernel, kernel.ndim - 1) * math.sqrt(section) * (1 + gamma(2)))
-    return unsquared(size, units, errors)
+    return undo_squarings(size, units, errors)

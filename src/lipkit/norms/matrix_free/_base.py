@@ -13,7 +13,8 @@ from lipkit.errors import ArgumentError, NonFiniteError
 from lipkit.linops import Compose, LinearOperator, Reshape, depth, magnitude, stack
 from lipkit.linops.queries.prepared import prepared
 from lipkit.norms.matrix_free.krylov import gaussian
-from lipkit.rounding.float64 import gamma, log_down, normalised, product_error
+from lipkit.rounding.float64 import gamma, normalize, product_error
+from lipkit.rounding.logarithm import log_down
 
 
 @final
@@ -99,7 +100,7 @@ class Iteration:
         length = torch.linalg.vector_norm(vector, dim=1, keepdim=True)
         unit = (vector / torch.where(length > 0, length, 1.0)).reshape(self.side.in_shape)
         # Normalised by powers of two, so that squares neither over- nor underflow.
-        image, exponent = normalised(self.side.apply(unit), "The operator's image of a vector")
+        image, exponent = normalize(self.side.apply(unit), "The operator's image of a vector")
         norm = torch.linalg.vector_norm(image.flatten(1), dim=1)
         other = image / torch.where(norm > 0, norm, 1.0).reshape(-1, *(1,) * (image.ndim - 1))
         error = product_error(self.depth, self.side.dtype)

@@ -13,6 +13,7 @@ from torch import Tensor
 from lipkit.errors import ArgumentError
 from lipkit.linops import Dense, LinearOperator, symbol
 from lipkit.regularizers.linear_layers import Layer
+from lipkit.rounding.slacks import ULP
 
 
 class GapPair(ABC):
@@ -95,7 +96,7 @@ def singular_values(op: LinearOperator) -> Float64[Tensor, " rank"]:
         found = symbol(op.to(torch.float64))
         blocks = found.at(found.frequencies(found.torus), found.torus)
     values = torch.linalg.svdvals(blocks).flatten().sort(descending=True).values
-    kept = values > max(blocks.shape[-2:]) * 2.0**-52 * values.detach()[0]
+    kept = values > max(blocks.shape[-2:]) * ULP * values.detach()[0]
     # A zero matrix keeps its first value, so that there is one.
     kept[0] = True
     return values[kept]

@@ -4,7 +4,11 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from lipkit.trace.nodes._outward import above
+from lipkit.rounding.float64 import round_up
+from lipkit.rounding.slacks import ROUNDINGS_4
+
+# In the place of a norm that is zero, so that its logarithm is finite.
+_TINY = 2.0**-1000
 
 
 def spectral_above(matrix: Float64[Tensor, "... m n"], steps: int = 6) -> Float64[Tensor, "..."]:
@@ -20,15 +24,15 @@ def spectral_above(matrix: Float64[Tensor, "... m n"], steps: int = 6) -> Float6
     gram = scaled.mT @ scaled if matrix.shape[-1] <= matrix.shape[-2] else scaled @ scaled.mT
     log = torch.zeros_like(size)
     for step in range(steps):
-        norm = torch.linalg.matrix_norm(gram).clamp(min=2.0**-1000)
+        norm = torch.linalg.matrix_norm(gram).clamp(min=_TINY)
         log = log + norm.log() / 2 ** (step + 1)
         gram = gram / norm[..., None, None]
         if step + 1 < steps:
             gram = gram @ gram
     n = gram.shape[-1]
-    bound = size * log.exp() * (1 + (steps + 2) * (n**1.5 + n + 8) * 2.0**-51)
+    bound = size * log.exp() * (1 + (steps + 2) * (n**1.5 + n + 8) * ROUNDINGS_4)
     # The Frobenius norm is a bound itself, exact for vectors; an infinite matrix stays infinite.
-    whole = above(size, matrix.shape[-1] * matrix.shape[-2] + 2)
+    whole = round_up(size, matrix.shape[-1] * matrix.shape[-2] + 2)
     return torch.where(torch.isfinite(size), torch.minimum(bound, whole), torch.inf)
 
 
@@ -45,9 +49,9 @@ def spectral_within(
     """
     box = spectral_above(torch.maximum(low.abs(), high.abs()))
     middle = (low + high) / 2
-    spread = torch.maximum(high - middle, middle - low) * (1 + 2.0**-51)
+    spread = torch.maximum(high - middle, middle - low) * (1 + ROUNDINGS_4)
     finite = torch.isfinite(spread).all(-1).all(-1)
     kept = finite[..., None, None]
     apart = spectral_above(torch.where(kept, middle, 0.0)) + spectral_above(torch.where(kept, spread, 0.0))
-    apart = torch.where(finite, above(apart, 1), torch.inf)
-    return torch.minimum(torch.minimum(box, apart), above(spectral_above(center) + radius, 1))
+    apart = torch.where(finite, round_up(apart, 1), torch.inf)
+    return torch.minimum(torch.minimum(box, apart), round_up(spectral_above(center) + radius, 1))

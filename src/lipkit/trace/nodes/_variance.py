@@ -4,7 +4,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from lipkit.trace.nodes._outward import above, below
+from lipkit.rounding.float64 import round_down, round_up
+from lipkit.rounding.slacks import ROUNDINGS_4, ROUNDINGS_8
 from lipkit.trace.nodes.activations.curve import Interval
 
 
@@ -14,7 +15,7 @@ def group_norms(z: Float64[Tensor, "... d"], centered: bool) -> Interval:
     part = z - z.mean(-1, keepdim=True) if centered else z
     norm = torch.linalg.vector_norm(part, dim=-1, keepdim=True)
     # A mean of d numbers is off by d units in the last place of the largest, a sum of squares relatively by d.
-    slack = 2.0**-51 * (d + 4) * (norm + d**0.5 * z.abs().amax(-1, keepdim=True))
+    slack = ROUNDINGS_4 * (d + 4) * (norm + d**0.5 * z.abs().amax(-1, keepdim=True))
     return (norm - slack).clamp(min=0.0), norm + slack
 
 
@@ -26,7 +27,7 @@ def centered_box(low: Float64[Tensor, "... d"], high: Float64[Tensor, "... d"]) 
     def end(own: Tensor, other: Tensor, sign: float) -> Tensor:
         value = own - (own + (other.sum(-1, keepdim=True) - other)) / d
         # Where an end is infinite nothing is known.
-        return torch.where(torch.isfinite(largest), value + sign * 2.0**-50 * (d + 4) * largest, sign * torch.inf)
+        return torch.where(torch.isfinite(largest), value + sign * ROUNDINGS_8 * (d + 4) * largest, sign * torch.inf)
 
     return end(low, high, -1.0), end(high, low, 1.0)
 
@@ -34,7 +35,7 @@ def centered_box(low: Float64[Tensor, "... d"], high: Float64[Tensor, "... d"]) 
 def least_norm(low: Float64[Tensor, "... d"], high: Float64[Tensor, "... d"]) -> Float64[Tensor, "... 1"]:
     """A lower bound of |z| for each group in a box: the distance of the box from 0."""
     nearest = torch.maximum(low, -high).clamp(min=0.0)
-    return below(torch.linalg.vector_norm(nearest, dim=-1, keepdim=True), low.shape[-1] + 2)
+    return round_down(torch.linalg.vector_norm(nearest, dim=-1, keepdim=True), low.shape[-1] + 2)
 
 
 def least_spread(low: Float64[Tensor, "... d"], high: Float64[Tensor, "... d"]) -> Float64[Tensor, "... 1"]:
@@ -60,11 +61,11 @@ def least_spread(low: Float64[Tensor, "... d"], high: Float64[Tensor, "... d"]) 
     beyond = torch.maximum(middle - high, low - middle).clamp(min=0.0)
     size = torch.maximum(left.abs(), right.abs())
     width = right - left
-    slope = _half_slope(middle, low, high).abs() + 2.0**-50 * d * d * (width + size)
-    least = (beyond * beyond).sum(-1, keepdim=True) * (1 - 2.0**-50 * (d + 2)) - above(2 * slope * width, 4)
+    slope = _half_slope(middle, low, high).abs() + ROUNDINGS_8 * d * d * (width + size)
+    least = (beyond * beyond).sum(-1, keepdim=True) * (1 - ROUNDINGS_8 * (d + 2)) - round_up(2 * slope * width, 4)
     # Each difference is rounded once, relative to its terms.
-    norm = least.clamp(min=0.0).sqrt() - 2.0**-51 * d**0.5 * (size + width)
-    return torch.where(flat, 0.0, below(norm.clamp(min=0.0), 2))
+    norm = least.clamp(min=0.0).sqrt() - ROUNDINGS_4 * d**0.5 * (size + width)
+    return torch.where(flat, 0.0, round_down(norm.clamp(min=0.0), 2))
 
 
 def _half_slope(m: Tensor, low: Tensor, high: Tensor) -> Tensor:

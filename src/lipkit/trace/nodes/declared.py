@@ -14,13 +14,16 @@ from lipkit.bound import Bound
 from lipkit.errors import UnsupportedError
 from lipkit.linops import Shape
 from lipkit.rounding.logarithm import log_norm_ratio, log_product
+from lipkit.rounding.slacks import MILLIONS_OF_ROUNDINGS, ROUNDINGS_8192
 from lipkit.trace.arithmetic_in_use import Watching
 from lipkit.trace.nodes._base import Node
 from lipkit.trace.value_range import Reach
 
+# Relative error of a pass through a module in float32, of up to four thousand roundings one after the other.
+_FLOAT32_PASS = 2.0**-12
 # How far off an evaluation may be, relative to the largest numbers in and out. A module that converts to float32 inside
 # does so in whatever type it is called.
-_TRUSTED = {torch.float64: 2.0**-30, torch.float32: 2.0**-12}
+_TRUSTED = {torch.float64: MILLIONS_OF_ROUNDINGS, torch.float32: _FLOAT32_PASS}
 
 
 @runtime_checkable
@@ -131,9 +134,9 @@ class Declared(Node):
         trusted = self._trusted
         center = image.to(reach.center.dtype)
         error = trusted * (center.abs().max() + reach.center.abs().max())
-        moved = self.promise.value * spread * (1 + 2.0**-40) + error
+        moved = self.promise.value * spread * (1 + ROUNDINGS_8192) + error
         # ||v||_2 <= ||v||_p for p <= 2, and at most n^(1/2 - 1/p) times as large beyond.
-        radius = moved * max(1.0, center.numel() ** (0.5 - 1 / p)) * (1 + 2.0**-40)
+        radius = moved * max(1.0, center.numel() ** (0.5 - 1 / p)) * (1 + ROUNDINGS_8192)
         return Reach(center - moved, center + moved, center, radius)
 
     def __str__(self) -> str:

@@ -9,10 +9,11 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from lipkit.linops import BlockRow, Diagonal, Index, LinearOperator, Reshape, Shape, product
-from lipkit.rounding.logarithm import exp_of
+from lipkit.rounding.float64 import round_up
+from lipkit.rounding.logarithm import exp_of, log_up
+from lipkit.rounding.slacks import ROUNDINGS_8, ULP
 from lipkit.trace.nodes._base import Node, Split
-from lipkit.trace.nodes._outward import Domain, above, combined, domain_of, log_above, settled
-from lipkit.trace.value_range import Reach
+from lipkit.trace.value_range import Domain, Reach, domain_of, reach_of, tighten
 
 
 @final
@@ -60,8 +61,8 @@ class Product(Node):
         box = self._norms(torch.maximum(reach.low.abs(), reach.high.abs()), p).max()
         if p == 2:
             ball = self._norms(reach.center.abs(), 2.0).max() + reach.radius
-            box = torch.minimum(box, above(ball, 2))
-        return log_above(box)
+            box = torch.minimum(box, round_up(ball, 2))
+        return log_up(box)
 
     def within(self, reach: Reach) -> "Product":
         return replace(self, domain=domain_of(reach))
@@ -71,8 +72,8 @@ class Product(Node):
             return super().split(p)
         low, high, *_ = self.domain
         middle = (low + high) / 2
-        spread = torch.maximum(high - middle, middle - low) * (1 + 2.0**-50)
-        norms = above(self._norms(spread, p), 2)
+        spread = torch.maximum(high - middle, middle - low) * (1 + ROUNDINGS_8)
+        norms = round_up(self._norms(spread, p), 2)
         # Never more than the whole function's constant: a wide box may make the center a burden.
         whole = exp_of(self.log_constant(p), 1.0)
         if bool(norms.max() >= whole):
@@ -81,16 +82,16 @@ class Product(Node):
         return Split(self._linear(middle), Diagonal(scale, self.target))
 
     def reach(self, reach: Reach) -> Reach:
-        reach = combined(reach)
+        reach = tighten(reach)
         (a, b), (c, d) = ([part[0] for part in self.factors(end[None])] for end in (reach.low, reach.high))
         corners = torch.stack([_times(a, b), _times(a, d), _times(c, b), _times(c, d)])
         low, high = corners.amin(0), corners.amax(0)
-        low, high = low - 2.0**-52 * low.abs(), high + 2.0**-52 * high.abs()
+        low, high = low - ULP * low.abs(), high + ULP * high.abs()
         low, high = torch.where(torch.isnan(low), -torch.inf, low), torch.where(torch.isnan(high), torch.inf, high)
         center = self(reach.center[None])[0]
         constant = exp_of(self.within(reach).log_constant(2.0), 1.0)
-        error = 2.0**-52 * torch.linalg.vector_norm(center)
-        return settled(low, high, center, constant * reach.radius + error)
+        error = ULP * torch.linalg.vector_norm(center)
+        return reach_of(low, high, center, constant * reach.radius + error)
 
     def _linear(self, middle: Tensor) -> LinearOperator:
         """z -> b0 a + a0 b as diagonals behind copies, so that its size is known without forming it."""
@@ -111,12 +112,12 @@ class Product(Node):
 
         two = torch.hypot(total(a, free_a, 2.0), total(b, free_b, 2.0))
         if p == 2:
-            return above(two, count)
+            return round_up(two, count)
         one = torch.maximum(total(a, free_a, 1.0), total(b, free_b, 1.0))
         most = total(a, free_a, math.inf) + total(b, free_b, math.inf)
         if p in (1, math.inf):
-            return above(one if p == 1 else most, count)
-        return above(torch.maximum(two, one if p < 2 else most), count)
+            return round_up(one if p == 1 else most, count)
+        return round_up(torch.maximum(two, one if p < 2 else most), count)
 
     def __str__(self) -> str:
         return "product"

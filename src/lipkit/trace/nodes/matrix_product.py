@@ -9,11 +9,12 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from lipkit.linops import BlockRow, Conv, LinearOperator, Permute, Reshape, Shape, product
-from lipkit.rounding.logarithm import exp_of
+from lipkit.rounding.float64 import round_up
+from lipkit.rounding.logarithm import exp_of, log_up
+from lipkit.rounding.slacks import ROUNDINGS_4, ROUNDINGS_8
 from lipkit.trace.nodes._base import Node, Split
-from lipkit.trace.nodes._outward import Domain, above, combined, domain_of, log_above, settled
 from lipkit.trace.nodes._small_norms import spectral_above, spectral_within
-from lipkit.trace.value_range import Reach
+from lipkit.trace.value_range import Domain, Reach, domain_of, reach_of, tighten
 
 
 @final
@@ -59,12 +60,12 @@ class MatrixProduct(Node):
         reach = Reach(*self.domain)
         sizes = torch.maximum(reach.low.abs(), reach.high.abs())
         if p != 2:
-            return log_above(self._norm(sizes, p))
+            return log_up(self._norm(sizes, p))
         ends = zip(*(self.factors(x[None]) for x in (reach.low, reach.high, reach.center)), strict=True)
         apart = torch.hypot(*(spectral_within(low, high, at, reach.radius) for low, high, at in ends)).max()
         # Both factors share one ball, so its radius counts once.
         ball = self._norm(reach.center, 2.0) + reach.radius
-        return log_above(above(torch.minimum(apart, ball), 4))
+        return log_up(round_up(torch.minimum(apart, ball), 4))
 
     def within(self, reach: Reach) -> "MatrixProduct":
         return replace(self, domain=domain_of(reach))
@@ -74,14 +75,14 @@ class MatrixProduct(Node):
             return super().split(p)
         low, high, *_ = self.domain
         middle = (low + high) / 2
-        spread = torch.maximum(high - middle, middle - low) * (1 + 2.0**-50)
+        spread = torch.maximum(high - middle, middle - low) * (1 + ROUNDINGS_8)
         rest = self._norm(spread, p)
         if bool(rest >= exp_of(self.log_constant(p), 1.0)):
             return super().split(p)
-        return Split(self._linear(middle), Reshape(self.target, self.target) * above(rest, 2))
+        return Split(self._linear(middle), Reshape(self.target, self.target) * round_up(rest, 2))
 
     def reach(self, reach: Reach) -> Reach:
-        reach = combined(reach)
+        reach = tighten(reach)
         (a, b), (c, d) = ([part[0] for part in self.factors(end[None])] for end in (reach.low, reach.high))
         bounded = bool(torch.isfinite(reach.high - reach.low).all())
         if bounded:
@@ -91,14 +92,15 @@ class MatrixProduct(Node):
             grown = (middles[0].abs() + radii[0], middles[1].abs() + radii[1])
             spread = radii[0] @ grown[1] + middles[0].abs() @ radii[1]
             # Sums of `inner` products, and the rounding of middles and radii: relative to the largest entries.
-            spread = spread * (1 + (self.inner + 8) * 2.0**-51) + (self.inner + 8) * 2.0**-50 * (grown[0] @ grown[1])
+            count = self.inner + 8
+            spread = spread * (1 + count * ROUNDINGS_4) + count * ROUNDINGS_8 * (grown[0] @ grown[1])
             low, high = value - spread, value + spread
         else:
             low, high = (torch.full(self.target, s * torch.inf, dtype=torch.float64) for s in (-1, 1))
         center = self(reach.center[None])[0]
         constant = exp_of(self.within(reach).log_constant(2.0), 1.0)
-        error = 2.0**-51 * (self.inner + 2) * torch.linalg.vector_norm(self(reach.center.abs()[None])[0])
-        return settled(low, high, center, constant * reach.radius + error)
+        error = ROUNDINGS_4 * (self.inner + 2) * torch.linalg.vector_norm(self(reach.center.abs()[None])[0])
+        return reach_of(low, high, center, constant * reach.radius + error)
 
     def _linear(self, middle: Tensor) -> LinearOperator:
         """z -> A B0 + A0 B as convolutions with one tap, along the rows of A and the columns of B."""
@@ -116,13 +118,13 @@ class MatrixProduct(Node):
         count = self.inner + self.rows + self.cols + 4
         two = torch.hypot(spectral_above(a), spectral_above(b)).max()
         if p == 2:
-            return above(two, 4)
+            return round_up(two, 4)
         a, b = a.abs(), b.abs()
         one = torch.maximum(a.sum(-2).amax(-1), b.sum(-1).amax(-1)).max()
         most = (a.sum(-1).amax(-1) + b.sum(-2).amax(-1)).max()
         if p in (1, math.inf):
-            return above(one if p == 1 else most, count)
-        return above(torch.maximum(two, one if p < 2 else most), count)
+            return round_up(one if p == 1 else most, count)
+        return round_up(torch.maximum(two, one if p < 2 else most), count)
 
     def __str__(self) -> str:
         return "matrix product"

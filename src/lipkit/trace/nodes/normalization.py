@@ -9,11 +9,13 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
+from lipkit.rounding.float64 import round_down, round_up
+from lipkit.rounding.logarithm import log_up
+from lipkit.rounding.slacks import ROUNDINGS_8
 from lipkit.trace.nodes._base import Node
-from lipkit.trace.nodes._outward import above, below, combined, log_above, settled
 from lipkit.trace.nodes._variance import centered_box, group_norms, least_norm, least_spread
 from lipkit.trace.nodes.activations.curve import Interval
-from lipkit.trace.value_range import Reach
+from lipkit.trace.value_range import Reach, reach_of, tighten
 
 
 @final
@@ -57,26 +59,26 @@ class Normalization(Node):
         return z * torch.rsqrt((z * z).mean(-1, keepdim=True) + self.eps)
 
     def log_constant(self, p: float) -> Float64[Tensor, ""]:
-        return log_above(self._constants(p).max())
+        return log_up(self._constants(p).max())
 
     def within(self, reach: Reach) -> "Normalization":
-        reach = combined(reach)
+        reach = tighten(reach)
         ball = group_norms(reach.center, self.centered)[0] - reach.radius
         box = (least_spread if self.centered else least_norm)(reach.low, reach.high)
         return replace(self, spread=torch.maximum(ball, box).clamp(min=0.0))
 
     def reach(self, reach: Reach) -> Reach:
-        reach = combined(reach)
+        reach = tighten(reach)
         local, d, middle = self.within(reach), self.size[-1], reach.center
         low, high = local._box(reach, group_norms(middle, self.centered)[1] + reach.radius)
         constant = local._constants(2.0).max()
         center = self(middle[None])[0]
         # Means and squares of d numbers: relative to the input where it is divided, and to the output.
-        error = 2.0**-50 * (d + 8) * (constant * torch.linalg.vector_norm(middle) + torch.linalg.vector_norm(center))
-        near = settled(low, high, center, constant * reach.radius + error)
+        error = ROUNDINGS_8 * (d + 8) * (constant * torch.linalg.vector_norm(middle) + torch.linalg.vector_norm(center))
+        near = reach_of(low, high, center, constant * reach.radius + error)
         # |y|^2 < d for every group: a ball around 0.
-        whole = above(center.new_tensor(float(center.numel())).sqrt(), 2)
-        around = settled(low, high, torch.zeros_like(center), whole)
+        whole = round_up(center.new_tensor(float(center.numel())).sqrt(), 2)
+        around = reach_of(low, high, torch.zeros_like(center), whole)
         return near if bool(near.radius <= around.radius) else around
 
     def _box(self, reach: Reach, largest: Tensor) -> Interval:
@@ -85,12 +87,12 @@ class Normalization(Node):
         d = self.size[-1]
         first, last = centered_box(reach.low, reach.high) if self.centered else (reach.low, reach.high)
         farthest = torch.maximum(first.abs(), last.abs())
-        largest = torch.minimum(largest, above(torch.linalg.vector_norm(farthest, dim=-1, keepdim=True), d + 3))
-        s_min = below((self.spread**2 / d + self.eps).sqrt(), 6)
-        s_max = above((largest**2 / d + self.eps).sqrt(), 6)
-        low = torch.where(first < 0, above((first / s_min).abs(), 2) * -1, below(first / s_max, 2))
-        high = torch.where(last > 0, above((last / s_min).abs(), 2), below((last / s_max).abs(), 2) * -1)
-        limit = above(torch.tensor(float(d - 1 if self.centered else d), dtype=torch.float64).sqrt(), 2).item()
+        largest = torch.minimum(largest, round_up(torch.linalg.vector_norm(farthest, dim=-1, keepdim=True), d + 3))
+        s_min = round_down((self.spread**2 / d + self.eps).sqrt(), 6)
+        s_max = round_up((largest**2 / d + self.eps).sqrt(), 6)
+        low = torch.where(first < 0, round_up((first / s_min).abs(), 2) * -1, round_down(first / s_max, 2))
+        high = torch.where(last > 0, round_up((last / s_min).abs(), 2), round_down((last / s_max).abs(), 2) * -1)
+        limit = round_up(torch.tensor(float(d - 1 if self.centered else d), dtype=torch.float64).sqrt(), 2).item()
         # 0 / 0 and inf / inf say nothing.
         low, high = torch.where(torch.isnan(low), -limit, low), torch.where(torch.isnan(high), limit, high)
         return low.clamp(-limit, limit), high.clamp(-limit, limit)
@@ -101,14 +103,14 @@ class Normalization(Node):
         spread = torch.zeros(1, dtype=torch.float64) if self.spread is None else self.spread
         if rank == 0:
             return torch.zeros_like(spread)
-        s2 = below(spread**2 / d + self.eps, 4)
+        s2 = round_down(spread**2 / d + self.eps, 4)
         if p == 2 or d == 1:
-            across = above(s2.rsqrt(), 3)
-            return across if rank > 1 or self.eps == 0 else above(self.eps / s2 * across, 3)
+            across = round_up(s2.rsqrt(), 3)
+            return across if rank > 1 or self.eps == 0 else round_up(self.eps / s2 * across, 3)
         a, b = (2 * (d - 1) / d if self.centered else 1.0), (d**0.5 - 1) / 2
         s2 = s2.clamp(min=3 * b * self.eps / (a + b))
         inside = torch.where(s2 > 0, (1 - self.eps / s2).clamp(min=0.0), 1.0)
-        return above((a + b * inside) * s2.rsqrt(), 12)
+        return round_up((a + b * inside) * s2.rsqrt(), 12)
 
     def __str__(self) -> str:
         return "layer normalisation" if self.centered else "RMS normalisation"

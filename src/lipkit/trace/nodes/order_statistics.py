@@ -10,8 +10,7 @@ from torch import Tensor
 from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
 from lipkit.trace.nodes._base import Node
-from lipkit.trace.nodes._outward import combined, settled
-from lipkit.trace.value_range import Reach
+from lipkit.trace.value_range import Reach, reach_of, tighten
 
 
 @final
@@ -62,9 +61,9 @@ class OrderStatistics(Node):
 
     def reach(self, reach: Reach) -> Reach:
         # Every order statistic rises with every entry.
-        reach = combined(reach)
+        reach = tighten(reach)
         low, high, center = (self(x[None])[0] for x in (reach.low, reach.high, reach.center))
-        return settled(low, high, center, reach.radius)
+        return reach_of(low, high, center, reach.radius)
 
     def __str__(self) -> str:
         length = self.size[-1]

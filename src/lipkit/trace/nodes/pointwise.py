@@ -10,11 +10,12 @@ from torch import Tensor
 
 from lipkit.errors import UnsupportedError
 from lipkit.linops import Diagonal, Shape
+from lipkit.rounding.logarithm import log_up
+from lipkit.rounding.slacks import ROUNDINGS_8, ROUNDINGS_128, ULP
 from lipkit.trace.live_data import Live
 from lipkit.trace.nodes._base import Node, Split
-from lipkit.trace.nodes._outward import combined, log_above, settled
 from lipkit.trace.nodes.activations.curve import Interval
-from lipkit.trace.value_range import Reach
+from lipkit.trace.value_range import Reach, reach_of, tighten
 
 
 class Activation(Live, ABC):
@@ -122,7 +123,7 @@ class Pointwise(Node):
 
     def log_constant(self, p: float) -> Float64[Tensor, ""]:
         alpha, beta = self.slopes()
-        return log_above(torch.maximum(alpha.abs(), beta.abs()).max())
+        return log_up(torch.maximum(alpha.abs(), beta.abs()).max())
 
     def split(self, p: float) -> Split:
         alpha, beta = self.slopes()
@@ -130,24 +131,24 @@ class Pointwise(Node):
         finite = torch.isfinite(alpha) & torch.isfinite(beta)
         middle = torch.where(finite, (alpha + beta) / 2, 0.0)
         # Rounding of the middle is paid by the rest, so that [alpha, beta] stays covered.
-        spread = torch.maximum(beta - middle, middle - alpha) * (1 + 2.0**-50) + 2.0**-52 * middle.abs()
+        spread = torch.maximum(beta - middle, middle - alpha) * (1 + ROUNDINGS_8) + ULP * middle.abs()
         exact = alpha == beta
         spread = torch.where(exact, 0.0, spread)
         return Split(Diagonal(middle, self.size), Diagonal(spread, self.size))
 
     def within(self, reach: Reach) -> "Pointwise":
-        reach = combined(reach)
+        reach = tighten(reach)
         return replace(self, domain=(reach.low, reach.high))
 
     def reach(self, reach: Reach) -> Reach:
-        reach = combined(reach)
+        reach = tighten(reach)
         low, high = self.activation.values(reach.low, reach.high)
         alpha, beta = self.activation.slopes(reach.low, reach.high)
         steepest = torch.maximum(alpha.abs(), beta.abs()).max()
         center = self.activation(reach.center)
         # What rounding does to the center: a few units in the last place of an elementary function's value.
-        error = 2.0**-46 * torch.linalg.vector_norm(center.abs() + reach.center.abs())
-        return settled(low, high, center, steepest * reach.radius + error)
+        error = ROUNDINGS_128 * torch.linalg.vector_norm(center.abs() + reach.center.abs())
+        return reach_of(low, high, center, steepest * reach.radius + error)
 
     def __str__(self) -> str:
         return str(self.activation)

@@ -9,10 +9,12 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
+from lipkit.rounding.float64 import round_down, round_up
+from lipkit.rounding.logarithm import log_up
+from lipkit.rounding.slacks import ROUNDINGS_8
 from lipkit.trace.nodes._base import Node
-from lipkit.trace.nodes._outward import above, below, combined, log_above, settled
 from lipkit.trace.nodes._variance import group_norms, least_norm
-from lipkit.trace.value_range import Reach
+from lipkit.trace.value_range import Reach, reach_of, tighten
 
 
 @final
@@ -49,30 +51,30 @@ class Unit(Node):
     def log_constant(self, p: float) -> Float64[Tensor, ""]:
         least = torch.zeros(1, dtype=torch.float64) if self.least is None else self.least
         factor = 1.0 if p == 2 else (self.size[-1] ** 0.5 + 1) / 2
-        return log_above(above(factor / least.clamp(min=self.eps), 3).max())
+        return log_up(round_up(factor / least.clamp(min=self.eps), 3).max())
 
     def within(self, reach: Reach) -> "Unit":
-        reach = combined(reach)
-        ball = below((group_norms(reach.center, False)[0] - reach.radius).clamp(min=0.0), 1)
+        reach = tighten(reach)
+        ball = round_down((group_norms(reach.center, False)[0] - reach.radius).clamp(min=0.0), 1)
         return replace(self, least=torch.maximum(ball, least_norm(reach.low, reach.high)))
 
     def reach(self, reach: Reach) -> Reach:
-        reach = combined(reach)
+        reach = tighten(reach)
         local, d, middle = self.within(reach), self.size[-1], reach.center
         assert local.least is not None
         farthest = torch.maximum(reach.low.abs(), reach.high.abs())
         most = torch.minimum(
             group_norms(middle, False)[1] + reach.radius,
-            above(torch.linalg.vector_norm(farthest, dim=-1, keepdim=True), d + 2),
+            round_up(torch.linalg.vector_norm(farthest, dim=-1, keepdim=True), d + 2),
         ).clamp(min=self.eps)
         least = local.least.clamp(min=self.eps)
         low = torch.where(reach.low < 0, reach.low / least, reach.low / most)
         high = torch.where(reach.high > 0, reach.high / least, reach.high / most)
-        low = torch.where(torch.isnan(low), -1.0, low - 2.0**-50 * low.abs()).clamp(-1.0, 1.0)
-        high = torch.where(torch.isnan(high), 1.0, high + 2.0**-50 * high.abs()).clamp(-1.0, 1.0)
+        low = torch.where(torch.isnan(low), -1.0, low - ROUNDINGS_8 * low.abs()).clamp(-1.0, 1.0)
+        high = torch.where(torch.isnan(high), 1.0, high + ROUNDINGS_8 * high.abs()).clamp(-1.0, 1.0)
         center = self(middle[None])[0]
-        error = 2.0**-50 * (d + 4) * torch.linalg.vector_norm(center)
-        return settled(low, high, center, local.log_constant(2.0).exp() * reach.radius + error)
+        error = ROUNDINGS_8 * (d + 4) * torch.linalg.vector_norm(center)
+        return reach_of(low, high, center, local.log_constant(2.0).exp() * reach.radius + error)
 
     def __str__(self) -> str:
         return "division by the length"

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
+from lipkit.rounding.float64 import round_down, round_up
+from lipkit.rounding.slacks import ROUNDINGS_4, ROUNDINGS_8
 from lipkit.trace.nodes._base import Node
-from lipkit.trace.nodes._outward import above, below, combined, settled
-from lipkit.trace.value_range import Reach
+from lipkit.trace.value_range import Reach, reach_of, tighten
 
 
 @final
@@ -46,21 +47,21 @@ class VectorNorm(Node):
         return torch.linalg.vector_norm(z / unit, self.order, dim=-1, keepdim=True) * unit
 
     def log_constant(self, p: float) -> Float64[Tensor, ""]:
-        excess = max(0.0, 1 / self.order - 1 / p) * (1 + 2.0**-50) * math.log(self.size[-1])
-        return torch.tensor(excess * (1 + 2.0**-50), dtype=torch.float64)
+        excess = max(0.0, 1 / self.order - 1 / p) * (1 + ROUNDINGS_8) * math.log(self.size[-1])
+        return torch.tensor(excess * (1 + ROUNDINGS_8), dtype=torch.float64)
 
     def within(self, reach: Reach) -> "VectorNorm":
         return self
 
     def reach(self, reach: Reach) -> Reach:
         count = 4 * self.size[-1] + 8
-        reach = combined(reach)
+        reach = tighten(reach)
         nearest = torch.maximum(reach.low, -reach.high).clamp(min=0.0)
         farthest = torch.maximum(reach.low.abs(), reach.high.abs())
-        low, high = below(self(nearest[None])[0], count), above(self(farthest[None])[0], count)
+        low, high = round_down(self(nearest[None])[0], count), round_up(self(farthest[None])[0], count)
         center = self(reach.center[None])[0]
-        error = 2.0**-51 * count * torch.linalg.vector_norm(center)
-        return settled(low, high, center, self.log_constant(2.0).exp() * reach.radius * (1 + 2.0**-50) + error)
+        error = ROUNDINGS_4 * count * torch.linalg.vector_norm(center)
+        return reach_of(low, high, center, self.log_constant(2.0).exp() * reach.radius * (1 + ROUNDINGS_8) + error)
 
     def __str__(self) -> str:
         return f"l{self.order:g} norm"

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
+from lipkit.rounding.logarithm import log_up
+from lipkit.rounding.slacks import ROUNDINGS_4
 from lipkit.trace.nodes._base import Node
-from lipkit.trace.nodes._outward import combined, log_above, settled
-from lipkit.trace.value_range import Reach
+from lipkit.trace.value_range import Reach, reach_of, tighten
 
 
 @final
@@ -61,20 +62,20 @@ class WindowMax(Node):
         return self._gathered(z).amax(-1)
 
     def log_constant(self, p: float) -> Float64[Tensor, ""]:
-        return log_above(torch.tensor(float(self.count), dtype=torch.float64)) / p
+        return log_up(torch.tensor(float(self.count), dtype=torch.float64)) / p
 
     def within(self, reach: Reach) -> "WindowMax":
-        reach = combined(reach)
+        reach = tighten(reach)
         # An input whose upper end lies below another's lower end is never the largest of that window.
         able = self._gathered(reach.high) >= self._gathered(reach.low).amax(-1, keepdim=True)
         return replace(self, contested=int(self._covers(able).max()))
 
     def reach(self, reach: Reach) -> Reach:
-        reach = combined(reach)
+        reach = tighten(reach)
         low, high, center = (self(x[None])[0] for x in (reach.low, reach.high, reach.center))
         # The square root is rounded once, the product once more.
-        factor = math.sqrt(self.within(reach).count) * (1 + 2.0**-51)
-        return settled(low, high, center, reach.radius * factor)
+        factor = math.sqrt(self.within(reach).count) * (1 + ROUNDINGS_4)
+        return reach_of(low, high, center, reach.radius * factor)
 
     def _gathered(self, z: Tensor) -> Tensor:
         return z[..., self.windows.to(z.device)]

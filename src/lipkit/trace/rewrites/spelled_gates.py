@@ -3,6 +3,7 @@
 import math
 
 from lipkit.linops import LinearOperator, Reshape
+from lipkit.rounding.slacks import ROUNDINGS_4
 from lipkit.trace.network import Network
 from lipkit.trace.nodes import Activation, PiecewiseLinear, Pointwise
 from lipkit.trace.nodes.activations.gated import GELU, HARDSWISH, swish
@@ -15,7 +16,7 @@ from lipkit.trace.rewrites.entrywise_functions import Combination, Entries
 from lipkit.trace.rewrites.exchange_rows import Rewriting
 
 # Constants of a formula may be rounded twice by the way it is written.
-_ROUNDED = 2.0**-51
+_ROUNDED = ROUNDINGS_4
 
 
 def merge_gates(network: Network) -> Network:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
+from lipkit.rounding.slacks import UNIT_OF
 from lipkit.trace.builder import Builder, Ref
 from lipkit.trace.nodes import Activation, Pointwise
 from lipkit.trace.nodes.activations.exponential_linear import SELU, celu, elu
@@ -219,7 +220,7 @@ def _softplus(b: Builder, x: Ref, beta: float = 1, threshold: float = 20) -> Ref
     That is a way of rounding as long as float32 would round the true value as much: at the default of 20 the step is
     2e-9 in a number of 20, whose last place in float32 is 2e-6. The constant is that of the function without step.
     """
-    if not math.log1p(math.exp(-threshold)) <= 2.0**-24 * threshold:
+    if not math.log1p(math.exp(-threshold)) <= UNIT_OF[torch.float32] * threshold:
         raise Refusal(
             f"jumps at its threshold of {threshold:g}, where it is not yet linear",
             "leave the threshold at 20, where the step is below the rounding of float32",

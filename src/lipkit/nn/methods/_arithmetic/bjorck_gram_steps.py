@@ -10,6 +10,7 @@ from lipkit.nn.methods._arithmetic.precise_products import gram_of, product
 from lipkit.nn.methods._arithmetic.safe_scaling import divide_by_largest, size_of
 from lipkit.nn.methods._arithmetic.stored_digits import room_for
 from lipkit.nn.methods._isometry import excess_of
+from lipkit.rounding.slacks import ULP
 
 
 def by_gram(tall: Float[Tensor, "batch rows cols"], scales: tuple[float, ...]) -> Float[Tensor, "batch rows cols"]:
@@ -68,4 +69,4 @@ def _error(
     by_row, by_col = (torch.linalg.vector_norm(entries, 1, axis, keepdim=True).amax(both, True) for axis in (-1, -2))
     square = torch.minimum(torch.linalg.vector_norm(entries, dim=both, keepdim=True).square(), by_row * by_col)
     q = square.sqrt() * torch.linalg.vector_norm(scaled.detach(), dim=both, keepdim=True, dtype=torch.float64)
-    return 2.0**-52 * (rows + 5 * cols + 16) * q * (q + math.sqrt(cols))
+    return ULP * (rows + 5 * cols + 16) * q * (q + math.sqrt(cols))

@@ -13,6 +13,7 @@ from lipkit.nn.methods._arithmetic.filter_gram import absolute_gram, polyphase, 
 from lipkit.nn.methods._arithmetic.majorant import majorant
 from lipkit.nn.methods._arithmetic.symbol_supremum import on_grid, supremum
 from lipkit.norms import KernelIsometry
+from lipkit.rounding.slacks import ROUNDINGS_8
 
 # How much work a bound may take, in products of numbers: by frequencies a quick look, some seconds later, and by sums.
 _LOOK = 2**26
@@ -99,4 +100,4 @@ def _by_sums(kernel: Float64[Tensor, "groups rows cols *taps"], steps: int) -> f
     ones = torch.ones_like(sums[..., :1])
     # In units of r all weights are at least 1; rounding must not make them less than positive.
     q = torch.linalg.solve(eye - sums / level, ones).squeeze(2).clamp(min=0.5)
-    return math.sqrt(float(majorant(kernel, steps, q).max())) * (1 + 2.0**-50)
+    return math.sqrt(float(majorant(kernel, steps, q).max())) * (1 + ROUNDINGS_8)

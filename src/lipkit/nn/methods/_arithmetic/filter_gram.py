@@ -11,8 +11,8 @@ from torch.nn import functional
 from lipkit.linops import Shape
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.core.precision import exact_products
+from lipkit.rounding.slacks import UNIT_OF
 
-_UNIT = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
 # More than all products of a sum can lose to underflow, for entries of at most one.
 TINY = {torch.float32: 2.0**-100, torch.float64: 2.0**-960}
 # float32 sums of this many entries make the bound looser by 0.5 % for orthogonal matrices; larger ones use float64.
@@ -102,7 +102,7 @@ def with_rounding(
     # A list, because compilers cannot read generators.
     shifts = math.prod([2 * t - 1 for t in kernel.shape[3:]])
     # The sum over shifts may be in the dtype of the kernel; all terms of a row are added up in float64.
-    found = 1 + 2 * (shifts + 4) * _UNIT[kernel.dtype] + 2 * shifts * kernel.shape[2] * _UNIT[torch.float64]
+    found = 1 + 2 * (shifts + 4) * UNIT_OF[kernel.dtype] + 2 * shifts * kernel.shape[2] * UNIT_OF[torch.float64]
     return with_lost(sums, kernel, q, scale * found, scale)
 
 
@@ -120,7 +120,7 @@ def with_lost(
     the sum of M and its transpose, one for the divisor of its entries.
     """
     rows, _, *taps = kernel.shape[1:]
-    unit, count = _UNIT[kernel.dtype], math.prod(taps)
+    unit, count = UNIT_OF[kernel.dtype], math.prod(taps)
     depth = (rows + count + 8) * unit
     # Twice the taps and a little for the rounding of this formula itself.
     lost = depth / (1 - 2 * depth) * (1 + 4 * count * unit)

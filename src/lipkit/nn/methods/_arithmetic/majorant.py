@@ -14,9 +14,10 @@ from lipkit.nn.methods._arithmetic.filter_gram import (
     with_lost,
     with_rounding,
 )
+from lipkit.rounding.slacks import ROUNDINGS_128
 
 # For the rounding of a few operations in float64.
-_MARGIN = 1 + 2.0**-46
+_MARGIN = 1 + ROUNDINGS_128
 # Sums of squared Grams that are smaller than so many times what underflow may take from them count as none.
 _DEAD = 16.0
 

@@ -16,6 +16,7 @@ from lipkit.nn.methods._arithmetic.filter_gram import (
     launches_count,
     with_rounding,
 )
+from lipkit.rounding.slacks import ROUNDINGS_128
 
 # Channels with smaller sums count as zero. `TINY` is less than a unit of the last digit of all others, and the cube of
 # their inverse root, which derivatives need, does not overflow.
@@ -49,7 +50,7 @@ def one_step(tall: Float[Tensor, "groups rows cols *taps"], room: float) -> Floa
 
 def shrinking(room: float) -> float:
     """What to multiply T by for r T^(-1/2), and a little more for the rounding of this formula."""
-    return (1 + 2.0**-46) / room**2
+    return (1 + ROUNDINGS_128) / room**2
 
 
 def inverse_root(sums: Float64[Tensor, "*any"], dtype: torch.dtype) -> Float[Tensor, "*any"]:

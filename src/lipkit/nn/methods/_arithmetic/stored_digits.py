@@ -6,8 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lipkit.rounding.slacks import ROUNDINGS_8192, UNIT_OF
+
 # Unit roundoff of the types a weight may be computed in.
-_UNIT = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
 
 
 def shrink(rows: int, cols: int, taps: int, dtype: torch.dtype) -> float:
@@ -18,12 +19,12 @@ def shrink(rows: int, cols: int, taps: int, dtype: torch.dtype) -> float:
     the last because the mean over all frequencies of the squared Frobenius norm of the symbol is ||W||_F^2. Four more
     units cover the product with c and this formula.
     """
-    return 1 - _UNIT[dtype] * (math.sqrt(taps * max(rows, cols)) + 4)
+    return 1 - UNIT_OF[dtype] * (math.sqrt(taps * max(rows, cols)) + 4)
 
 
 def room_for(rows: int, cols: int, taps: int, dtype: torch.dtype) -> float:
     """The factor by which a float64 weight of norm at most 1 + 2^-40 has norm at most 1 when rounded to `dtype`."""
-    return shrink(rows, cols, taps, dtype) * (1 - 2.0**-39)
+    return shrink(rows, cols, taps, dtype) * (1 - 2 * ROUNDINGS_8192)
 
 
 def stored(

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from lipkit.linops import Shape
 from lipkit.norms.convolutions.small_grid import between, points_for
+from lipkit.rounding.slacks import UNIT
 
-_UNIT = 2.0**-53
 # Entries of symbols held at once.
 _CHUNK = 2**22
 
@@ -40,7 +40,7 @@ def norm_above(
     weight = torch.stack([cos[at], sin[at]], 1)
     real, imaginary = (torch.einsum("grct,gt->grc", flat, weight[:, part]) for part in (0, 1))
     carried = schatten(real, imaginary, steps)
-    return (largest + _error(fixed) + (carried - carried.detach())) * (factor * (1 + 8 * _UNIT))
+    return (largest + _error(fixed) + (carried - carried.detach())) * (factor * (1 + 8 * UNIT))
 
 
 def small_grid(taps: Shape, slack: float) -> tuple[Shape, float]:
@@ -70,12 +70,12 @@ def schatten(
         factors.append(size)
         # Re and Im of Y*Y are off by gamma ||Y||_F^2 each; ||Y||_F is one but for rounding.
         depth = 2 * (2 * real.shape[-2] + 8)
-        errors.append(2 * depth * _UNIT)
+        errors.append(2 * depth * UNIT)
         inverse = torch.where(size > 0, size, 1.0).reciprocal()[..., None, None]
         real, imaginary = _gram(real * inverse, None if imaginary is None else imaginary * inverse)
     found = _readout(real, imaginary)
     for size, error in zip(reversed(factors), reversed(errors), strict=True):
-        found = size * ((found + error).sqrt() * (1 + 8 * _UNIT) + 8 * _UNIT)
+        found = size * ((found + error).sqrt() * (1 + 8 * UNIT) + 8 * UNIT)
     return found
 
 
@@ -91,9 +91,9 @@ def _readout(real: Tensor, imaginary: Tensor | None) -> Tensor:
     """The Frobenius norm, or the largest absolute sum of a row or a column, whichever is less; rounded up."""
     size = real.abs() if imaginary is None else real.abs() + imaginary.abs()
     n = size.shape[-1]
-    sums = torch.maximum(size.sum(-1).amax(-1), size.sum(-2).amax(-1)) * (1 + 4 * n * _UNIT)
+    sums = torch.maximum(size.sum(-1).amax(-1), size.sum(-2).amax(-1)) * (1 + 4 * n * UNIT)
     parts = real if imaginary is None else torch.cat([real, imaginary], -2)
-    return torch.minimum(sums, torch.linalg.vector_norm(parts, dim=(-2, -1)) * (1 + 4 * (n * n + 4) * _UNIT))
+    return torch.minimum(sums, torch.linalg.vector_norm(parts, dim=(-2, -1)) * (1 + 4 * (n * n + 4) * UNIT))
 
 
 def _turns(taps: Shape, grid: Shape, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -116,4 +116,4 @@ def _at(flat: Tensor, cos: Tensor, sin: Tensor, steps: int) -> Tensor:
 def _error(flat: Tensor) -> Tensor:
     """A bound of ||fl E(w) - E(w)||: angles, sines and the sum over taps, acting on the sums of absolute taps."""
     size = torch.linalg.vector_norm(flat.abs().sum(-1), dim=(-2, -1))
-    return size * ((3 * (flat.shape[-1] + 4) + 64) * _UNIT * 1.001)
+    return size * ((3 * (flat.shape[-1] + 4) + 64) * UNIT * 1.001)

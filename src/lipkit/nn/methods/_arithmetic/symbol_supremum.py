@@ -10,6 +10,7 @@ from torch import Tensor
 from lipkit.linops import Shape, Symbol
 from lipkit.nn.methods._arithmetic.symbol_norm import small_grid
 from lipkit.norms import SVD, Cholesky
+from lipkit.rounding.slacks import ROUNDINGS_128
 
 # Up to this side a full decomposition is faster than a guess and its proof.
 _SMALL = 64
@@ -18,7 +19,7 @@ _CHUNK = 2**22
 # How near to the supremum the search goes once it is known to be above the limit.
 _NEAR = 1 + 1e-4
 # For the rounding of a few operations in float64.
-_MARGIN = 1 + 2.0**-46
+_MARGIN = 1 + ROUNDINGS_128
 
 
 @final

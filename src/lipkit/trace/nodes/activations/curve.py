@@ -10,14 +10,20 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from lipkit.errors import NotProvenError
+from lipkit.rounding.slacks import ROUNDINGS_16, ROUNDINGS_64
 
 Interval = tuple[Float64[Tensor, "..."], Float64[Tensor, "..."]]
 
 # An elementary function of float64 is within two units in the last place on every device (2^-51); the formulas here
 # take at most 16 of them and of sums and products, on intermediate values of the size of the result or of 1.
-SLACK = 2.0**-47
+SLACK = ROUNDINGS_64
 # Formulas on Python floats: at most 8 operations of one unit in the last place (2^-52), on numbers below 2.
-_CLOSE = 2.0**-49
+_CLOSE = ROUNDINGS_16
+
+# How far a station may lie from the true turning point: half of the digits of float64, for a curve is flat there.
+BLUR = 2.0**-26
+# Slopes beside a turning point that are larger than this have a sure sign.
+_STEEP = 2.0**-40
 
 
 class Station(NamedTuple):
@@ -26,7 +32,7 @@ class Station(NamedTuple):
     place: float
     value: float
     error: float = 0.0
-    blur: float = 2.0**-26
+    blur: float = BLUR
 
 
 @final
@@ -104,8 +110,8 @@ def station(curve: Callable[[float], float], slope: Callable[[float], float], lo
     max|second derivative| 2^-53, below its rounding error.
     """
     place = bisect(slope, low, high)
-    before, after = slope(place - 2.0**-26), slope(place + 2.0**-26)
-    if not (before * after < 0 and min(abs(before), abs(after)) > 2.0**-40):
+    before, after = slope(place - BLUR), slope(place + BLUR)
+    if not (before * after < 0 and min(abs(before), abs(after)) > _STEEP):
         raise NotProvenError(f"No turning point was proven near {place}; the slopes beside it are {before}, {after}.")
     return Station(place, curve(place), _CLOSE)
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from lipkit.errors import ArgumentError
+from lipkit.rounding.slacks import ROUNDINGS_8, ROUNDINGS_64
 from lipkit.trace.nodes.activations.curve import Curve, level
 from lipkit.trace.nodes.activations.smooth import Piecewise, Smooth
 
@@ -28,16 +29,16 @@ def elu(alpha: float = 1.0, scale: float = 1.0, rate: float = 1.0, label: str = 
 
     steep = deep * rate
     # Three factors and one exponential; without factors, the largest slope is exactly 1.
-    error = 0.0 if alpha == scale == rate == 1 else abs(steep) * 2.0**-50
+    error = 0.0 if alpha == scale == rate == 1 else abs(steep) * ROUNDINGS_8
     bounds = (min(0.0, steep) - error, max(0.0, steep) + error)
     exponential = Smooth(
         label,
-        Curve(below, (-deep, math.copysign(math.inf, deep)), absolute=abs(deep) * 2.0**-47),
+        Curve(below, (-deep, math.copysign(math.inf, deep)), absolute=abs(deep) * ROUNDINGS_64),
         Curve(lambda z: steep * torch.exp(rate * z), (0.0, steep * math.inf), bounds=bounds),
         Curve(
             lambda z: steep * rate * torch.exp(rate * z),
             (0.0, steep * math.inf),
-            absolute=abs(steep) * rate * 2.0**-47,
+            absolute=abs(steep) * rate * ROUNDINGS_64,
         ),
     )
     linear = Smooth(
@@ -59,9 +60,9 @@ def celu(alpha: float = 1.0) -> Piecewise:
 
     exponential = Smooth(
         "celu",
-        Curve(lambda z: alpha * torch.expm1(z / alpha), (-alpha, math.inf), absolute=alpha * 2.0**-47),
+        Curve(lambda z: alpha * torch.expm1(z / alpha), (-alpha, math.inf), absolute=alpha * ROUNDINGS_64),
         Curve(slope, (0.0, math.inf), bounds=(0.0, 1.0)),
-        Curve(lambda z: slope(z) / alpha, (0.0, math.inf), absolute=2.0**-47 / alpha),
+        Curve(lambda z: slope(z) / alpha, (0.0, math.inf), absolute=ROUNDINGS_64 / alpha),
     )
     linear = Smooth("celu", Curve(lambda z: z, (-math.inf, math.inf)), level(1.0), level(0.0))
     return Piecewise("celu", (0.0,), (exponential, linear))

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipkit.errors import ArgumentError
+from lipkit.rounding.slacks import ROUNDINGS_4, ROUNDINGS_8, ROUNDINGS_64, UNIT
 from lipkit.trace.nodes.activations.curve import Curve, Station, level, station
 from lipkit.trace.nodes.activations.smooth import Piecewise, Smooth
 
@@ -64,7 +65,7 @@ def swish(beta: float = 1.0) -> Smooth:
     dips = (station(_silu2, _silu3, -5, -2), station(_silu2, _silu3, 2, 5))
 
     def scaled(at: Station, factor: float) -> Station:
-        return Station(at.place / beta, at.value * factor, (at.error + 2.0**-51) * factor, at.blur / beta)
+        return Station(at.place / beta, at.value * factor, (at.error + ROUNDINGS_4) * factor, at.blur / beta)
 
     return Smooth(
         "silu" if beta == 1 else f"swish({beta:g})",
@@ -72,14 +73,14 @@ def swish(beta: float = 1.0) -> Smooth:
             functional.silu if beta == 1 else lambda z: z * torch.sigmoid(beta * z),
             (0.0, math.inf),
             (scaled(bottom, 1 / beta),),
-            absolute=2.0**-47 / beta,
+            absolute=ROUNDINGS_64 / beta,
         ),
         Curve(_clipped_at(beta, _silu_slope), (0.0, 1.0), (_moved(left, beta), _moved(right, beta))),
         Curve(
             lambda z: beta * _clipped_at(beta, _silu_bend)(z),
             (0.0, 0.0),
-            (scaled(dips[0], beta), Station(0.0, beta / 2, 2.0**-51 * beta), scaled(dips[1], beta)),
-            absolute=2.0**-47 * beta,
+            (scaled(dips[0], beta), Station(0.0, beta / 2, ROUNDINGS_4 * beta), scaled(dips[1], beta)),
+            absolute=ROUNDINGS_64 * beta,
         ),
     )
 
@@ -122,7 +123,7 @@ GELU = Smooth(
     Curve(
         _clipped(lambda z: _normal(z) * (2 - z * z)),
         (0.0, 0.0),
-        tuple(Station(x, _gelu2(x), 2.0**-50) for x in (-2.0, 0.0, 2.0)),
+        tuple(Station(x, _gelu2(x), ROUNDINGS_8) for x in (-2.0, 0.0, 2.0)),
     ),
 )
 
@@ -135,8 +136,8 @@ HARDSWISH = Piecewise(
         Smooth(
             "hardswish",
             Curve(lambda z: z * (z + 3) / 6, (math.inf, math.inf), (Station(-1.5, -0.375),)),
-            Curve(lambda z: (2 * z + 3) / 6, (-math.inf, math.inf), absolute=2.0**-51, bounds=(-0.5, 1.5)),
-            level(1 / 3, 2.0**-54),
+            Curve(lambda z: (2 * z + 3) / 6, (-math.inf, math.inf), absolute=ROUNDINGS_4, bounds=(-0.5, 1.5)),
+            level(1 / 3, UNIT / 2),
         ),
         Smooth(
             "hardswish", Curve(lambda z: z, (-math.inf, math.inf), absolute=0.0, relative=0.0), level(1.0), level(0.0)

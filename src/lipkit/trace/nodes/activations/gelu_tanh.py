@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lipkit.rounding.slacks import ROUNDINGS_4
 from lipkit.trace.nodes.activations.curve import Curve, Station, station
 from lipkit.trace.nodes.activations.smooth import Smooth
 
@@ -75,6 +76,6 @@ GELU_TANH = Smooth(
     Curve(
         _bend_of,
         (0.0, 0.0),
-        (station(_bend, _third, -3, -1.5), Station(0.0, _C, 2.0**-51), station(_bend, _third, 1.5, 3)),
+        (station(_bend, _third, -3, -1.5), Station(0.0, _C, ROUNDINGS_4), station(_bend, _third, 1.5, 3)),
     ),
 )

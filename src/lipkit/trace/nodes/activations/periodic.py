@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+from lipkit.rounding.slacks import ROUNDINGS_8, ROUNDINGS_32
 from lipkit.trace.nodes.activations.curve import Interval
 from lipkit.trace.nodes.pointwise import Activation
 
@@ -27,11 +28,11 @@ class Sine(Activation):
         finite = torch.isfinite(low) & torch.isfinite(high)
         left, right = torch.where(finite, low, 0.0), torch.where(finite, high, 0.0)
         first, last = self(left), self(right)
-        slack = 2.0**-50
+        slack = ROUNDINGS_8
         # In turns from the maximum: a maximum lies inside if an integer does, a minimum if an integer and a half does.
         # Turns are rounded three times; what is within that of an end counts as inside.
         turns = [(x + (self.quarters - 1) * (math.pi / 2)) / (2 * math.pi) for x in (left, right)]
-        blur = 2.0**-48 * (1 + turns[0].abs() + turns[1].abs())
+        blur = ROUNDINGS_32 * (1 + turns[0].abs() + turns[1].abs())
         start, end = turns[0] - blur, turns[1] + blur
         top = torch.floor(end) >= start
         bottom = torch.floor(end - 0.5) >= start - 0.5

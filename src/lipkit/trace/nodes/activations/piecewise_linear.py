@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipkit.errors import ArgumentError
+from lipkit.rounding.slacks import ROUNDINGS_8
 from lipkit.trace.nodes.activations.curve import Interval
 from lipkit.trace.nodes.activations.rounded_kinks import Softened, hypotenuse
 from lipkit.trace.nodes.pointwise import Activation
@@ -53,7 +54,7 @@ class PiecewiseLinear(Activation):
             largest = torch.where(inside, torch.maximum(largest, value), largest)
         # A product and a sum: three roundings at most, relative to the values and to the arguments.
         sizes = torch.stack([x.expand(smallest.shape).abs() for x in (low, high, smallest, largest)])
-        size = 2.0**-50 * torch.where(torch.isfinite(sizes), sizes, 0.0).sum(0)
+        size = ROUNDINGS_8 * torch.where(torch.isfinite(sizes), sizes, 0.0).sum(0)
         return smallest - torch.where(smallest == 0, 0.0, size), largest + torch.where(largest == 0, 0.0, size)
 
     def bends(self, low: Float64[Tensor, "..."], high: Float64[Tensor, "..."]) -> Interval:

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+from lipkit.rounding.slacks import ROUNDINGS_8, ROUNDINGS_32, ULP
 from lipkit.trace.nodes.activations.curve import Curve, Interval, Station
 from lipkit.trace.nodes.activations.smooth import Smooth
 from lipkit.trace.nodes.pointwise import Activation
@@ -60,7 +61,7 @@ class Softened(Activation):
         # What is added lies between 0 and mu log 2 times the jump.
         under, over = self.inner.values(low, high)
         for jump in self._jumps(low):
-            extra = jump * self.mu * (torch.log(torch.full((), 2.0, dtype=torch.float64)) * (1 + 2.0**-50))
+            extra = jump * self.mu * (torch.log(torch.full((), 2.0, dtype=torch.float64)) * (1 + ROUNDINGS_8))
             under, over = under + extra.clamp(max=0.0), over + extra.clamp(min=0.0)
         return under, over
 
@@ -85,7 +86,7 @@ class Softened(Activation):
             over = over + factor * jump * torch.where(rising, largest, smallest)
             total = total + factor * jump.abs()
         # A sigmoid is within three units in the last place of 1; a product and a sum add two for each knot.
-        slack = (total + under.abs() + over.abs()) * 2.0**-48
+        slack = (total + under.abs() + over.abs()) * ROUNDINGS_32
         return under - slack, over + slack
 
     def _jumps(self, like: Tensor) -> list[Tensor]:
@@ -105,7 +106,7 @@ def hypotenuse(mu: float) -> Smooth:
         f"abs smoothed by {mu:g}",
         Curve(at, (torch.inf, torch.inf), (Station(0.0, mu),)),
         Curve(lambda z: z / at(z), (-1.0, 1.0)),
-        Curve(lambda z: (mu / at(z)) ** 2 / at(z), (0.0, 0.0), (Station(0.0, 1 / mu, 2.0**-52 / mu),)),
+        Curve(lambda z: (mu / at(z)) ** 2 / at(z), (0.0, 0.0), (Station(0.0, 1 / mu, ULP / mu),)),
     )
 
 

@@ -8,12 +8,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipkit.errors import ArgumentError
+from lipkit.rounding.slacks import ROUNDINGS_4, ROUNDINGS_64, UNIT
 from lipkit.trace.nodes.activations.curve import Curve, Station, level
 from lipkit.trace.nodes.activations.smooth import Piecewise, Smooth
 
 _ROOT3 = math.sqrt(3.0)
 # Two or three roundings of numbers below 1.
-_ULPS = 2.0**-51
+_ULPS = ROUNDINGS_4
 
 
 def _bump(z: Tensor) -> Tensor:
@@ -43,7 +44,7 @@ def softplus(beta: float) -> Smooth:
             lambda z: beta * _bump(beta * z),
             (0.0, 0.0),
             (Station(0.0, beta / 4, beta * _ULPS),),
-            absolute=beta * 2.0**-47,
+            absolute=beta * ROUNDINGS_64,
         ),
     )
 
@@ -179,7 +180,7 @@ HARDSIGMOID = Piecewise(
         Smooth(
             "hardsigmoid",
             Curve(lambda z: (z + 3) / 6, (-math.inf, math.inf), bounds=(0.0, 1.0)),
-            level(1 / 6, 2.0**-55),
+            level(1 / 6, UNIT / 4),
             level(0.0),
         ),
         Smooth("hardsigmoid", level(1.0), level(0.0), level(0.0)),

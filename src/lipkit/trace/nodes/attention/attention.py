@@ -10,11 +10,11 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
-from lipkit.rounding.logarithm import exp_of
+from lipkit.rounding.logarithm import exp_of, log_up
+from lipkit.rounding.slacks import ROUNDINGS_8
 from lipkit.trace.nodes._base import Node
-from lipkit.trace.nodes._outward import Domain, combined, domain_of, log_above, settled
 from lipkit.trace.nodes.attention.score_ranges import AttentionRange, Rows
-from lipkit.trace.value_range import Reach
+from lipkit.trace.value_range import Domain, Reach, domain_of, reach_of, tighten
 
 
 @final
@@ -83,28 +83,28 @@ class Attention(Node):
     def log_constant(self, p: float) -> Float64[Tensor, ""]:
         if self.keys == 1:
             # Every row of P is 1: the value is copied to each query.
-            return log_above(torch.tensor(float(self.queries), dtype=torch.float64)) / p
+            return log_up(torch.tensor(float(self.queries), dtype=torch.float64)) / p
         if self.domain is None:
             return torch.tensor(torch.inf, dtype=torch.float64)
         found = self._range(Reach(*self.domain))
         if p == 2:
-            return log_above(found.two().max())
+            return log_up(found.two().max())
         if p in (1, torch.inf):
-            return log_above((found.one() if p == 1 else found.infinity()).max())
-        return log_above(torch.maximum(found.two(), found.one() if p < 2 else found.infinity()).max())
+            return log_up((found.one() if p == 1 else found.infinity()).max())
+        return log_up(torch.maximum(found.two(), found.one() if p < 2 else found.infinity()).max())
 
     def within(self, reach: Reach) -> "Attention":
         return replace(self, domain=domain_of(reach))
 
     def reach(self, reach: Reach) -> Reach:
-        reach = combined(reach)
+        reach = tighten(reach)
         found, center = self._range(reach), self(reach.center[None])[0]
         low, high = found.outputs()
         constant = exp_of(self.within(reach).log_constant(2.0), 1.0)
         # Scores of `width` products are off by that many units of their size, and probabilities relatively by as much.
         sizes = [x.norms.amax() for x in (found.queries, found.keys, found.values)]
-        error = 2.0**-50 * (self.width + self.keys + 8) * (1 + abs(self.scale) * sizes[0] * sizes[1]) * sizes[2]
-        return settled(low, high, center, constant * reach.radius + error * math.sqrt(self.heads * self.queries))
+        error = ROUNDINGS_8 * (self.width + self.keys + 8) * (1 + abs(self.scale) * sizes[0] * sizes[1]) * sizes[2]
+        return reach_of(low, high, center, constant * reach.radius + error * math.sqrt(self.heads * self.queries))
 
     def _range(self, reach: Reach) -> AttentionRange:
         ends = zip(*(self.parts(x[None]) for x in (reach.low, reach.high, reach.center)), strict=True)

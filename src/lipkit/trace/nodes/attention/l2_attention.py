@@ -6,6 +6,10 @@ from collections.abc import Sequence
 import scipy.special
 
 from lipkit.errors import ArgumentError
+from lipkit.rounding.slacks import ROUNDINGS_8, ROUNDINGS_16, ROUNDINGS_32
+
+# Makes a step from zero possible.
+_TINY = 2.0**-200
 
 
 def inverse_phi(y: float) -> float:
@@ -14,9 +18,9 @@ def inverse_phi(y: float) -> float:
         raise ArgumentError(f"phi has an inverse for finite y >= 0, got {y}.")
     guess = float(scipy.special.lambertw(y / math.e).real)
     # phi rises, so a point at which it is large enough is an upper bound; a guess is proven, not trusted.
-    step = 2.0**-50
-    while guess * math.exp(guess + 1) * (1 - 2.0**-49) < y:
-        guess, step = guess * (1 + step) + step * 2.0**-200, 2 * step
+    step = ROUNDINGS_8
+    while guess * math.exp(guess + 1) * (1 - ROUNDINGS_16) < y:
+        guess, step = guess * (1 + step) + step * _TINY, 2 * step
     return guess
 
 
@@ -35,7 +39,7 @@ def l2_attention_constant(
     _check(tokens, width, queries, values)
     heads = math.fsum(q**4 * v**2 for q, v in zip(queries, values, strict=True))
     bound = math.sqrt(tokens / width) * (4 * inverse_phi(tokens - 1) + 1) * math.sqrt(heads) * out
-    return bound * (1 + 2.0**-48)
+    return bound * (1 + ROUNDINGS_32)
 
 
 def linf_attention_constant(
@@ -51,7 +55,7 @@ def linf_attention_constant(
     _check(tokens, width, queries, values)
     rows = max(a * b for a, b in queries)
     bound = (4 * inverse_phi(tokens - 1) + 1 / math.sqrt(width)) * out * rows * max(values)
-    return bound * (1 + 2.0**-48)
+    return bound * (1 + ROUNDINGS_32)
 
 
 def _check(tokens: int, width: int, queries: Sequence[object], values: Sequence[object]) -> None:

@@ -9,11 +9,13 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
+from lipkit.rounding.float64 import round_up
+from lipkit.rounding.logarithm import log_up
+from lipkit.rounding.slacks import ROUNDINGS_8
 from lipkit.trace.nodes._base import Node
-from lipkit.trace.nodes._outward import above, combined, log_above, settled
 from lipkit.trace.nodes.activations.curve import Interval
 from lipkit.trace.nodes.attention.probabilities import log_probabilities, probabilities
-from lipkit.trace.value_range import Reach
+from lipkit.trace.value_range import Reach, reach_of, tighten
 
 
 @final
@@ -60,19 +62,19 @@ class LogSoftmax(Node):
         if bound is None:
             # Riesz-Thorin between the two nearest; their larger one is safe.
             bound = torch.maximum(two, one if p < 2 else infinity)
-        return log_above(above(bound.max(), n + 4))
+        return log_up(round_up(bound.max(), n + 4))
 
     def within(self, reach: Reach) -> "LogSoftmax":
-        reach = combined(reach)
+        reach = tighten(reach)
         return replace(self, domain=(reach.low, reach.high))
 
     def reach(self, reach: Reach) -> Reach:
-        reach = combined(reach)
+        reach = tighten(reach)
         low, high = log_probabilities(reach.low, reach.high)
         center = self(reach.center[None])[0]
         constant = self.within(reach).log_constant(2.0).exp()
-        error = 2.0**-50 * (self.size[-1] + 8) * torch.linalg.vector_norm(center.abs() + reach.center.abs() + 1)
-        return settled(low, high, center, constant * reach.radius + error)
+        error = ROUNDINGS_8 * (self.size[-1] + 8) * torch.linalg.vector_norm(center.abs() + reach.center.abs() + 1)
+        return reach_of(low, high, center, constant * reach.radius + error)
 
     def __str__(self) -> str:
         return "log softmax"
@@ -109,21 +111,21 @@ class LogSumExp(Node):
         if self.domain is None or p == torch.inf:
             return torch.zeros((), dtype=torch.float64)
         # |p|_q^q <= max_i p_i^(q - 1), and (q - 1) / q = 1 / p.
-        return log_above(probabilities(*self.domain)[1].max()) / p * (1 - 2.0**-50)
+        return log_up(probabilities(*self.domain)[1].max()) / p * (1 - ROUNDINGS_8)
 
     def within(self, reach: Reach) -> "LogSumExp":
-        reach = combined(reach)
+        reach = tighten(reach)
         return replace(self, domain=(reach.low, reach.high))
 
     def reach(self, reach: Reach) -> Reach:
         count = self.size[-1] + 8
-        reach = combined(reach)
+        reach = tighten(reach)
         low, high, center = (self(x[None])[0] for x in (reach.low, reach.high, reach.center))
-        error = 2.0**-50 * count * (1 + center.abs())
-        low = torch.where(torch.isfinite(low), low - 2.0**-50 * count * (1 + low.abs()), low)
-        high = torch.where(torch.isfinite(high), high + 2.0**-50 * count * (1 + high.abs()), high)
+        error = ROUNDINGS_8 * count * (1 + center.abs())
+        low = torch.where(torch.isfinite(low), low - ROUNDINGS_8 * count * (1 + low.abs()), low)
+        high = torch.where(torch.isfinite(high), high + ROUNDINGS_8 * count * (1 + high.abs()), high)
         constant = self.within(reach).log_constant(2.0).exp()
-        return settled(low, high, center, constant * reach.radius + torch.linalg.vector_norm(error))
+        return reach_of(low, high, center, constant * reach.radius + torch.linalg.vector_norm(error))
 
     def __str__(self) -> str:
         return "log of a sum of exponentials"

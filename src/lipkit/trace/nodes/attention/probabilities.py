@@ -4,7 +4,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from lipkit.trace.nodes._outward import above
+from lipkit.rounding.float64 import round_up
+from lipkit.rounding.slacks import ROUNDINGS_8
 from lipkit.trace.nodes.activations.curve import Interval
 
 # Stands for an infinite score: its exponential is 0 or overwhelms all others, and differences stay finite.
@@ -21,7 +22,7 @@ def log_probabilities(low: Float64[Tensor, "... n"], high: Float64[Tensor, "... 
     n = low.shape[-1]
     sizes = torch.where(torch.isfinite(low), low.abs(), 0.0).maximum(torch.where(torch.isfinite(high), high.abs(), 0.0))
     # n sums of logarithms, each within two units in the last place of its size and of 1.
-    slack = (n + 8) * 2.0**-50 * (1 + sizes.amax(-1, keepdim=True))
+    slack = (n + 8) * ROUNDINGS_8 * (1 + sizes.amax(-1, keepdim=True))
     low, high = low.clamp(-_FAR, _FAR), high.clamp(-_FAR, _FAR)
     smallest = -torch.logaddexp(_others(high) - low, torch.zeros_like(low)) - slack
     largest = -torch.logaddexp(_others(low) - high, torch.zeros_like(low)) + slack
@@ -31,7 +32,7 @@ def log_probabilities(low: Float64[Tensor, "... n"], high: Float64[Tensor, "... 
 def probabilities(low: Float64[Tensor, "... n"], high: Float64[Tensor, "... n"]) -> Interval:
     """The range of softmax(z) along the last axis for z in a box."""
     smallest, largest = log_probabilities(low, high)
-    return smallest.exp() * (1 - 2.0**-50), above(largest.exp(), 2).clamp(max=1.0)
+    return smallest.exp() * (1 - ROUNDINGS_8), round_up(largest.exp(), 2).clamp(max=1.0)
 
 
 def jacobian_norm(p: float, smallest: Float64[Tensor, "... n"], largest: Float64[Tensor, "... n"]) -> Tensor:
@@ -47,7 +48,7 @@ def jacobian_norm(p: float, smallest: Float64[Tensor, "... n"], largest: Float64
     t = torch.full_like(smallest, 0.5).clamp(smallest, largest)
     rows = (2 * t * (1 - t)).amax(-1)
     if p != 2 or smallest.shape[-1] < 2:
-        return above(rows, 3)
+        return round_up(rows, 3)
     top = largest.topk(2, -1).values
     least, most, second = smallest.amax(-1), top[..., 0], top[..., 1]
 
@@ -59,7 +60,7 @@ def jacobian_norm(p: float, smallest: Float64[Tensor, "... n"], largest: Float64
     places = (least, most, second, 1 - second, (1 + second) / 2, half)
     peak = torch.stack([bound(place) for place in places]).amax(0)
     # Places are rounded, and beside one the bound moves by less than twice the distance.
-    return above(torch.minimum(rows, peak + 2.0**-50), 4)
+    return round_up(torch.minimum(rows, peak + ROUNDINGS_8), 4)
 
 
 def _others(z: Tensor) -> Tensor:

@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from lipkit.trace.nodes._outward import above
+from lipkit.rounding.float64 import round_up
+from lipkit.rounding.slacks import ROUNDINGS_4, ROUNDINGS_8, ULP
 from lipkit.trace.nodes._small_norms import spectral_within
 from lipkit.trace.nodes.activations.curve import Interval
 from lipkit.trace.nodes.attention.probabilities import jacobian_norm, probabilities
@@ -30,14 +31,16 @@ class Rows:
     @cached_property
     def sizes(self) -> Float64[Tensor, "heads rows width"]:
         """The largest absolute value of every entry."""
-        return torch.minimum(torch.maximum(self.low.abs(), self.high.abs()), above(self.center.abs() + self.radius, 1))
+        return torch.minimum(
+            torch.maximum(self.low.abs(), self.high.abs()), round_up(self.center.abs() + self.radius, 1)
+        )
 
     @cached_property
     def norms(self) -> Float64[Tensor, "heads rows"]:
         """The largest l2 norm of every row."""
         box = torch.linalg.vector_norm(self.sizes, dim=-1)
         ball = torch.linalg.vector_norm(self.center, dim=-1) + self.radius
-        return above(torch.minimum(box, ball), self.low.shape[-1] + 4)
+        return round_up(torch.minimum(box, ball), self.low.shape[-1] + 4)
 
     @cached_property
     def spectral(self) -> Float64[Tensor, " heads"]:
@@ -50,24 +53,24 @@ class Rows:
         box = self.high.amax(-2) - self.low.amin(-2)
         # Two rows move against each other by sqrt(2) radius at most.
         ball = self.center.amax(-2) - self.center.amin(-2) + 2**0.5 * self.radius
-        return above(torch.minimum(box, ball), 4)
+        return round_up(torch.minimum(box, ball), 4)
 
     @cached_property
     def half_diameter(self) -> Float64[Tensor, " heads"]:
         """Half the largest distance of two rows."""
         middle, width = (self.low + self.high) / 2, self.low.shape[-1]
-        spread = above(torch.linalg.vector_norm(self.high - self.low, dim=-1).amax(-1) / 2, width + 4)
+        spread = round_up(torch.linalg.vector_norm(self.high - self.low, dim=-1).amax(-1) / 2, width + 4)
         coordinates = torch.linalg.vector_norm(self.ranges, dim=-1) / 2
         box = _half_diameter(torch.where(torch.isfinite(middle), middle, 0.0)) + spread
         ball = _half_diameter(self.center) + 0.5**0.5 * self.radius
-        return above(torch.minimum(torch.minimum(coordinates, box), ball), width + 8)
+        return round_up(torch.minimum(torch.minimum(coordinates, box), ball), width + 8)
 
     @cached_property
     def deviation(self) -> Float64[Tensor, " heads"]:
         """The largest spectral norm of X - 1 m', with m the mean row at the center."""
         mean = self.center.mean(-2, keepdim=True)
         # The differences are rounded once, relative to their terms.
-        slack = 2.0**-52 * (self.sizes + mean.abs())
+        slack = ULP * (self.sizes + mean.abs())
         slack = torch.where(torch.isfinite(slack), slack, 0.0)
         radius = self.radius + torch.linalg.vector_norm(slack)
         return spectral_within(self.low - mean - slack, self.high - mean + slack, self.center - mean, radius)
@@ -81,7 +84,7 @@ def _half_diameter(points: Tensor) -> Tensor:
         # Distances from differences: the form by inner products cancels.
         pairs = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")
         apart = pairs.amax((-1, -2)) / 2
-    return above(apart, points.shape[-1] + 4) + 2.0**-50 * points.abs().amax((-1, -2))
+    return round_up(apart, points.shape[-1] + 4) + ROUNDINGS_8 * points.abs().amax((-1, -2))
 
 
 @final
@@ -107,8 +110,8 @@ class AttentionRange:
         norms = [torch.linalg.vector_norm(x.center, dim=-1) for x in (q, k)]
         moved = torch.hypot(norms[0][..., None], norms[1][..., None, :]) * q.radius + q.radius**2 / 2
         # Sums of `width` products are off by as many units of the sizes of their terms.
-        slack = (width + 8) * 2.0**-50 * (q.norms[..., None] * k.norms[..., None, :])
-        apart, moved = above(apart, width + 8) + slack, above(moved, width + 8) + slack
+        slack = (width + 8) * ROUNDINGS_8 * (q.norms[..., None] * k.norms[..., None, :])
+        apart, moved = round_up(apart, width + 8) + slack, round_up(moved, width + 8) + slack
         low = torch.maximum(product - apart, at - moved)
         high = torch.minimum(product + apart, at + moved)
         low, high = torch.where(torch.isnan(low), -torch.inf, low), torch.where(torch.isnan(high), torch.inf, high)
@@ -116,7 +119,7 @@ class AttentionRange:
         if self.mask is None:
             return low, high
         mask = self.mask.to(low)
-        slack = 2.0**-52 * torch.where(torch.isfinite(mask), mask.abs(), 0.0)
+        slack = ULP * torch.where(torch.isfinite(mask), mask.abs(), 0.0)
         hidden = mask == -torch.inf
         return torch.where(hidden, mask, low + mask - slack), torch.where(hidden, mask, high + mask + slack)
 
@@ -129,12 +132,12 @@ class AttentionRange:
     def column(self) -> Float64[Tensor, " heads"]:
         """The largest column sum of the probabilities."""
         rows = self.probabilities[1].shape[-2]
-        return above(self.probabilities[1].sum(-2).amax(-1), rows + 2)
+        return round_up(self.probabilities[1].sum(-2).amax(-1), rows + 2)
 
     def deviations(self, of: Rows) -> Float64[Tensor, "heads rows"]:
         """Upper bounds of the square roots of |Cov_i(x, x)|_2, one for each query."""
         most = self.probabilities[1].amax(-1)
-        return torch.minimum(of.half_diameter[..., None], above(most.sqrt() * of.deviation[..., None], 4))
+        return torch.minimum(of.half_diameter[..., None], round_up(most.sqrt() * of.deviation[..., None], 4))
 
     def two(self) -> Float64[Tensor, " heads"]:
         """The l2 constant of each head."""
@@ -142,18 +145,18 @@ class AttentionRange:
         by_query = (spread * self.deviations(self.keys)).amax(-1)
         weighted = ((spread * self.queries.norms) ** 2)[..., None] * self.probabilities[1]
         rows = weighted.shape[-2]
-        first = above(weighted.sum(-2).amax(-1), rows + 6).sqrt()
+        first = round_up(weighted.sum(-2).amax(-1), rows + 6).sqrt()
         second = self.queries.spectral * (spread * jacobian_norm(2.0, *self.probabilities).sqrt()).amax(-1)
         by_key = torch.minimum(_known(first), _known(second))
         moving = torch.hypot(_known(by_query), by_key) * abs(self.scale)
-        return above(torch.sqrt(moving**2 + self.column), 12)
+        return round_up(torch.sqrt(moving**2 + self.column), 12)
 
     def infinity(self) -> Float64[Tensor, " heads"]:
         """The linf constant of each head."""
         lengths = self.queries.sizes.sum(-1).amax(-1)
         inner = self.keys.ranges.sum(-1) / 2 + lengths
         moving = _known(self.values.ranges.amax(-1) / 2 * inner) * abs(self.scale)
-        return above(1 + moving, self.queries.low.shape[-1] + 8)
+        return round_up(1 + moving, self.queries.low.shape[-1] + 8)
 
     def one(self) -> Float64[Tensor, " heads"]:
         """The l1 constant of each head."""
@@ -165,7 +168,7 @@ class AttentionRange:
         by_key = spread * weights.amax((-1, -2))
         moving = torch.maximum(_known(by_query), _known(by_key)) * abs(self.scale)
         count = self.values.low.shape[-1] + self.queries.low.shape[-2] + 8
-        return above(torch.maximum(moving, self.column), count)
+        return round_up(torch.maximum(moving, self.column), count)
 
     def outputs(self) -> Interval:
         """The range of every output: a mean of the values, with weights in their ranges."""
@@ -173,7 +176,7 @@ class AttentionRange:
         least, most = v.low.amin(-2, keepdim=True), v.high.amax(-2, keepdim=True)
         mean = v.center.mean(-2, keepdim=True)
         few, many = self.probabilities
-        slack = (keys + 8) * 2.0**-50 * v.sizes.amax(-2, keepdim=True)
+        slack = (keys + 8) * ROUNDINGS_8 * v.sizes.amax(-2, keepdim=True)
         above_mean, below_mean = (v.high - mean).clamp(min=0.0), (mean - v.low).clamp(min=0.0)
         high = mean + many @ above_mean - few @ (mean - v.high).clamp(min=0.0) + slack
         low = mean - many @ below_mean + few @ (v.low - mean).clamp(min=0.0) - slack
@@ -188,7 +191,7 @@ def _middle(x: Rows) -> Tensor:
 
 def _radius(x: Rows) -> Tensor:
     radius = (x.high - x.low) / 2
-    return torch.where(torch.isnan(radius), torch.inf, radius) * (1 + 2.0**-51)
+    return torch.where(torch.isnan(radius), torch.inf, radius) * (1 + ROUNDINGS_4)
 
 
 def _known(value: Tensor) -> Tensor:

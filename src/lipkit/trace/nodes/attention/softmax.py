@@ -9,11 +9,12 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
+from lipkit.rounding.logarithm import log_up
+from lipkit.rounding.slacks import ROUNDINGS_8
 from lipkit.trace.nodes._base import Node
-from lipkit.trace.nodes._outward import combined, log_above, settled
 from lipkit.trace.nodes.activations.curve import Interval
 from lipkit.trace.nodes.attention.probabilities import jacobian_norm, probabilities
-from lipkit.trace.value_range import Reach
+from lipkit.trace.value_range import Reach, reach_of, tighten
 
 
 @final
@@ -55,21 +56,21 @@ class Softmax(Node):
             return torch.tensor(-torch.inf, dtype=torch.float64)
         whole = torch.tensor(0.5, dtype=torch.float64)
         if self.domain is None:
-            return log_above(whole)
-        return log_above(jacobian_norm(p, *self._range(*self.domain)).max().clamp(max=0.5))
+            return log_up(whole)
+        return log_up(jacobian_norm(p, *self._range(*self.domain)).max().clamp(max=0.5))
 
     def within(self, reach: Reach) -> "Softmax":
-        reach = combined(reach)
+        reach = tighten(reach)
         return replace(self, domain=(reach.low, reach.high))
 
     def reach(self, reach: Reach) -> Reach:
-        reach = combined(reach)
+        reach = tighten(reach)
         low, high = self._range(reach.low, reach.high)
         center = self(reach.center[None])[0]
         constant = self.within(reach).log_constant(2.0).exp()
         # The shift, the exponential, the sum and the quotient: relative to the probabilities.
-        error = 2.0**-50 * (self.size[-1] + 8) * torch.linalg.vector_norm(center)
-        return settled(low, high, center, constant * reach.radius + error)
+        error = ROUNDINGS_8 * (self.size[-1] + 8) * torch.linalg.vector_norm(center)
+        return reach_of(low, high, center, constant * reach.radius + error)
 
     def _seen(self, z: Tensor, otherwise: float) -> Tensor:
         return z if self.hidden is None else z.masked_fill(self.hidden.to(z.device), otherwise)
