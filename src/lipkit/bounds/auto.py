@@ -167,11 +167,7 @@ class _Ladder:
     def later(self, first: float) -> Iterator[Method]:
         """The rungs above the first one, which took `first` seconds."""
         yield from self._windows(first)
-        neurons = sum(
-            math.prod(node.shape)
-            for node in self.network.nodes
-            if not (isinstance(node, Pointwise) and node.is_identity)
-        )
+        neurons = sum(math.prod(node.shape) for node in self.network.nodes if not node.is_identity)
         # About a second for two hundred neurons, growing with their cube.
         left = self.left
         fits = left > 0 and (neurons / 200) ** 3 <= left

@@ -12,7 +12,6 @@ from lipkit.bounds.model_to_network import Example, Model, network_of
 from lipkit.errors import ArgumentError, BrokenCertificateError
 from lipkit.regions import Everywhere, Region
 from lipkit.trace import Network
-from lipkit.trace.nodes import Pointwise
 
 
 def lipschitz(
@@ -90,7 +89,7 @@ def _points(network: Network) -> int:
 
     One for a network without activations, whose Jacobian is the same everywhere.
     """
-    if all(isinstance(node, Pointwise) and node.is_identity for node in network.nodes):
+    if all(node.is_identity for node in network.nodes):
         return 1
     values = sum(math.prod(network.shape_of(j)) for j in range(network.sink))
     return max(1, min(1024, 2**32 // (values * min(64, math.prod(network.target)) + 1)))

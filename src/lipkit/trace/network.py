@@ -1,5 +1,6 @@
 """The normal form of a model: linear operators between nonlinear nodes, in one order."""
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import final
@@ -123,8 +124,10 @@ class Network:
 
     @property
     def device(self) -> torch.device:
-        """The device of its operators' tensors (cpu if there are none)."""
-        return next((op.device for op in self.blocks.values() if op.tensors()), torch.device("cpu"))
+        """The device of its operators' tensors, or else of any other (cpu if there are none)."""
+        operators = (op.device for op in self.blocks.values() if op.tensors())
+        others = (t.device for t in self.tensors())
+        return next(itertools.chain(operators, others), torch.device("cpu"))
 
     def detach(self) -> "Network":
         """The same network without gradients to its tensors."""

@@ -22,6 +22,7 @@ from lipkit.linops import (
     Stated,
     Sum,
     Sweep,
+    factors,
 )
 
 # More factors than these are counted, not listed.
@@ -35,11 +36,6 @@ def describe(op: LinearOperator) -> str:
     Reshapes and reorderings are left out of products, because they change no norm.
     """
     return f"{type(op).__name__} {_by(op.in_shape)}->{_by(op.out_shape)}"
-
-
-def factors(op: LinearOperator) -> list[LinearOperator]:
-    """The factors of a product in the order they are applied; of anything else, itself."""
-    return [*factors(op.inner), *factors(op.outer)] if isinstance(op, Compose) else [op]
 
 
 @describe.register
@@ -111,7 +107,7 @@ def _terms(op: LinearOperator) -> list[LinearOperator]:
 
 @describe.register
 def _(op: Compose) -> str:
-    parts = factors(op)
+    parts = factors(op)[::-1]
     said = [describe(part) for part in parts if not isinstance(part, Reshape | Permute)]
     if not said:
         return f"reordering of {_by(op.in_shape)}"

@@ -13,7 +13,6 @@ from lipkit.errors import KindError
 from lipkit.linops import LinearOperator, Reshape, product
 from lipkit.regions import Everywhere, Region
 from lipkit.trace import Network
-from lipkit.trace.nodes import Node, Pointwise
 
 
 @final
@@ -44,7 +43,7 @@ class PairwiseHead(Pairwise):
         """All linear operations after the last value that is not linear in one other: that value, and their product."""
         rows, j = network.rows(), network.sink
         head: LinearOperator = Reshape(network.target, network.target)
-        while len(rows.get(j, ())) == 1 and (j == network.sink or _is_identity(network.nodes[j - 1])):
+        while len(rows.get(j, ())) == 1 and (j == network.sink or network.nodes[j - 1].is_identity):
             ((j, op),) = rows[j].items()
             head = product(head, op)
         return j, head
@@ -57,10 +56,6 @@ class PairwiseHead(Pairwise):
                 "method, or a region of one input."
             )
         return found
-
-
-def _is_identity(node: Node) -> bool:
-    return isinstance(node, Pointwise) and node.is_identity
 
 
 def before(network: Network, j: int) -> Network:

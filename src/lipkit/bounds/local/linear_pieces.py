@@ -145,7 +145,7 @@ class LinearPieces(Method):
 
 def _plan(found: MeasuredNetwork, k: int, z: Reach) -> _Plan:
     node = found.network.nodes[k - 1]
-    if isinstance(node, Pointwise) and node.is_identity:
+    if node.is_identity:
         return _Plan(((-math.inf, math.inf, 1.0, 0.0),), torch.zeros_like(z.low), ())
     f = node.activation if isinstance(node, Pointwise) else None
     if not isinstance(f, PiecewiseLinear) or any(isinstance(g, Tensor) and g.numel() > 1 for g in f.gradients):

@@ -17,7 +17,6 @@ from lipkit.norms import Auto
 from lipkit.rounding.float64 import gamma
 from lipkit.rounding.slacks import ROUNDINGS_32
 from lipkit.trace import Network
-from lipkit.trace.nodes import Pointwise
 
 # Up to this many entries a product of operators is written out, so that no cancellation between its parts is lost.
 _WRITTEN_OUT = 2**22
@@ -103,7 +102,7 @@ def measured(network: Network) -> MeasuredNetwork:
         fused[k] = _substituted(own, fused, inside)
         node = wide.nodes[k - 1] if k < wide.sink else None
         joins = len(row) > 1 and users.get(k, 0) > 1
-        if isinstance(node, Pointwise) and node.is_identity and not joins:
+        if node is not None and node.is_identity and not joins:
             inside.add(k)
     return MeasuredNetwork(wide, fused, frozenset(inside), device)
 

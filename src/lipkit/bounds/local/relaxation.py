@@ -225,7 +225,7 @@ class _Backward:
         """<weight, y_j> <= <new weight, z_j> + shift, up to an error."""
         slack = gamma(weight[0].numel() + 16 + more)
         node = self.found.network.nodes[j - 1]
-        if isinstance(node, Pointwise) and node.is_identity:
+        if node.is_identity:
             nothing = weight.new_zeros(len(weight))
             return weight, nothing, nothing
         if j not in self.between:

@@ -15,7 +15,6 @@ from lipkit.bounds._base import Method
 from lipkit.bounds.local.local import each_sample
 from lipkit.bounds.lower.point_jacobians import steepest
 from lipkit.bounds.lower.region_points import drawn
-from lipkit.bounds.lower.sampling import device_of
 from lipkit.errors import ArgumentError
 from lipkit.regions import Region
 from lipkit.trace import Network
@@ -72,7 +71,7 @@ class CLEVER(Method):
 
     def maxima(self, network: Network, region: Region) -> Float64[Tensor, " batches"]:
         """The largest Jacobian norm in each batch."""
-        generator = torch.Generator(device_of(network)).manual_seed(self.seed)
+        generator = torch.Generator(network.device).manual_seed(self.seed)
         together = max(1, _TOGETHER // (self.samples * math.prod(network.source)))
         found: list[Tensor] = []
         for start in range(0, self.batches, together):

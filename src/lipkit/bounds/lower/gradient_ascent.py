@@ -14,7 +14,7 @@ from lipkit.bounds._base import Method
 from lipkit.bounds.lower.difference_quotients import Pair, along, best_pair, lower_bound, prover, quotients
 from lipkit.bounds.lower.point_jacobians import dual_vector, pushed, steepest
 from lipkit.bounds.lower.region_points import drawn, inside
-from lipkit.bounds.lower.sampling import device_of, regions_of, scale_of
+from lipkit.bounds.lower.sampling import regions_of, scale_of
 from lipkit.errors import ArgumentError
 from lipkit.regions import Ball, Region
 from lipkit.trace import Network
@@ -152,7 +152,7 @@ class GradientAscent(Method):
         frozen = network.detach()
         pairs: list[Pair] = []
         for one in samples:
-            generator = torch.Generator(device_of(network)).manual_seed(self.seed)
+            generator = torch.Generator(network.device).manual_seed(self.seed)
             x = drawn(one, network.source, self.starts, generator)
             first, second = self.on.climbed(Climb(frozen, one, self.metric, self.steps, generator), x)
             pairs.append(best_pair(frozen, one, first, second, prove, self.metric))

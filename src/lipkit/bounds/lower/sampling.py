@@ -68,7 +68,7 @@ class Sampling(Method):
         return found[0] if of is Of.WHOLE else torch.stack(found)
 
     def _drawn(self, network: Network, region: Region) -> Tensor:
-        generator = torch.Generator(device_of(network)).manual_seed(self.seed)
+        generator = torch.Generator(network.device).manual_seed(self.seed)
         x = drawn(region, network.source, self.count, generator)
         if self.points is None:
             return x
@@ -129,8 +129,3 @@ def scale_of(region: Region, x: Float64[Tensor, "batch ..."]) -> float:
             return float((high - low).max()) / 2
         case _:
             return float(torch.linalg.vector_norm(x.flatten(1), dim=1).median()) * 0.1
-
-
-def device_of(network: Network) -> torch.device:
-    """Where the network's tensors are; cpu if it has none."""
-    return next((t.device for t in network.tensors()), torch.device("cpu"))

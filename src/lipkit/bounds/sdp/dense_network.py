@@ -99,11 +99,6 @@ def read(network: Network) -> DenseNetwork:
     return narrowed(_scaled(DenseNetwork(math.prod(wide.source), nodes, blocks, wide.sink, {})))
 
 
-def device_of(network: Network) -> torch.device:
-    """Where the weights are, and where a bound is expected; programs themselves are solved on the CPU."""
-    return next((t.device for t in network.tensors()), torch.device("cpu"))
-
-
 def between(edges: Iterable[tuple[int, int]], sink: int) -> set[int]:
     """The values that depend on the input and that the output depends on, both ends included if there are any."""
     ordered = sorted(edges)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lipkit.bound import Bound, Kind
 from lipkit.bounds._base import Method
-from lipkit.bounds.sdp.dense_network import DenseNetwork, Slopes, Whole, chain_of, device_of, read
+from lipkit.bounds.sdp.dense_network import DenseNetwork, Slopes, Whole, chain_of, read
 from lipkit.bounds.sdp.gradient import attached, wanted
 from lipkit.bounds.sdp.program import Multipliers, Program, program_of
 from lipkit.bounds.sdp.program_size import refuse_large
@@ -46,7 +46,7 @@ class ECLipsE(Method):
     def _bound(self, network: Network, region: Region) -> Bound:
         network.require_constants(2.0)
         refuse_large(network)
-        dense, device = read(network), device_of(network)
+        dense, device = read(network), network.device
         if not dense.connected:
             return Bound(torch.full((), -math.inf, dtype=torch.float64, device=device), Kind.UPPER, self, region=region)
         program = program_of(dense, Multipliers.PER_NEURON)

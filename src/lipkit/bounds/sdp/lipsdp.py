@@ -11,7 +11,7 @@ from torch import Tensor
 from lipkit.bound import Bound, Kind
 from lipkit.bounds._base import Method
 from lipkit.bounds.sdp.cuts import chunks
-from lipkit.bounds.sdp.dense_network import device_of, read
+from lipkit.bounds.sdp.dense_network import read
 from lipkit.bounds.sdp.gradient import attached, dual, wanted
 from lipkit.bounds.sdp.interior_point import InteriorPoint, Solver
 from lipkit.bounds.sdp.program import Multipliers, program_of
@@ -74,7 +74,7 @@ class LipSDP(Method):
         return Bound(product.log_value, Kind.UPPER, self, region=region, parts=shown)
 
     def _log_value(self, network: Network) -> Float64[Tensor, ""]:
-        dense, device = read(network), device_of(network)
+        dense, device = read(network), network.device
         if not dense.connected:
             return torch.full((), -math.inf, dtype=torch.float64, device=device)
         program = program_of(dense, self.multipliers)

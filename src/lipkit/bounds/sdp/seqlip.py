@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lipkit.bound import Bound, Kind
 from lipkit.bounds._base import Method
-from lipkit.bounds.sdp.dense_network import Block, Slopes, Whole, chain_of, device_of, dominating_factor, read
+from lipkit.bounds.sdp.dense_network import Block, Slopes, Whole, chain_of, dominating_factor, read
 from lipkit.bounds.sdp.diagonal_maximum import Alignment, Exhaustive, Maximum, Pair
 from lipkit.errors import ArgumentError
 from lipkit.norms import SVD
@@ -51,7 +51,7 @@ class SeqLip(Method):
         return f"SeqLip, all corners up to {self.exhaustive} neurons, beyond by {self.beyond}"
 
     def _bound(self, network: Network, region: Region) -> Bound:
-        dense, device = read(network), device_of(network)
+        dense, device = read(network), network.device
         if not dense.connected:
             return Bound(torch.full((), -math.inf, dtype=torch.float64, device=device), Kind.UPPER, self, region=region)
         logs, kind = [dense.units[dense.sink] * math.log(2)], Kind.UPPER

@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from lipkit.bounds.fold.operator_words import describe, factors
+from lipkit.bounds.fold.operator_words import describe
 from lipkit.kind import Kind
-from lipkit.linops import Conv, ConvTranspose, Dense, LinearOperator, materialize, symbol
+from lipkit.linops import Conv, ConvTranspose, Dense, LinearOperator, factors, materialize, symbol
 from lipkit.report.results.contents import Spectra, Spectrum
 from lipkit.trace import Network
 
@@ -50,7 +50,7 @@ def _layers(network: Network) -> list[tuple[str, LinearOperator]]:
     return [
         (network.origin(k).module or str(network.origin(k)), factor)
         for (k, _), op in sorted(network.blocks.items())
-        for factor in factors(op)
+        for factor in reversed(factors(op))
         if isinstance(factor, Dense | Conv | ConvTranspose)
     ]
 

@@ -43,6 +43,11 @@ class Node(Live, ABC):
     def target(self) -> Shape:
         """Shape of one output."""
 
+    @property
+    def is_identity(self) -> bool:
+        """Whether the node changes nothing."""
+        return False
+
     @abstractmethod
     def __call__(self, z: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch ..."]:
         """phi on a batch of inputs, in their dtype, differentiable."""

@@ -104,7 +104,6 @@ class Pointwise(Node):
 
     @property
     def is_identity(self) -> bool:
-        """Whether the node changes nothing."""
         return isinstance(self.activation, Identity)
 
     def __call__(self, z: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch ..."]:

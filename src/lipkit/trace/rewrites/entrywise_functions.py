@@ -88,7 +88,7 @@ class Entries:
     def is_identity(self, k: int) -> bool:
         """Whether row k applies no function."""
         node = self.network.nodes[k - 1] if k else None
-        return isinstance(node, Pointwise) and node.is_identity
+        return node is not None and node.is_identity
 
     def activation(self, k: int) -> Activation | None:
         """The scalar function that row k applies, if it is one."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lipkit.linops import LinearOperator, Reshape, product
 from lipkit.trace.network import Network
-from lipkit.trace.nodes import Node, Pointwise
+from lipkit.trace.nodes import Node
 
 
 @final
@@ -25,7 +25,7 @@ class Numbering:
             self._inputs[k] = self._sum(row, bias)
             if k < network.sink:
                 node = network.nodes[k - 1]
-                kept = isinstance(node, Pointwise) and node.is_identity
+                kept = node.is_identity
                 self._values[k] = self._inputs[k] if kept else self._number((_key(node), self._inputs[k]))
 
     def value(self, k: int) -> int:

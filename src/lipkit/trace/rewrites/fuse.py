@@ -8,7 +8,6 @@ from torch import Tensor
 
 from lipkit.linops import LinearOperator, product
 from lipkit.trace.network import Network
-from lipkit.trace.nodes import Node, Pointwise
 
 
 class Cut(ABC):
@@ -69,7 +68,7 @@ def fuse(network: Network, cut: Cut) -> Network:
     gone: set[int] = set()
     for k in range(1, network.sink):
         node = network.nodes[k - 1]
-        if not _is_identity(node) or cut.keeps(len(rows[k]), len(users.get(k, ()))):
+        if not node.is_identity or cut.keeps(len(rows[k]), len(users.get(k, ()))):
             continue
         gone.add(k)
         for row in users.pop(k, set()):
@@ -83,10 +82,6 @@ def fuse(network: Network, cut: Cut) -> Network:
             users[j].discard(k)
         biases.pop(k, None)
     return _renumbered(network, rows, biases, gone)
-
-
-def _is_identity(node: Node) -> bool:
-    return isinstance(node, Pointwise) and node.is_identity
 
 
 def _add(row: dict[int, LinearOperator], j: int, op: LinearOperator) -> None:

@@ -114,7 +114,7 @@ def _gelu(
 def _shrink(entries: Entries, k: int) -> Found | None:
     """Row k as factor (x - tanh x)."""
     node = entries.network.nodes[k - 1]
-    if not (isinstance(node, Pointwise) and node.is_identity and len(entries.network.row(k)) == 2):
+    if not (node.is_identity and len(entries.network.row(k)) == 2):
         return None
     found = entries.input_of(k)
     if found is None or found.constant or len(found.terms) != 2:
