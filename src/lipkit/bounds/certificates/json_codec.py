@@ -5,6 +5,7 @@ import enum
 import inspect
 import math
 import types
+from collections.abc import Callable
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from lipkit.errors import CertificateError, LipkitError
@@ -51,11 +52,14 @@ def from_plain(data: Plain, hint: type[T]) -> T:
     return _read(data, hint)  # pyright: ignore[reportReturnType]
 
 
-def name_of(cls: type) -> str:
-    """The name a class has in a file: the package of lipkit and the class, or all of its path elsewhere."""
-    module = cls.__module__.split(".")
-    place = module[1] if module[0] == "lipkit" and len(module) > 1 else cls.__module__
-    return f"{place}.{cls.__qualname__}"
+def name_of(value: type | Callable[..., object]) -> str:
+    """The name of a class or function in a file: the package of lipkit and its name, or all of its path elsewhere.
+
+    So classes of lipkit may move between files of one package, and what was stored before still finds them.
+    """
+    module = (value.__module__ or "").split(".")
+    place = module[1] if module[0] == "lipkit" and len(module) > 1 else ".".join(module)
+    return f"{place}.{value.__qualname__}".lstrip(".")
 
 
 def known(base: type) -> dict[str, type]:

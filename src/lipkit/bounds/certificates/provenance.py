@@ -1,6 +1,7 @@
 """What a certificate keeps of the arguments of a model, and of the model itself."""
 
 import hashlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import final
 
@@ -8,10 +9,11 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from lipkit.bounds.certificates.fingerprint import TensorPrint, network_prints, row_hashes, state_prints
+from lipkit.bounds.certificates.identity import row_hashes, sha256_of
 from lipkit.bounds.certificates.region_record import TensorRecord, dtype_of
 from lipkit.bounds.model_to_network import Call, Program, capture_call
 from lipkit.errors import CertificateError
+from lipkit.linops import Shape
 from lipkit.trace import Network
 from lipkit.trace.sample_independence import takes_one_sample_only
 from lipkit.trace.torch_export import evaluating
@@ -121,6 +123,79 @@ class Subject:
 
 @final
 @dataclass(frozen=True)
+class TensorPrint:
+    """One tensor: its name, and what tells it from another.
+
+    `stored` says that it is a parameter or a buffer, bit by bit the one of the model's state. What a model computes
+    from those (a parametrised weight) may differ in its last bits on another machine; there the two numbers of
+    `sketch` decide, its Euclidean norm and an inner product with a fixed vector.
+    """
+
+    name: str
+    dtype: str
+    shape: Shape
+    sha256: str
+    stored: bool
+    sketch: tuple[float, float]
+
+    @classmethod
+    def of(cls, name: str, tensor: Tensor, stored: bool) -> "TensorPrint":
+        """The print of a tensor. Cost: one pass over its bytes."""
+        fixed = tensor.detach().cpu()
+        return cls(name, str(fixed.dtype), tuple(fixed.shape), sha256_of(fixed), stored, _sketch(fixed))
+
+    def fits(self, other: "TensorPrint") -> bool:
+        """Whether `other` is the same tensor, up to the rounding of what a model computes."""
+        if (self.dtype, self.shape, self.stored) != (other.dtype, other.shape, other.stored):
+            return False
+        if self.sha256 == other.sha256:
+            return True
+        dtype = getattr(torch, self.dtype.removeprefix("torch."))
+        if self.stored or not (dtype.is_floating_point or dtype.is_complex):
+            return False
+        # Half of the digits: far above what another order of summation does, far below any other weights.
+        slack = torch.finfo(dtype).eps ** 0.5 * max(self.sketch[0], other.sketch[0])
+        return all(abs(a - b) <= slack for a, b in zip(self.sketch, other.sketch, strict=True))
+
+
+def _sketch(tensor: Tensor) -> tuple[float, float]:
+    flat = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    values = flat.reshape(-1).to(torch.float64)
+    # Equidistributed and without structure that weights could share; any fixed vector would do.
+    fixed = torch.frac(torch.arange(1, values.numel() + 1, dtype=torch.float64) * 0.6180339887498949) - 0.5
+    norm, inner = float(torch.linalg.vector_norm(values)), float(values @ fixed)
+    return (norm if norm < torch.inf else 0.0, inner if abs(inner) < torch.inf else 0.0)
+
+
+def _state_prints(state: Mapping[str, Tensor]) -> tuple[TensorPrint, ...]:
+    """The prints of parameters and buffers by name, in their order."""
+    return tuple(TensorPrint.of(name, t, stored=True) for name, t in state.items() if isinstance(t, Tensor))
+
+
+def _network_prints(network: Network, state: Iterable[Tensor]) -> tuple[TensorPrint, ...]:
+    """The prints of all tensors a network reads, named by the rows that read them; those of `state` count as stored."""
+    known = {(t.data_ptr(), tuple(t.shape), t.dtype) for t in state if isinstance(t, Tensor) and t.numel()}
+    found: list[TensorPrint] = []
+    for name, tensors in _tensors_by_row(network):
+        for tensor in tensors:
+            stored = (tensor.data_ptr(), tuple(tensor.shape), tensor.dtype) in known
+            found.append(TensorPrint.of(name, tensor, stored))
+    return tuple(found)
+
+
+def _tensors_by_row(network: Network) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
+    for k, row in network.rows().items():
+        where = str(network.origin(k))
+        for op in row.values():
+            yield where, op.tensors()
+        if k in network.biases:
+            yield f"bias of {where}", (network.biases[k],)
+        if k < network.sink:
+            yield where, network.nodes[k - 1].tensors()
+
+
+@final
+@dataclass(frozen=True)
 class ModelRecord:
     """A model and the network captured from it: `state` are its parameters and buffers, `tensors` what the network
     reads, `rows` one hash for the input and each row of the network."""
@@ -136,8 +211,8 @@ class ModelRecord:
         model, network = subject.model, subject.network
         state = model.state_dict if isinstance(model, ExportedProgram) else model.state_dict(keep_vars=True)
         kept = {name: value for name, value in state.items() if isinstance(value, Tensor)}
-        prints = network_prints(network, kept.values())
-        return cls(type(model).__qualname__, state_prints(kept), prints, row_hashes(network))
+        prints = _network_prints(network, kept.values())
+        return cls(type(model).__qualname__, _state_prints(kept), prints, row_hashes(network))
 
     @property
     def state_hash(self) -> str:

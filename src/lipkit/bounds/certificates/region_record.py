@@ -7,7 +7,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from lipkit.bounds.certificates.fingerprint import sha256_of
+from lipkit.bounds.certificates.identity import sha256_of
 from lipkit.errors import ArgumentError, CertificateError
 from lipkit.linops import Shape
 from lipkit.regions import Ball, Box, Everywhere, Region

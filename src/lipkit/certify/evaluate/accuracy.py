@@ -3,20 +3,19 @@
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from torch import Tensor, nn
 
 from lipkit._seeds import check_seed
 from lipkit.bound import Bound
+from lipkit.bounds.certificates.identity import contents, model_contents
 from lipkit.certify.attacks import Attack
 from lipkit.certify.evaluate.batch import Batch, Constant, Evaluated
 from lipkit.certify.evaluate.disproof import refuse_disproved
 from lipkit.certify.evaluate.evaluation import Evaluation
-from lipkit.certify.evaluate.object_identity import told
 from lipkit.certify.evaluate.records import Records, Sample
-from lipkit.certify.evaluate.settings_identity import bound_settings, model_settings, search_settings
 from lipkit.certify.evaluate.shards import Data, Place, batches, check_repeatable, described, digests, first_batch
 from lipkit.certify.evaluate.stored_results import Stored
 from lipkit.certify.radii.forward import Logits
@@ -47,7 +46,7 @@ def accuracy(
     takes, so a normalisation belongs into the model, where the constant counts it. `bound` is a constant of the model
     (see `radius`), or a function that gives one around the inputs of a batch, such as
     `lambda x: bounds.Local(bounds.DAG())(network, Ball(x, 0.5))`; with `records` such a function needs a `name`, by
-    which stored results know it again, beside its code. Logits are evaluated in float64 with their rounding error
+    which stored results know it again, beside its source. Logits are evaluated in float64 with their rounding error
     (`Forward`), unless `logits` gives them. A tie of the label with another class is no decision and counts as wrong. A
     model with a single score is given as `attacks.TwoClasses(model)`.
 
@@ -59,10 +58,10 @@ def accuracy(
     With `records`, results are appended to that folder as they come and an interrupted run continues where it was.
     Under torch.distributed every process takes its share of the samples, and all return the whole evaluation; `records`
     must then be a folder that all processes see. The table is the same for any number of processes and interruptions:
-    the attack draws from `seed` and the place of a batch. What is stored is used again if it is of the same model (its
-    tensors, attributes, code and the captured network), constant, attack and inputs, each by a hash; the first stored
-    batch is evaluated again and must agree. `progress` is called with the samples done and their number in this
-    process.
+    the attack draws from `seed` and the place of a batch. What is stored is used again if it is of the same model (the
+    captured network, its tensors and attributes; with given `logits` also its source), constant, attack and inputs,
+    each by a hash; the first stored batch is evaluated again and must agree. `progress` is called with the samples done
+    and their number in this process.
 
     Guarantee: certified <= true robust accuracy <= attacked, on these samples, with the bound's failure probability;
     the second as far as attacks are proven to succeed (`Evaluation.unproven`).
@@ -95,11 +94,12 @@ def accuracy(
     with evaluating(model), frozen(model):
         if records is not None or place.size > 1:
             first = first_batch(data)
+            network = model_in.network(*first) if len(first[0]) else ""
             settings = {
-                **model_settings(model), **search_settings(eps, norm, attack), "bound": bound_settings(bound),
-                "network": model_in.network(*first) if len(first[0]) else "",
-                "logits": "float64" if logits is None else told(logits), "data": described(data, first),
-                "level": level, "seed": seed, "name": name,
+                # Of a model whose network is known that says what it computes, and its code need not.
+                **model_contents(model, code=not network), "network": network, **_search_settings(eps, norm, attack),
+                "bound": _bound_settings(bound), "logits": "float64" if logits is None else contents(logits),
+                "data": described(data, first), "level": level, "seed": seed, "name": name,
             }  # fmt: skip
         place.agree(settings)
         store, done = _opened(records, settings, place, 0 if attack is None else len(eps))
@@ -123,6 +123,27 @@ def accuracy(
     place.meet()
     samples = list(store.read().values()) if store is not None else place.gathered(fresh)
     return Evaluation.of(samples, eps, norm, level, bound.failure if isinstance(bound, Bound) else 0.0)
+
+
+def _bound_settings(bound: Constant) -> object:
+    """A constant as it is found again: everything a radius depends on; of a function its source and what it holds."""
+    if not isinstance(bound, Bound):
+        return contents(bound)
+    return {
+        "log_value": [x.hex() for x in bound.log_value.detach().flatten().tolist()],
+        "kind": bound.kind.value, "metric": str(bound.metric), "of": str(bound.of),
+        "region": contents(bound.region), "failure": bound.failure,
+    }  # fmt: skip
+
+
+def _search_settings(eps: Sequence[float], norm: float, attack: Attack | None) -> dict[str, object]:
+    """The radii and the attack with all its fields: a name tells neither its box nor the steps of its schedule."""
+    own = {} if attack is None else {field.name: contents(getattr(attack, field.name)) for field in fields(attack)}
+    return {
+        "eps": list(eps),
+        "norm": norm if math.isfinite(norm) else "inf",
+        "attack": None if attack is None else {**own, "whole": contents(attack)},
+    }
 
 
 def _opened(

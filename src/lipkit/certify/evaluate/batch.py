@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from lipkit._seeds import derived
 from lipkit.bound import Bound
+from lipkit.bounds.certificates.identity import network_hash
 from lipkit.certify.attacks import Attack
 from lipkit.certify.attacks.coarse_products import coarse_products
 from lipkit.certify.evaluate.counterexample import contradiction, provably_changed, seen_changed
 from lipkit.certify.evaluate.records import Sample
-from lipkit.certify.evaluate.settings_identity import network_hash
 from lipkit.certify.radii.forward import Forward, Logits
 from lipkit.certify.radii.radius import Radii, radius
 from lipkit.errors import ArgumentError, NonFiniteError

@@ -19,7 +19,7 @@ from torch.utils.data import (
     default_collate,
 )
 
-from lipkit.bounds.certificates.fingerprint import sha256_of
+from lipkit.bounds.certificates.identity import sha256_of
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError
 

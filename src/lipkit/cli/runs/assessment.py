@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from lipkit.bound import Bound
-from lipkit.bounds.certificates.fingerprint import sha256_of
+from lipkit.bounds.certificates.identity import sha256_of
 from lipkit.certify import Evaluation, accuracy
 from lipkit.cli.console import bar, progress
 from lipkit.cli.training import Goal

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from lipkit.bound import Bound, Kind, Metric, Of
-from lipkit.bounds.certificates.fingerprint import network_prints, row_hashes
+from lipkit.bounds.certificates.identity import network_hash
 from lipkit.bounds.model_to_network import network_of
 from lipkit.cli.training import checkpoint
 from lipkit.cli.training.processes import Team
@@ -24,8 +24,7 @@ def kept(
     results that were begun with it continue. Its kind is as it was found. Cost: one capture, and `find` the first time.
     """
     with torch.no_grad():
-        network = network_of(model, example)
-    prints = [source, *row_hashes(network), *(one.sha256 for one in network_prints(network, ()))]
+        prints = [source, network_hash(network_of(model, example))]
     if team.leads:
         stored = checkpoint.load(path) if path.exists() else {"model": None}
         if stored.get("model") not in (None, prints):
