@@ -17,14 +17,13 @@ from support.rule_trials import Trial, assert_computes, trial
 # Rules of these files add no nonlinearity, whatever they are given.
 LINEAR = {
     "arithmetic",
+    "averages",
     "batch_norm",
     "convolution",
     "gathers",
-    "linear",
+    "linear_operations",
     "matrix",
     "moving",
-    "padding",
-    "pooling_linear",
     "shape",
 }
 
@@ -57,6 +56,10 @@ def tried(case: Case) -> Trial:
 
 def test_every_rule_has_samples() -> None:
     assert [str(rule.op) for rule in ALL if not rule.samples()] == []
+
+
+def test_every_file_of_linear_rules_exists() -> None:
+    assert LINEAR - {case.file for case in CASES} == set()
 
 
 def test_no_operation_has_two_rules_of_one_file() -> None:
