@@ -24,6 +24,7 @@ from support.repository import ROOT
 from test_readme import PAGES, blocks, run
 
 DOCS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
+EVERY_PAGE = [*DOCS, *PAGES]
 
 
 def methods() -> dict[str, type]:
@@ -113,7 +114,26 @@ def functions(file: Path) -> set[str]:
     return {node.name for node in ast.parse(file.read_text()).body if isinstance(node, ast.FunctionDef)}
 
 
-@pytest.mark.parametrize("page", DOCS)
+# The errata name files of other projects too.
+@pytest.mark.parametrize("page", [page for page in EVERY_PAGE if page != "docs/errata.md"])
+def test_the_files_a_page_names_exist(page: str):
+    # Files are named from the repository, from src/lipkit, or after their folder was mentioned, by their last part.
+    there = [
+        f"/{path.relative_to(ROOT)}"
+        for part in ("src", "tests", "recipes", "benchmarks")
+        for path in (ROOT / part).rglob("*.py")
+    ]
+    for file in re.findall(r"`([\w/]+\.py)`", (ROOT / page).read_text()):
+        assert any(path.endswith(f"/{file}") for path in there), file
+
+
+def test_the_map_of_the_folders_is_complete():
+    source = ROOT / "src" / "lipkit"
+    listed = re.findall(r"^\| `([\w/]+/)` \|", (ROOT / "docs/architecture.md").read_text(), flags=re.MULTILINE)
+    assert set(listed) == {f"{path.parent.relative_to(source)}/" for path in source.rglob("*/__init__.py")}
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE)
 def test_the_tests_a_page_cites_exist(page: str):
     cited = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", (ROOT / page).read_text())
     for file, name in cited:
@@ -143,7 +163,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", [*DOCS, "README.md"])
+@pytest.mark.parametrize("page", EVERY_PAGE)
 def test_links_lead_somewhere(page: str):
     here = ROOT / page
     for target in re.findall(r"\]\(([^)\s]+)\)", here.read_text()):

@@ -9,7 +9,7 @@ from torch.nn import functional
 from lipkit.bound import Bound
 from support.repository import ROOT
 
-PAGES = ("README.md", "docs/architecture.md")
+PAGES = ("README.md", "CONTRIBUTING.md")
 
 
 def blocks(page: str) -> list[str]:

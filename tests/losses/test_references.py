@@ -227,6 +227,12 @@ def reduced(case: Case, reduction: losses.Reduction) -> losses.Loss:
     return loss
 
 
+def test_every_loss_has_a_reference():
+    public = {v for v in vars(losses).values() if inspect.isclass(v) and issubclass(v, losses.Loss)}
+    # ReweightedKR weighs a sample by all others; tests/losses/kantorovich/test_transport.py compares its gradient.
+    assert public - {type(case.loss) for case in CASES} == {losses.Loss, losses.ReweightedKR}
+
+
 @every
 def test_each_sample_has_the_number_of_its_definition(case: Case):
     scores, labels = batch(case, scale=1.5)
