@@ -86,6 +86,7 @@ class LearntScale(nn.Module):
     [
         *(Steep(), Residual(nn.ReLU()), LearntScale()),
         *(nn.Softplus(threshold=0.0), nn.Softplus(beta=0.0), nn.CELU(-1.0)),
+        *(nn.Softplus(beta=1e-6), nn.Softplus(beta=-1e-6)),
         nn.AdaptiveMaxPool2d(1, return_indices=True),
     ],
     ids=lambda module: str(module).split("\n", maxsplit=1)[0],
@@ -95,6 +96,29 @@ def test_what_only_looks_like_a_known_module_is_refused(module: nn.Module) -> No
         lnn.gain_of(module)
     with pytest.raises(UnsupportedError):
         lnn.Sequential(module)
+
+
+def test_softplus_is_accepted_where_its_jump_is_below_the_digits_of_float32() -> None:
+    # log(1 + exp(-threshold)) / beta against 2^-24.
+    for beta, threshold in ((0.04, 20.0), (1e-6, 31.0), (-1.0, 20.0)):
+        assert lnn.gain_of(nn.Softplus(beta, threshold)) == 1
+    with pytest.raises(UnsupportedError):
+        lnn.gain_of(nn.Softplus(0.03))
+
+
+def test_constants_below_one_are_known() -> None:
+    """Against singular values of Jacobians at many points, where the supremum is approached."""
+    points = [sign * torch.tensor([t, 0.0, -40.0], dtype=torch.float64) for t in (0.0, 0.5, -7.0) for sign in (1, -1)]
+    for module, constant in (
+        (nn.Sigmoid(), 1 / 4),
+        (nn.Hardsigmoid(), 1 / 6),
+        (nn.Softmax(0), 1 / 2),
+        (nn.Softmin(0), 1 / 2),
+    ):
+        steep = max(float(torch.linalg.matrix_norm(torch.autograd.functional.jacobian(module, x), 2)) for x in points)
+        assert lnn.gain_of(module) == pytest.approx(constant, rel=1e-9)
+        # The points include the steepest one; torch's derivative of hardsigmoid is 1/6 rounded to float32.
+        assert steep == pytest.approx(constant, rel=1e-7)
 
 
 def test_steps_refuse_an_activation_that_jumps() -> None:

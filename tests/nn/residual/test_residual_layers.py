@@ -1,6 +1,7 @@
 """Residual layers: Jacobians, finite differences, the matrix inequality for numbers as stored, refusals."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -8,12 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import lipkit
+from lipkit import nn as lnn
 from lipkit.bound import Kind
 from lipkit.errors import ArgumentError, UnsupportedError
 from lipkit.linops import Shape, materialize
+from lipkit.nn.core.slopes import _SLOPES, slopes_of  # pyright: ignore[reportPrivateUsage]
 from lipkit.nn.residual._base import ResidualLayer
 from lipkit.nn.residual.cpl import CPL, CPLConv
-from lipkit.nn.residual.monotone import _KNOWN, monotone
 from lipkit.nn.residual.sll import SLL, SLLConv
 from lipkit.nn.residual.sqrt_rho import SqrtRho
 
@@ -169,13 +172,41 @@ def test_other_activations_are_refused(activation: nn.Module) -> None:
         CPL(3, activation=activation)
 
 
-def test_every_accepted_activation_has_slopes_within_zero_and_one() -> None:
+def test_slopes_of_activations_are_those_of_their_graphs() -> None:
     """By differences on a fine grid; float64 differences of 1e-3 round by 1e-12, and softplus changes by 2e-9 at 20."""
     z = torch.arange(-30, 30, 1e-3, dtype=torch.float64)
-    for kind in _KNOWN:
-        slopes = monotone(kind(), "test")(z).diff() / 1e-3
-        assert float(slopes.min()) >= -1e-5
-        assert float(slopes.max()) <= 1 + 1e-5
+    for kind in _SLOPES:
+        for module in (kind(), *((kind(alpha) for alpha in (0.3, -2.0)) if kind in (nn.ELU, nn.LeakyReLU) else ())):
+            found = slopes_of(module)
+            assert found is not None
+            slopes = module(z).diff() / 1e-3
+            assert found[0] - 1e-5 <= float(slopes.min())
+            assert float(slopes.max()) <= found[1] + 1e-5
+            # The constant is not just any bound: it is reached, up to the grid (Tanhshrink: 1 - tanh' at 30).
+            assert max(map(abs, found)) <= float(slopes.abs().max()) + 2e-3
+
+
+@pytest.mark.parametrize("make", [lambda: SLL(4, 4), lambda: SqrtRho(4, 2.0), lambda: lnn.condense(CPL(4))])
+def test_an_exchanged_activation_is_checked_again(make: Callable[[], Any]) -> None:
+    layer = make()
+    assert float(layer.declared_lipschitz((4,)).value) > 0
+    layer.activation = lnn.Absolute()
+    with pytest.raises(UnsupportedError, match="about 3"):
+        layer.declared_lipschitz((4,))
+    if isinstance(layer, lnn.SLL | lnn.SqrtRho):
+        with pytest.raises(UnsupportedError, match="about 3"):
+            _ = layer.gain
+
+
+def test_a_model_with_an_exchanged_activation_is_read_operation_by_operation() -> None:
+    torch.manual_seed(0)
+    layer = SLL(4, 4, bias=False).double()
+    layer.activation = lnn.Absolute()
+    x = torch.randn(1, 4, dtype=torch.float64)
+    bound = lipkit.lipschitz(layer, x)
+    jacobian = torch.func.jacrev(layer)(x)[0, :, 0]
+    step = torch.linalg.matrix_norm(jacobian.detach(), 2)
+    assert float(bound.value.detach()) >= float(step) > 1
 
 
 def test_absolute_values_reach_three() -> None:

@@ -12,7 +12,8 @@ from lipkit.nn.activations.prelu import PReLU
 from lipkit.nn.activations.rescaled import GELU, Mish, Rescaled, SiLU, Softplus
 from lipkit.nn.conversion.converted_layers import ChannelScale, bounded
 from lipkit.nn.conversion.transfer import Start, constrained_twin, take_bias, take_weight
-from lipkit.nn.core.gain import SWITCH, gain_of
+from lipkit.nn.core.gain import gain_of
+from lipkit.nn.core.slopes import switches_with_a_jump
 from lipkit.nn.layers.normalization import BatchCentering, CenterNorm
 from lipkit.nn.layers.pooling import (
     GlobalAvgPool,
@@ -89,7 +90,7 @@ def _replacement(module: nn.Module, scale: float, choices: Choices) -> Replaceme
         return Replacement(None, "random in training: the constant is that of evaluation")
     if isinstance(module, nn.PReLU):
         return _prelu(module)
-    if isinstance(module, nn.Softplus) and module.threshold < SWITCH:
+    if isinstance(module, nn.Softplus) and module.beta != 0 and switches_with_a_jump(module):
         return Replacement(Softplus(module.beta), "Softplus, without the switch to x, where it jumps")
     smooth = _smooth(module)
     if smooth is not None:

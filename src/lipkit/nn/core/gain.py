@@ -8,17 +8,18 @@ import torch
 from torch import nn
 
 from lipkit.errors import UnsupportedError
-from lipkit.nn.core import slopes
+from lipkit.nn.core.slopes import computes_as, slopes_of
 from lipkit.nn.layers.pooling import covering, each_axis
 from lipkit.rounding.slacks import ROUNDINGS_32
 
-# Modules of torch.nn that are 1-Lipschitz in l2 for every shape, in training and in evaluation.
+# Modules of torch.nn that are 1-Lipschitz in l2 for every shape, in training and in evaluation; activations are in
+# lipkit.nn.core.slopes.
 _ONE = (
-    *(nn.Identity, nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle),
-    *(nn.ReLU, nn.ReLU6, nn.Tanh, nn.Hardtanh, nn.Sigmoid, nn.LogSigmoid, nn.Softshrink, nn.Softsign),
-    *(nn.Tanhshrink, nn.Hardsigmoid, nn.Softmax, nn.Softmin, nn.Softmax2d),
+    *(nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle),
     *(nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d, nn.ConstantPad1d, nn.ConstantPad2d, nn.ConstantPad3d),
 )
+# Their Jacobian is diag(p) - p p', whose rows have absolute sums 2 p_i (1 - p_i).
+_HALF = (nn.Softmax, nn.Softmin, nn.Softmax2d)
 _DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 _BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _AVERAGE = {nn.AvgPool1d: 1, nn.AvgPool2d: 2, nn.AvgPool3d: 3}
@@ -28,8 +29,6 @@ _GLOBAL = (
     *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
     *(nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d),
 )
-# From this threshold on the jump of nn.Softplus, at most 2.1e-9 / beta, is below the digits of float32.
-SWITCH = 20.0
 # A few units in the last place of float64, for roots and quotients.
 _UP = 1 + ROUNDINGS_32
 
@@ -52,30 +51,30 @@ def gain_of(module: nn.Module) -> float:
     """
     if isinstance(module, HasGain):
         return _stated(module, module.gain)
-    if _is(module, *_ONE):
+    slopes = slopes_of(module)
+    if slopes is not None:
+        return max(map(abs, slopes))
+    if computes_as(module, *_ONE):
         return 1.0
-    if _is(module, *_DROPOUT):
+    if computes_as(module, *_HALF):
+        return 0.5
+    if computes_as(module, *_DROPOUT):
         return _evaluating(module, "multiplies by random numbers")
     for kind, gain in _TABLE.items():
-        if _is(module, kind):
+        if computes_as(module, kind):
             return gain(module)
     for kinds, pooled in ((_AVERAGE, _average), (_MAXIMUM, _maximum), (_NORM, _norm)):
         for kind, dims in kinds.items():
-            if _is(module, kind):
+            if computes_as(module, kind):
                 return pooled(module, dims)
-    if _is(module, *_GLOBAL):
+    if computes_as(module, *_GLOBAL):
         return _global(module)
-    if isinstance(module, nn.Sequential) and _is(module, nn.Sequential):
+    if isinstance(module, nn.Sequential) and computes_as(module, nn.Sequential):
         return math.prod(map(gain_of, module)) * _UP ** len(module)
     raise UnsupportedError(
         f"The constant of {type(module).__name__} is not known{_why(module)}; use the layer of lipkit.nn in its "
         "place, give the module a property `gain`, or convert the whole model with lipkit.nn.lipschitzify."
     )
-
-
-def _is(module: nn.Module, *kinds: type[nn.Module]) -> bool:
-    """Whether a module computes what one of these kinds does: a subclass with a forward of its own may not."""
-    return any(isinstance(module, kind) and type(module).forward is kind.forward for kind in kinds)
 
 
 def _stated(module: nn.Module, gain: object) -> float:
@@ -102,21 +101,6 @@ def _evaluating(module: nn.Module, what: str) -> float:
             f"{type(module).__name__} {what} in training, which is no Lipschitz map; call .eval() on it, or leave it "
             "out."
         )
-    return 1.0
-
-
-def _softplus(module: nn.Softplus) -> float:
-    if module.beta == 0 or module.threshold < SWITCH:
-        raise UnsupportedError(
-            f"{module} jumps by log(1 + exp(-threshold)) / beta where it switches to x; take threshold={SWITCH:g} or "
-            "more and beta other than 0, or lipkit.nn.Softplus, which does not switch."
-        )
-    return 1.0
-
-
-def _celu(module: nn.CELU) -> float:
-    if not module.alpha > 0:
-        raise UnsupportedError(f"{module} has slopes exp(x / alpha) without bound; take alpha > 0.")
     return 1.0
 
 
@@ -204,18 +188,4 @@ def _global(module: Any) -> float:
     return 1.0
 
 
-_TABLE: dict[type[nn.Module], Callable[[Any], float]] = {
-    nn.Softplus: _softplus,
-    nn.CELU: _celu,
-    nn.LeakyReLU: lambda m: max(1.0, abs(m.negative_slope)),
-    nn.ELU: lambda m: max(1.0, abs(m.alpha)),
-    # scale * alpha = 1.0507... * 1.6732..., the slope of SELU left of zero.
-    nn.SELU: lambda _: 1.0507009873554805 * 1.6732632423543772 * _UP,
-    nn.GELU: lambda m: slopes.GELU if m.approximate == "none" else slopes.GELU_TANH,
-    nn.SiLU: lambda _: slopes.SILU,
-    nn.Mish: lambda _: slopes.MISH,
-    # x (x + 3) / 6 has slope 3/2 at x = 3.
-    nn.Hardswish: lambda _: 1.5,
-    nn.RReLU: _rrelu,
-    nn.Upsample: _upsample,
-}
+_TABLE: dict[type[nn.Module], Callable[[Any], float]] = {nn.RReLU: _rrelu, nn.Upsample: _upsample}

@@ -1,14 +1,22 @@
-"""The largest slopes of torch's smooth activations, computed from their definitions."""
+"""The slopes of torch's activations: one table for constants, residual layers and conversions."""
 
 import math
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
-from lipkit.rounding.slacks import ROUNDINGS_8192
+import torch
+from torch import nn
+
+from lipkit.errors import UnsupportedError
+from lipkit.rounding.slacks import ROUNDINGS_32, ROUNDINGS_8192, UNIT_OF
 
 # Each is evaluated at a bisected maximum, where an error of the argument enters squared: what is left are a few units
 # of float64, far below this.
 _UP = 1 + ROUNDINGS_8192
+# nn.Softplus switches to x where beta x exceeds its threshold, which is a jump. From this threshold on it is below the
+# digits of float32 at the place where it happens; what it is in all must be below those of float32 at one.
+_LEAST_THRESHOLD = 20.0
+_LARGEST_JUMP = UNIT_OF[torch.float32]
 
 
 def _root(fn: Callable[[float], float], low: float, high: float) -> float:
@@ -64,3 +72,79 @@ GELU: Final = _gelu()
 GELU_TANH: Final = _gelu_tanh()
 SILU: Final = _silu()
 MISH: Final = _mish()
+
+
+def slopes_of(module: nn.Module) -> tuple[float, float] | None:
+    """The smallest and the largest slope of an activation of torch.nn, rounded outwards; None for any other module.
+
+    They hold in training and in evaluation, for the module with the parameters it has now. One that jumps, or that has
+    no largest slope, is refused.
+    """
+    for kind, slopes in _SLOPES.items():
+        if computes_as(module, kind):
+            return slopes(module) if callable(slopes) else slopes
+    return None
+
+
+def computes_as(module: nn.Module, *kinds: type[nn.Module]) -> bool:
+    """Whether a module computes what one of these kinds does: a subclass with a forward of its own may not."""
+    return any(isinstance(module, kind) and type(module).forward is kind.forward for kind in kinds)
+
+
+def rises_by_at_most_one() -> list[str]:
+    """The names of the activations whose slopes lie in [0, 1] as torch makes them."""
+    slopes = {kind.__name__: slopes_of(kind()) for kind in _SLOPES}
+    return sorted(name for name, found in slopes.items() if found is not None and found[0] >= 0 and found[1] <= 1)
+
+
+def switches_with_a_jump(module: nn.Softplus) -> bool:
+    """Whether nn.Softplus visibly jumps where it switches to x: by log(1 + exp(-threshold)) / beta."""
+    if module.beta == 0 or not module.threshold >= _LEAST_THRESHOLD:
+        return True
+    return math.log1p(math.exp(-module.threshold)) > _LARGEST_JUMP * abs(module.beta)
+
+
+def _softplus(module: nn.Softplus) -> tuple[float, float]:
+    if switches_with_a_jump(module):
+        raise UnsupportedError(
+            f"{module} jumps by log(1 + exp(-threshold)) / beta where it switches to x; take threshold="
+            f"{_LEAST_THRESHOLD:g} or more and beta not near 0, or lipkit.nn.Softplus, which does not switch."
+        )
+    # The slope is sigmoid(beta x), for either sign of beta.
+    return 0.0, 1.0
+
+
+def _celu(module: nn.CELU) -> tuple[float, float]:
+    if not module.alpha > 0:
+        raise UnsupportedError(f"{module} has slopes exp(x / alpha) without bound; take alpha > 0.")
+    return 0.0, 1.0
+
+
+_Slopes = tuple[float, float]
+_RISING: Final[_Slopes] = (0.0, 1.0)
+_SLOPES: Final[dict[type[nn.Module], _Slopes | Callable[[Any], _Slopes]]] = {
+    nn.Identity: (1.0, 1.0),
+    nn.ReLU: _RISING,
+    nn.ReLU6: _RISING,
+    nn.Tanh: _RISING,
+    nn.Hardtanh: _RISING,
+    nn.LogSigmoid: _RISING,
+    nn.Softshrink: _RISING,
+    nn.Softsign: _RISING,
+    nn.Tanhshrink: _RISING,
+    nn.Sigmoid: (0.0, 0.25),
+    nn.Hardsigmoid: (0.0, _UP / 6),
+    nn.Softplus: _softplus,
+    nn.CELU: _celu,
+    nn.LeakyReLU: lambda m: (min(1.0, m.negative_slope), max(1.0, m.negative_slope)),
+    nn.ELU: lambda m: (min(0.0, m.alpha), max(1.0, m.alpha)),
+    # scale * alpha = 1.0507... * 1.6732..., the slope of SELU left of zero.
+    nn.SELU: (0.0, 1.0507009873554805 * 1.6732632423543772 * (1 + ROUNDINGS_32)),
+    # These two are z w(z) with w(z) + w(-z) = 1: the slopes at z and at -z add up to one.
+    nn.GELU: lambda m: (1 - GELU, GELU) if m.approximate == "none" else (1 - GELU_TANH, GELU_TANH),
+    nn.SiLU: (1 - SILU, SILU),
+    # The smallest slope is above minus a fifth.
+    nn.Mish: (-0.2, MISH),
+    # x (x + 3) / 6 has slopes -1/2 at x = -3 and 3/2 at x = 3.
+    nn.Hardswish: (-0.5, 1.5),
+}

@@ -16,8 +16,7 @@ from lipkit.nn.core.precision import dtype_in_use, uncast
 from lipkit.nn.core.stated_constants import Stated
 from lipkit.nn.layers.conv import PaddingMode
 from lipkit.nn.methods._arithmetic.rescaling_step import largest
-from lipkit.nn.residual._step import PlainStep, step
-from lipkit.nn.residual.monotone import monotone
+from lipkit.nn.residual._step import PlainStep, check_activation, step
 
 
 class Coefficient(Computed):
@@ -71,7 +70,7 @@ class ResidualLayer(Stated):
     ) -> None:  # fmt: skip
         super().__init__()
         self.geometry = geometry
-        self.activation = monotone(nn.ReLU() if activation is None else activation, type(self).__name__)
+        self.activation = check_activation(nn.ReLU() if activation is None else activation, type(self).__name__)
         hidden = geometry.groups * geometry.rows
         shape = (hidden, geometry.cols, *geometry.taps)
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
@@ -84,7 +83,11 @@ class ResidualLayer(Stated):
 
     @property
     def gain(self) -> float:
-        """1: J = I - W' C D W with slopes 0 <= D <= I and W' C W <= 2 I lies between -I and I."""
+        """1: J = I - W' C D W with slopes 0 <= D <= I and W' C W <= 2 I lies between -I and I.
+
+        An activation that took the place of the first one is checked as that one was.
+        """
+        check_activation(self.activation, type(self).__name__)
         return 1.0
 
     @abstractmethod

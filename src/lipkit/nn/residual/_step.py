@@ -8,10 +8,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipkit.bound import Bound, Kind
-from lipkit.errors import ArgumentError
+from lipkit.errors import ArgumentError, UnsupportedError
 from lipkit.linops import Padding, Shape
 from lipkit.linops.conv import CONV, CONV_TRANSPOSE
 from lipkit.nn.core.geometry import Geometry
+from lipkit.nn.core.slopes import rises_by_at_most_one, slopes_of
 from lipkit.norms import Auto
 from lipkit.rounding.slacks import ROUNDINGS_32
 
@@ -44,6 +45,22 @@ def _turned(x: Tensor, sides: tuple[int, ...], wrapped: bool) -> Tensor:
     if not wrapped or not any(sides):
         return x
     return functional.pad(x, [p for side in reversed(sides) for p in (side, side)], mode="circular")
+
+
+def check_activation(activation: nn.Module, layer: str) -> nn.Module:
+    """The activation, if it is a module of torch.nn that is known to be non-decreasing with slopes of at most one.
+
+    Then it is the derivative of a convex function, and I - W' C D W with D = diag(slopes) lies between -I and I. With
+    slopes in [-1, 1] it lies between -I and 3 I: |.| and sorting activations were measured to reach constants near 3.
+    """
+    slopes = slopes_of(activation)
+    if slopes is None or slopes[0] < 0 or slopes[1] > 1:
+        raise UnsupportedError(
+            f"{layer} needs a non-decreasing activation with slopes in [0, 1], and {activation} is not known to be one "
+            "(an absolute value or a sort in its place has led to constants of about 3); use nn.ReLU(), or one of "
+            f"{', '.join(rises_by_at_most_one())} with slopes in that range."
+        )
+    return activation
 
 
 @final
@@ -79,6 +96,7 @@ class PlainStep(nn.Module):
 
         The Jacobian is I - S' D S with S = C^(1/2) W and 0 <= D <= 1, so its eigenvalues are in [1 - ||S||^2, 1].
         """
+        check_activation(self.activation, type(self).__name__)
         coefficient = self.coefficient.detach().to(torch.float64)
         if bool((coefficient < 0).any()):
             raise ArgumentError(f"A step size is negative, {float(coefficient.min()):g}; all must be at least 0.")

@@ -40,7 +40,7 @@ class _Scaled(DiagonalLayer):
     @property
     def gain(self) -> float:
         """sqrt(rho), rounded up."""
-        return math.sqrt(self.rho) * (1 + ROUNDINGS_8)
+        return super().gain * math.sqrt(self.rho) * (1 + ROUNDINGS_8)
 
     def forward(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """sqrt(rho) (x - W' (c phi(W x + b)))."""
