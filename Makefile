@@ -8,7 +8,7 @@ READY := .venv/.ready
 .PHONY: demo test check docs dist clean
 
 demo: $(READY)
-	$(BIN)/python -m lipkit.cli.demo.demo --out demo-out
+	$(BIN)/python -m lipkit.cli.main demo --out demo-out
 
 # Two workers with one thread each are faster than one worker with two: the tests are many and small.
 test: $(READY)

@@ -6,4 +6,4 @@ provably stays so while an image moves by 0.5 (pixels in [0, 1], l2); an unconst
 Data: 1797 images of 8 x 8, embedded. Seeds: one. Hardware: two CPU cores.
 """
 
-from lipkit.cli.demo.digits_recipe import Digits as Digits
+from lipkit.cli.demo.digits import Digits as Digits

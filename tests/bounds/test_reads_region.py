@@ -15,9 +15,9 @@ from support.networks.local_oracles import reference_network
 REGION = Box(torch.full((2,), 0.9), torch.full((2,), 0.9001))
 
 
-@pytest.mark.parametrize("name", sorted(names.methods()))
+@pytest.mark.parametrize("name", sorted(names.known_methods()))
 def test_what_a_method_says_is_what_it_does(name: str):
-    method: Method = names.methods()[name]()
+    method: Method = names.known_methods()[name]()
     network = reference_network()
     here = float(method(network, REGION).value.max())
     try:
@@ -28,14 +28,14 @@ def test_what_a_method_says_is_what_it_does(name: str):
     assert method.reads_region == (everywhere is None or abs(here - everywhere) > 1e-6 * everywhere)
 
 
-@pytest.mark.parametrize("name", sorted(names.methods()))
+@pytest.mark.parametrize("name", sorted(names.known_methods()))
 def test_the_command_line_wraps_the_others(name: str):
     # The program of LipMIP is linear in other norms only.
     metric = Metric(math.inf, math.inf) if name == "lipmip" else Metric(2.0, 2.0)
-    made = names.method(name, metric, REGION, None)
+    made = names.parse_method(name, metric, REGION, None)
     assert made.reads_region
-    assert isinstance(made, Local) != names.methods()[name]().reads_region
-    assert not isinstance(names.method(name, metric, Everywhere(), None), Local)
+    assert isinstance(made, Local) != names.known_methods()[name]().reads_region
+    assert not isinstance(names.parse_method(name, metric, Everywhere(), None), Local)
 
 
 def test_the_best_of_several_reads_it_if_all_do():

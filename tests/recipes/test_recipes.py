@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from lipkit.cli.inputs.recipe_file import recipe_class
-from lipkit.cli.runs.run import Order, ordered, run
+from lipkit.cli.runs.run import Order, load_recipe, run
 from lipkit.cli.training.journal import Journal
-from lipkit.cli.training.overrides import made
+from lipkit.cli.training.overrides import make_recipe
 from lipkit.cli.training.processes import Team
 from lipkit.data import cifar
 from lipkit.errors import ArgumentError
@@ -55,10 +55,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.mark.parametrize("path", RECIPES, ids=NAMES)
 def test_the_quick_form_runs(path: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if path.stem not in REPORTED:
-        monkeypatch.setattr("lipkit.cli.runs.run.published", lambda folder, *_: folder)
+        monkeypatch.setattr("lipkit.cli.runs.run.publish_report", lambda folder, *_: folder)
     words = (f"--data={folder}",) if recipe_class(path).needs_data else ()
     order = Order(path, tmp_path / "run", words, quick=True)
-    recipe = ordered(order)
+    recipe = load_recipe(order)
     found = run(order, recipe, Team(torch.device("cpu")))
     assert found.bound.kind.certifies
     assert found.evaluation.eps == recipe.goal.eps
@@ -80,7 +80,7 @@ def test_the_header_says_what_is_claimed_and_how_to_run_it(path: Path) -> None:
     if kind.needs_data:
         assert "--data FOLDER" in words
         with pytest.raises(ArgumentError, match="needs --data"):
-            made(kind, ())
+            make_recipe(kind, ())
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=NAMES)
@@ -90,7 +90,9 @@ def test_every_field_can_be_set_from_the_command_line(path: Path, tmp_path: Path
     for field in dataclasses.fields(kind):
         value = getattr(whole, field.name)
         text = ",".join(map(str, value)) if isinstance(value, tuple) else str(getattr(value, "value", value))
-        again = made(kind, (f"--data={tmp_path}", *((f"--{field.name}={text}",) if field.name != "data" else ())))
+        again = make_recipe(
+            kind, (f"--data={tmp_path}", *((f"--{field.name}={text}",) if field.name != "data" else ()))
+        )
         assert getattr(again, field.name) == value
 
 
@@ -98,4 +100,4 @@ def test_every_field_can_be_set_from_the_command_line(path: Path, tmp_path: Path
 def test_stages_that_do_not_fit_are_refused_before_anything_runs(wrong: str, tmp_path: Path) -> None:
     (path,) = (one for one in RECIPES if one.stem == "cifar10_shift")
     with pytest.raises(ArgumentError, match="stage"):
-        made(recipe_class(path), (f"--data={tmp_path}", *wrong.split()))
+        make_recipe(recipe_class(path), (f"--data={tmp_path}", *wrong.split()))

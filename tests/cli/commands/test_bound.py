@@ -19,8 +19,8 @@ from torch import nn
 from lipkit.bounds import Auto, Best, LipLT, Product
 from lipkit.bounds.certificates.certificate import Certificate
 from lipkit.bounds.fold.layer_table import LayerRow
-from lipkit.cli.commands.bound import Request, layers
-from lipkit.cli.commands.exit_codes import ended
+from lipkit.cli.commands.bound import BoundRequest, print_layers
+from lipkit.cli.exit_codes import exit_code_of
 from lipkit.cli.main import Code, app, main
 from lipkit.errors import ArgumentError
 from lipkit.kind import Kind
@@ -231,7 +231,7 @@ def test_control_c_ends_in_one_sentence(capsys: pytest.CaptureFixture[str]):
     def stopped() -> None:
         raise KeyboardInterrupt
 
-    assert ended(stopped) == Code.INTERRUPTED
+    assert exit_code_of(stopped) == Code.INTERRUPTED
     assert capsys.readouterr().err.startswith("Interrupted; ")
 
 
@@ -362,7 +362,7 @@ def test_numbers_survive_in_narrow_windows(width: int):
 
     console = Console(width=width, no_color=True)
     with console.capture() as caught:
-        layers(ROWS, console.print, width)
+        print_layers(ROWS, console.print, width)
     text = caught.get()
     for number in ("4.4817", "25.0%", "1.75", "features[0]"):
         assert number in text.replace("\n", "")
@@ -374,7 +374,7 @@ def test_an_exact_norm_of_one_is_one(width: int):
 
     console = Console(width=width, no_color=True)
     with console.capture() as caught:
-        layers([replace(ROWS[0], log_norm=4e-15, kind=Kind.EXACT)], console.print, width)
+        print_layers([replace(ROWS[0], log_norm=4e-15, kind=Kind.EXACT)], console.print, width)
     assert re.search(r" 1 +\(?exact", " ".join(caught.get().split()))
 
 
@@ -387,7 +387,7 @@ def test_where_weights_without_a_file_come_from_is_said(lipkit: Command, model: 
 
 def test_a_request_checks_itself():
     with pytest.raises(ArgumentError, match="seed"):
-        Request("m", seed=2**63)
+        BoundRequest("m", seed=2**63)
 
 
 def test_a_missing_extra_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):

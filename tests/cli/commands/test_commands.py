@@ -43,7 +43,7 @@ def test_a_run_ends_with_a_report(run: Path) -> None:
 def test_the_report_says_what_it_is_about(run: Path) -> None:
     about = Contents.from_json((run / "report.json").read_text()).about
     (settings,) = (json.loads(path.read_text()) for path in (run / "evaluation").glob("*.json"))
-    recipe = ROOT / "src" / "lipkit" / "cli" / "digits_recipe.py"
+    recipe = ROOT / "src" / "lipkit" / "cli" / "demo" / "digits.py"
     weights, source = (hashlib.sha256(path.read_bytes()).hexdigest() for path in (run / "model.safetensors", recipe))
     inputs, labels = settings["data"]["all"]
     assert about.prints == Prints(weights, inputs, labels, source)
@@ -78,7 +78,7 @@ def test_another_run_is_not_mixed_in(run: Path, capsys: pytest.CaptureFixture[st
 
 def test_a_recipe_whose_code_changed_is_another_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "own_recipe.py"
-    file.write_text("from lipkit.cli.demo.digits_recipe import Digits\n\n\nclass Own(Digits):\n    pass\n")
+    file.write_text("from lipkit.cli.demo.digits import Digits\n\n\nclass Own(Digits):\n    pass\n")
     assert source(recipe_class(file)()) != ""
     (tmp_path / "run").mkdir()
     fields = plain_fields(recipe_class(file)().quick())

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from lipkit.certify.evaluate.records import Records, Sample
 from lipkit.cli.commands import evaluate as evaluating
-from lipkit.cli.commands.request import Wanted
+from lipkit.cli.commands.evaluation_request import EvaluationRequest
 from lipkit.cli.main import Code, main
 from lipkit.report.results.contents import Contents
 
@@ -189,14 +189,14 @@ def test_a_constant_is_found_in_the_norm_of_the_radii(model: str, method: str, n
 
 
 def test_a_command_holds_all_that_was_asked_for() -> None:
-    wanted = Wanted(
+    request = EvaluationRequest(
         "m.py:f", "a b.npz", "0.1", Path("w.pt"), "dag", "inf", 9, 7, 2, True, "-1,1", Path("o"), "cpu", 4, Path("j")
     )
-    assert wanted.command == (
+    assert request.command == (
         "lipkit attack m.py:f --data 'a b.npz' --eps 0.1 --weights w.pt --method dag --norm inf --samples 9 --steps 7 "
         "--restarts 2 --every-class --box -1,1 --out o --device cpu --seed 4"
     )
-    assert Wanted("m.py:f", "digits", "1").command == (
+    assert EvaluationRequest("m.py:f", "digits", "1").command == (
         "lipkit certify m.py:f --data digits --eps 1 --device cpu --seed 0"
     )
 
@@ -267,7 +267,7 @@ def test_another_evaluation_is_not_mixed_in(capsys: pytest.CaptureFixture[str]) 
     Path("own_models.py").write_text(MODELS + "\n# Another file.\n")
     assert certify("table", "table.npz", *words) == Code.OTHER
     refused("the code of the model was another)")
-    Path("own.py").write_text("from lipkit.cli.demo.digits_recipe import Digits\n\n\nclass Own(Digits):\n    pass\n")
+    Path("own.py").write_text("from lipkit.cli.demo.digits import Digits\n\n\nclass Own(Digits):\n    pass\n")
     assert main(["train", "own.py", "--out", "out", "--quick"]) == Code.OTHER
     refused("a model as it was given, by no recipe)")
 

@@ -58,7 +58,7 @@ def test_an_error_of_the_recipe_itself_keeps_its_traceback(tmp_path: Path) -> No
     recipe = tmp_path / "broken.py"
     recipe.write_text(
         "from dataclasses import dataclass\n"
-        "from lipkit.cli.demo.digits_recipe import Digits\n"
+        "from lipkit.cli.demo.digits import Digits\n"
         "@dataclass(frozen=True)\n"
         "class Broken(Digits):\n"
         "    def model(self):\n"

@@ -18,10 +18,11 @@ from torch import nn
 from lipkit.bound import Bound
 from lipkit.bounds import Method
 from lipkit.cli.console import terminal
-from lipkit.cli.demo import demo, demo_norms
-from lipkit.cli.demo.digits import Classifier, trained
-from lipkit.cli.demo.digits_recipe import Digits
+from lipkit.cli.demo import demo
+from lipkit.cli.demo import norms as demo_norms
+from lipkit.cli.demo.digits import Classifier, Digits, train_classifier
 from lipkit.cli.demo.ladder import EVERYWHERE, ON_A_REGION, climb, ladder_table, panel
+from lipkit.cli.main import main
 from lipkit.errors import UnsupportedError
 from lipkit.linops import Dense
 from lipkit.regions import Everywhere, Region
@@ -47,7 +48,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output):
         # Two epochs of the last part; all of it takes a minute.
         patch.setattr(demo, "Digits", lambda seed: Digits(seed=seed).quick())
-        code = demo.main(["--out", str(folder), "--seed", "3", "--json", str(folder.parents[1] / "demo.json")])
+        code = main(["demo", "--out", str(folder), "--seed", "3", "--json", str(folder.parents[1] / "demo.json")])
     assert torch.equal(torch.random.get_rng_state(), random)
     assert torch.get_num_threads() == threads
     return Run(code, output.getvalue(), folder)
@@ -89,7 +90,7 @@ def test_the_printed_numbers_are_in_a_file_too(run: Run):
 
 
 def test_a_file_for_numbers_in_no_folder_is_refused_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert demo.main(["--out", str(tmp_path / "out"), "--json", str(tmp_path / "no" / "demo.json")]) == 2
+    assert main(["demo", "--out", str(tmp_path / "out"), "--json", str(tmp_path / "no" / "demo.json")]) == 2
     assert "lies in no folder" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -177,7 +178,7 @@ def rungs(run: Run) -> list[dict[str, tuple[float, str]]]:
 
 @pytest.fixture(scope="module")
 def digits() -> Classifier:
-    return trained(3)
+    return train_classifier(3)
 
 
 def test_the_rungs_bound_the_classifier(run: Run, digits: Classifier):
@@ -205,7 +206,7 @@ def test_the_rungs_bound_the_classifier(run: Run, digits: Classifier):
 
 
 def test_training_is_repeatable(digits: Classifier):
-    again = trained(3)
+    again = train_classifier(3)
     assert all(torch.equal(a, b) for a, b in zip(digits.model.parameters(), again.model.parameters(), strict=True))
     assert torch.equal(digits.images, again.images)
 
@@ -236,7 +237,7 @@ def blocked(folder: Path) -> dict[str, Path]:
 @pytest.mark.parametrize("words", ["is a file", "cannot be written"])
 def test_a_bad_folder_ends_in_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str):
     out = blocked(tmp_path)[words]
-    assert demo.main(["--out", str(out)]) == 2
+    assert main(["demo", "--out", str(out)]) == 2
     said = capsys.readouterr()
     assert said.out == ""
     assert re.fullmatch(rf"--out {re.escape(str(out))} {words}.*; name .*folder.*\.\n", said.err)
@@ -250,27 +251,25 @@ def test_a_folder_without_permission_ends_in_one_sentence(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("tempfile.TemporaryFile", refuse)
-    assert demo.main(["--out", str(tmp_path)]) == 2
+    assert main(["demo", "--out", str(tmp_path)]) == 2
     assert "cannot be written (Permission denied); name another folder." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("seed", ["-1", str(2**63)])
 def test_a_seed_out_of_range_ends_in_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: str):
-    assert demo.main(["--out", str(tmp_path), "--seed", seed]) == 2
+    assert main(["demo", "--out", str(tmp_path), "--seed", seed]) == 2
     assert capsys.readouterr().err == f"--seed must lie in [0, 2^63), got {seed}.\n"
 
 
 def test_without_a_folder_there_is_a_usage(capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(SystemExit) as end:
-        demo.main([])
-    assert end.value.code == 2
+    assert main(["demo"]) == 2
     assert "--out" in capsys.readouterr().err
 
 
 def test_a_missing_extra_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     # None in sys.modules is how Python marks a module that cannot be imported.
     monkeypatch.setitem(sys.modules, "rich.console", None)
-    assert demo.main(["--out", str(tmp_path)]) == 2
+    assert main(["demo", "--out", str(tmp_path)]) == 2
     assert "needs rich.console" in capsys.readouterr().err
 
 
@@ -279,7 +278,7 @@ def test_missing_data_is_missed_before_anything_is_printed(
 ):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    assert demo.main(["--out", str(tmp_path)]) == 2
+    assert main(["demo", "--out", str(tmp_path)]) == 2
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err == "The digits need scikit-learn; pip install 'lipkit[data]' brings it.\n"

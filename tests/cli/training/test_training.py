@@ -23,7 +23,7 @@ from lipkit.cli.training import Goal, Precision, Recipe, Sets, checkpoint, only
 from lipkit.cli.training.average import Average
 from lipkit.cli.training.journal import Journal
 from lipkit.cli.training.loop import train
-from lipkit.cli.training.overrides import made
+from lipkit.cli.training.overrides import make_recipe
 from lipkit.cli.training.processes import Team
 from lipkit.cli.training.tensorboard_log import Board
 from lipkit.data import Examples
@@ -346,10 +346,10 @@ def test_tensorboard_is_told_everything_there_is(tmp_path: Path, monkeypatch: py
 
 def test_settings_from_words() -> None:
     words = ["--epochs=3", "--precision=bfloat16", "--ema=0.5", "--compile=true", "--stop-every=2"]
-    recipe = made(Blobs, words)
+    recipe = make_recipe(Blobs, words)
     assert recipe == Blobs(epochs=3, precision=Precision.BFLOAT16, ema=0.5, compile=True, stop_every=2)
-    assert made(Slow, ["--data=none"]).data is None
-    assert made(Slow, ["--data=some/where"]).data == Path("some/where")
+    assert make_recipe(Slow, ["--data=none"]).data is None
+    assert make_recipe(Slow, ["--data=some/where"]).data == Path("some/where")
 
 
 @pytest.mark.parametrize(
@@ -369,7 +369,7 @@ def test_settings_from_words() -> None:
 )
 def test_bad_settings_are_refused_by_name(word: str, said: str) -> None:
     with pytest.raises(ArgumentError, match=said.replace("?", r"\?")):
-        made(Blobs, [word])
+        make_recipe(Blobs, [word])
 
 
 @dataclass(frozen=True)
@@ -382,24 +382,24 @@ class Shaped(Blobs):
 
 
 def test_tuples_have_as_many_values_as_their_field_says() -> None:
-    found = made(Shaped, ["--channels=1,2", "--named=b,0.25", "--widths=3,4,5"])
+    found = make_recipe(Shaped, ["--channels=1,2", "--named=b,0.25", "--widths=3,4,5"])
     assert (found.channels, found.named, found.widths) == ((1, 2), ("b", 0.25), (3, 4, 5))
-    assert made(Shaped, ["--widths="]).widths == ()
+    assert make_recipe(Shaped, ["--widths="]).widths == ()
     for word, count in (("1,2,3", 3), ("1", 1), ("", 0)):
         with pytest.raises(
             ArgumentError, match=f"channels has 2 values with commas between them, got {count} in '{word}'"
         ):
-            made(Shaped, [f"--channels={word}"])
+            make_recipe(Shaped, [f"--channels={word}"])
     with pytest.raises(ArgumentError, match="named is a number, got 'x'"):
-        made(Shaped, ["--named=b,x"])
+        make_recipe(Shaped, ["--named=b,x"])
     with pytest.raises(ArgumentError, match="widths is a whole number, got ''"):
-        made(Shaped, ["--widths=1,,2"])
+        make_recipe(Shaped, ["--widths=1,,2"])
 
 
 @pytest.mark.parametrize("seed", [-1, 2**63, 10**30])
 def test_a_seed_that_no_generator_takes_is_refused(seed: int) -> None:
     with pytest.raises(ArgumentError, match=re.escape(f"seed must lie in [0, 2^63), got {seed}.")):
-        made(Blobs, [f"--seed={seed}"])
+        make_recipe(Blobs, [f"--seed={seed}"])
 
 
 def test_the_largest_seed_trains(tmp_path: Path) -> None:
@@ -419,7 +419,7 @@ def test_a_goal_checks_itself_before_the_training() -> None:
 
 def test_a_setting_twice() -> None:
     with pytest.raises(ArgumentError, match="given twice"):
-        made(Blobs, ["--epochs=1", "--epochs=2"])
+        make_recipe(Blobs, ["--epochs=1", "--epochs=2"])
 
 
 def test_a_damaged_journal_is_named(tmp_path: Path) -> None:

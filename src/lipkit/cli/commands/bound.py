@@ -1,7 +1,6 @@
 """`lipkit bound` and `lipkit verify`: a model from a file, its constant on the terminal, a certificate on disk."""
 
 import math
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lipkit._seeds import check_seed
-from lipkit.bound import Bound
+from lipkit.bound import Bound, Metric
 from lipkit.bounds import Method
 from lipkit.bounds.certificates.certificate import Certificate
 from lipkit.bounds.certificates.issue import certified, table_on, winner
@@ -22,9 +21,9 @@ from lipkit.bounds.fold.layer_table import LayerRow
 from lipkit.bounds.lipschitz import with_lower
 from lipkit.bounds.model_to_network import Program, call_of
 from lipkit.cli.console import escaped, progress, table, terminal
-from lipkit.cli.inputs import load
-from lipkit.cli.inputs import option_words as names
+from lipkit.cli.inputs import load, option_words
 from lipkit.cli.inputs.device import device_of
+from lipkit.cli.options import ANY_MODEL, WEIGHTS, argument, option
 from lipkit.cli.runs.result_files import write_json
 from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
@@ -38,24 +37,28 @@ _WIDE = 76
 
 @final
 @dataclass(frozen=True)
-class Request:
-    """What was asked for on the command line, as it was written."""
+class BoundRequest:
+    """Bound the Lipschitz constant of a model, and certify it.
 
-    model: str
-    shapes: tuple[str, ...] = ()
-    weights: Path | None = None
-    method: str = names.DEFAULT
-    norm: str = "2"
-    ball: float | None = None
-    at: Path | None = None
-    box: str | None = None
-    budget: float | None = None
-    lower: str = "sampling"
-    wrt: tuple[str, ...] = ()
-    output: str | None = None
-    seed: int = 0
-    json: Path | None = None
-    device: str = "cpu"
+    Ends with 0 if all went well, 2 for a wrong command line, 3 for a model that cannot be captured, 4 if the
+    model has a constant on bounded regions only, and 1 otherwise.
+    """
+
+    model: str = argument(ANY_MODEL, "MODEL")
+    shape: tuple[str, ...] = option("One input without batch axis, 3,32,32 or 16:int64; one for each input.", ())
+    weights: Path | None = option(WEIGHTS, None)
+    method: str = option("Name of a method, or several with commas: the best counts.", option_words.DEFAULT)
+    norm: str = option("2, 1 or inf; two with a comma for input and output.", "2")
+    ball: float | None = option("Radius of a ball, in the norm of the input, around --at.", None)
+    at: Path | None = option("Center of the ball, a .npy file.", None)
+    box: str | None = option("low,high of every coordinate.", None)
+    budget: float | None = option("Seconds to spend, for methods that have a budget.", None)
+    lower: str = option("How to search a lower bound: sampling, gradientascent, none.", "sampling")
+    wrt: tuple[str, ...] = option("An input, or the module whose output is one; may be repeated.", ())
+    output: str | None = option("Which result, by name or position.", None)
+    seed: int = option("Draws weights and examples where there are none.", 0)
+    json: Path | None = option("File for the certificate.", None)
+    device: str = option("cpu or cuda.", "cpu")
 
     def __post_init__(self) -> None:
         if (self.ball is None) != (self.at is None):
@@ -67,94 +70,88 @@ class Request:
         if self.budget is not None and not self.budget > 0:
             raise ArgumentError(f"--budget is a number of seconds > 0, got {self.budget}.")
         check_seed(self.seed, "--seed")
-        names.check_json(self.json)
-        names.lower(self.lower, names.metric(self.norm), self.seed)
+        option_words.check_json(self.json)
+        option_words.parse_lower(self.lower, self.metric, self.seed)
         if self.box is not None:
-            names.ends(self.box)
+            option_words.parse_ends(self.box)
+
+    @property
+    def metric(self) -> Metric:
+        """The norms of `--norm`."""
+        return option_words.parse_metric(self.norm)
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class Task:
-    """A request with its model loaded: nothing that is wrong with the command line is found after this."""
+@dataclass(frozen=True)
+class VerifyRequest:
+    """Check a certificate against a model: the same structure and weights, and the bound computed anew."""
 
-    request: Request
-    model: Program
-    example: tuple[Tensor, ...]
-    center: Tensor | None
-
-    @classmethod
-    def of(cls, request: Request) -> "Task":
-        """Load what the request names; refuses with an `ArgumentError`."""
-        device = device_of(request.device)
-        model = loaded(request.model, request.weights, request.seed)
-        if isinstance(model, nn.Module):
-            model.to(device)
-            if not request.shapes:
-                raise ArgumentError("--shape is missing: the shape of one input without batch axis, such as 3,32,32.")
-        elif device.type != "cpu":
-            raise ArgumentError(f"A .pt2 program stays where it was made; leave out --device {request.device}.")
-        example = tuple(one.to(device) for one in names.example(list(request.shapes), _dtype(model)))
-        names.method(request.method, names.metric(request.norm), Everywhere(), request.budget)
-        return cls(request, model, example, None if request.at is None else load.array(request.at).to(device))
-
-    def region(self, source: Shape) -> Region:
-        """The region asked for, in the input space of the network."""
-        if self.request.ball is not None:
-            assert self.center is not None
-            p = names.metric(self.request.norm).p_in
-            return names.ball(self.request.ball, self.center, source, p)
-        return Everywhere() if self.request.box is None else names.box(self.request.box, source)
+    certificate: Path = argument("What `lipkit bound --json` wrote.", "CERTIFICATE")
+    model: str = argument(ANY_MODEL, "MODEL")
+    weights: Path | None = option(WEIGHTS, None)
+    seed: int = option("Draws weights where there are none.", 0)
+    json: Path | None = option("File for what was found.", None)
 
 
-def loaded(target: str, weights: Path | None, seed: int) -> Program:
-    """The model of a file with its weights; what it draws is drawn from `seed`."""
-    torch.manual_seed(check_seed(seed, "--seed"))
-    model = load.model(target)
-    if weights is not None:
-        if not isinstance(model, nn.Module):
-            raise ArgumentError("A .pt2 program has its own weights; leave out --weights.")
-        load.weights(model, weights)
-    return model
-
-
-def say_weights(target: str, weights: Path | None, model: Program) -> None:
-    """Say on standard error where weights come from that no file was named for."""
-    # Figures of a random network look like those of a trained one.
-    if weights is None and isinstance(model, nn.Module) and model.state_dict():
-        print(f"No --weights: the weights are those that {target} makes.", file=sys.stderr)
-
-
-def run(task: Task) -> None:
+def bound_model(request: BoundRequest) -> None:
     """Bound the model, print what was found, and write the certificate."""
-    request, begin = task.request, time.perf_counter()
-    metric = names.metric(request.norm)
+    device = device_of(request.device)
+    model = load.model_with_weights(request.model, request.weights, request.seed)
+    if isinstance(model, nn.Module):
+        model.to(device)
+        if not request.shape:
+            raise ArgumentError("--shape is missing: the shape of one input without batch axis, such as 3,32,32.")
+    elif device.type != "cpu":
+        raise ArgumentError(f"A .pt2 program stays where it was made; leave out --device {request.device}.")
+    example = tuple(one.to(device) for one in option_words.draw_example(request.shape, _dtype(model)))
+    # Names of methods and the center are checked before the model is captured, which may take long.
+    option_words.parse_method(request.method, request.metric, Everywhere(), request.budget)
+    center = None if request.at is None else load.array(request.at).to(device)
+    begin = time.perf_counter()
     with progress() as doing:
         doing("capturing the model")
-        call = call_of(task.model, task.example)
-        subject = Subject.of(task.model, call, names.wrt(list(request.wrt)), names.output(request.output))
-        region = task.region(subject.network.source)
-        method = names.method(request.method, metric, region, request.budget)
+        wrt, output = option_words.parse_wrt(request.wrt), option_words.parse_output(request.output)
+        subject = Subject.of(model, call_of(model, example), wrt, output)
+        region = _region(request, center, subject.network.source)
+        method = option_words.parse_method(request.method, request.metric, region, request.budget)
         doing(f"bounding {len(subject.network.nodes)} operations by {request.method}")
         with torch.no_grad():
             bound = method(subject.network, region)
         seconds = time.perf_counter() - begin
-        search = names.lower(request.lower, metric, request.seed)
+        search = option_words.parse_lower(request.lower, request.metric, request.seed)
         if search is not None and bound.lower is None and bound.kind.certifies:
             doing("searching for a lower bound")
             bound = with_lower(bound, search(subject.network.detach(), region))
         doing("measuring layer by layer")
-        rows = table_on(subject.network, metric, region, savings=True)
-    say_weights(request.model, request.weights, task.model)
+        rows = table_on(subject.network, request.metric, region, savings=True)
+    load.print_weights_source(request.model, request.weights, model)
     console = terminal()
-    layers(rows, console.print, console.width)
-    _summary(console.print, task, subject, bound, method, seconds)
+    print_layers(rows, console.print, console.width)
+    _print_summary(console.print, request.model, subject, bound, method, seconds)
     if request.json is not None:
         certified(bound, subject, method, region, rows, seconds).save(request.json)
         console.print(f"certificate in {request.json}", soft_wrap=True, markup=False, highlight=False)
 
 
-def layers(rows: list[LayerRow], say: Say, width: int) -> None:
+def verify_certificate(request: VerifyRequest) -> None:
+    """Verify a certificate against a model and say so, to a file too; a `CertificateError` otherwise."""
+    check_seed(request.seed, "--seed")
+    option_words.check_json(request.json)
+    paper = Certificate.load(request.certificate)
+    model = load.model_with_weights(request.model, request.weights, request.seed)
+    with progress() as doing:
+        doing("computing the bound anew")
+        found = verify(paper, model)
+    say = terminal().print
+    say(f"The certificate holds: {paper}", soft_wrap=True, markup=False)
+    say(f"Computed anew: {_digits(found)} ({found.kind.value})", soft_wrap=True, markup=False)
+    anew = {"bound": _digits(found), "kind": found.kind.value, "norms": str(found.metric), "region": str(found.region)}
+    write_json(
+        request.json, {"certificate": str(request.certificate), "model": request.model, "holds": True, "anew": anew}
+    )
+
+
+def print_layers(rows: list[LayerRow], say: Say, width: int) -> None:
     """Each block of the network with its norm, its part of the bound, and what fusing its operations saved.
 
     A window too narrow for the table gets lines: a number that is cut off would be another number.
@@ -176,9 +173,9 @@ def layers(rows: list[LayerRow], say: Say, width: int) -> None:
         say(made)
 
 
-def _summary(say: Say, task: Task, subject: Subject, bound: Bound, method: Method, seconds: float) -> None:
+def _print_summary(say: Say, model: str, subject: Subject, bound: Bound, method: Method, seconds: float) -> None:
     lines = {
-        "model": f"{task.request.model}, {len(subject.network.nodes)} operations, inputs {subject.network.source}",
+        "model": f"{model}, {len(subject.network.nodes)} operations, inputs {subject.network.source}",
         "bound": f"{_digits(bound)} ({bound.kind.value}, {bound.metric})",
         "lower bound": "not known" if bound.lower is None else f"{_digits(bound.lower)} ({bound.lower.kind.value})",
         "ratio": "not known" if bound.lower is None else f"{math.exp(_log(bound) - _log(bound.lower)):.4g}",
@@ -191,20 +188,12 @@ def _summary(say: Say, task: Task, subject: Subject, bound: Bound, method: Metho
         say(f"{name:>12}  {text}", soft_wrap=True, markup=False, highlight=False)
 
 
-def check(path: Path, target: str, weights: Path | None, seed: int, json: Path | None = None) -> None:
-    """Verify a certificate against a model and say so, to a file too; a `CertificateError` otherwise."""
-    check_seed(seed, "--seed")
-    names.check_json(json)
-    paper = Certificate.load(path)
-    model = loaded(target, weights, seed)
-    with progress() as doing:
-        doing("computing the bound anew")
-        found = verify(paper, model)
-    say = terminal().print
-    say(f"The certificate holds: {paper}", soft_wrap=True, markup=False)
-    say(f"Computed anew: {_digits(found)} ({found.kind.value})", soft_wrap=True, markup=False)
-    anew = {"bound": _digits(found), "kind": found.kind.value, "norms": str(found.metric), "region": str(found.region)}
-    write_json(json, {"certificate": str(path), "model": target, "holds": True, "anew": anew})
+def _region(request: BoundRequest, center: Tensor | None, source: Shape) -> Region:
+    """The region asked for, in the input space of the network."""
+    if request.ball is not None:
+        assert center is not None
+        return option_words.make_ball(request.ball, center, source, request.metric.p_in)
+    return Everywhere() if request.box is None else option_words.parse_box(request.box, source)
 
 
 def _dtype(model: Program) -> torch.dtype:

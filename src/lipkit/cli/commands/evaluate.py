@@ -1,86 +1,137 @@
 """`lipkit certify` and `lipkit attack`: a model from a file on data from a file, and the report of both."""
 
 import functools
+import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import final
 
 import torch
 from torch import Tensor, nn
 
+from lipkit._files import write_whole
 from lipkit._seeds import check_seed
 from lipkit.bound import Bound
 from lipkit.bounds import Method
 from lipkit.certify import head_pairwise, in_norm
-from lipkit.cli.commands.bound import loaded, say_weights
-from lipkit.cli.commands.request import Wanted
+from lipkit.cli.commands.evaluation_request import EvaluationRequest
 from lipkit.cli.console import progress, terminal
-from lipkit.cli.inputs import option_words as names
-from lipkit.cli.inputs.datasets import test_set
-from lipkit.cli.inputs.device import device_of
-from lipkit.cli.inputs.model_fits_data import fitted
-from lipkit.cli.runs.assessment import assessed, published, tested
-from lipkit.cli.runs.own_model import Given
+from lipkit.cli.inputs import load, option_words
+from lipkit.cli.inputs.datasets import short_name, test_set
+from lipkit.cli.inputs.device import describe_device, device_of
+from lipkit.cli.inputs.model_fits_data import fit_to_model
+from lipkit.cli.inputs.safetensors_file import model_to
+from lipkit.cli.runs.assessment import current_date, evaluate_goal, hash_sources, publish_report, take_samples
+from lipkit.cli.runs.folder_identity import Identity
 from lipkit.cli.runs.result_files import by_class, plain, write_json
 from lipkit.cli.runs.stored_bound import kept
 from lipkit.cli.training.processes import Team
+from lipkit.data import Examples
 from lipkit.errors import ArgumentError, LipkitError
 from lipkit.regions import Everywhere
+from lipkit.report.results.contents import About, Prints
 
 
-def evaluate(wanted: Wanted) -> None:
+def evaluate_model(request: EvaluationRequest) -> None:
     """Certify, and attack where steps are asked for; print the shares, and write them and the report where wanted.
 
     In the folder of `--out` each step picks up what an earlier run of the same left: run.json, the weights where no
     file was named for them, bound.safetensors, evaluation/, report.html and report.json. Under torchrun the processes
-    share the samples. Cost: the bound, `accuracy`, and for a report `gathered`.
+    share the samples. Cost: the bound, `accuracy`, and for a report `collect_report`.
     """
-    names.check_json(wanted.json)
-    check_seed(wanted.seed, "--seed")
-    goal, device = wanted.goal, device_of(wanted.device)
-    methods = _methods(wanted)
-    model = loaded(wanted.model, wanted.weights, wanted.seed)
+    option_words.check_json(request.json)
+    check_seed(request.seed, "--seed")
+    goal, device = request.goal, device_of(request.device)
+    methods = _methods(request)
+    model = load.model_with_weights(request.model, request.weights, request.seed)
     if not isinstance(model, nn.Module):
         raise ArgumentError("Data are evaluated on a model of a Python file; a .pt2 program has a fixed batch.")
     model.eval()
-    test = fitted(model, tested(test_set(wanted.data), goal), wanted.model, wanted.data)
+    test = fit_to_model(model, take_samples(test_set(request.data), goal), request.model, request.data)
     team = Team.join(device)
-    given = None if wanted.out is None else Given.settled(wanted, wanted.out, model, test, team)
+    folder = None if request.out is None else _Folder.claim(request, request.out, model, test, team)
     model.to(team.device)
     example = test.inputs[:1].to(team.device)
 
     def find() -> Bound:
-        return _constants(model, example, methods, goal.norm)
+        return _find_constants(model, example, methods, goal.norm)
 
     with progress() as doing, torch.no_grad():
-        doing(f"bounding the model by {wanted.method}")
-        bound = find() if given is None else kept(given.bound, model, example, given.prints.code, find, team)
+        doing(f"bounding the model by {request.method}")
+        bound = (
+            find()
+            if folder is None
+            else kept(folder.path / "bound.safetensors", model, example, folder.hashes.code, find, team)
+        )
     if team.leads:
-        say_weights(wanted.model, wanted.weights, model)
-    records = None if given is None else given.records
-    found = assessed("evaluating", model, test, bound, goal, wanted.seed, records)
+        load.print_weights_source(request.model, request.weights, model)
+    # A line for each sample, so that an interrupted run continues.
+    records = None if folder is None else folder.path / "evaluation"
+    found = evaluate_goal("evaluating", model, test, bound, goal, request.seed, records)
     if team.leads:
         say = terminal().print
         say(str(found), markup=False, highlight=False)
         say(by_class(found, test.classes), soft_wrap=True, markup=False, highlight=False)
-        write_json(wanted.json, plain(found))
-        if given is not None:
-            page = published(given.folder, model, test, found, bound, (), given.about(wanted, team))
+        write_json(request.json, plain(found))
+        if folder is not None:
+            page = publish_report(folder.path, model, test, found, bound, (), folder.about(request, team))
             say(f"report in {page}", soft_wrap=True, markup=False, highlight=False)
     team.leave()
 
 
-def _methods(wanted: Wanted) -> tuple[Method, ...]:
+@final
+@dataclass(frozen=True)
+class _Folder:
+    """The folder of `--out`, and hashes of the model and the data whose results it holds."""
+
+    path: Path
+    hashes: Prints
+
+    @classmethod
+    def claim(cls, request: EvaluationRequest, path: Path, model: nn.Module, test: Examples, team: Team) -> "_Folder":
+        """Write down what is evaluated, by its contents and not by its paths; refuse a folder of something else.
+
+        Weights that come from no file are stored as model.safetensors, so that there is one to hash and to use again.
+        Cost: one pass over weights and data.
+        """
+        weights = model_to(model) if request.weights is None else request.weights.read_bytes()
+        file, _, name = request.model.rpartition(":")
+        code = hashlib.sha256(Path(file).read_bytes()).hexdigest()
+        hashes = hash_sources(hashlib.sha256(weights).hexdigest(), test, code)
+        contents = {"weights": hashes.weights, "test inputs": hashes.inputs, "test labels": hashes.labels}
+        named = {f"SHA-256 of the {what}": one for what, one in contents.items()}
+        identity = Identity("", code, {"model": name, **request.options, **named}, request.command)
+        identity.settle(path, writes=team.leads)
+        if team.leads and request.weights is None:
+            write_whole(path / "model.safetensors", weights)
+        return cls(path, hashes)
+
+    def about(self, request: EvaluationRequest, team: Team) -> About:
+        """What the page says of itself."""
+        weights = "as the model's file makes them" if request.weights is None else str(request.weights)
+        return About.here(
+            command=request.command, date=current_date(), seconds=None, seed=request.seed,
+            device=describe_device(team.device), data=short_name(request.data), model=request.model,
+            fields={"weights": weights, **request.options}, prints=self.hashes,
+        )  # fmt: skip
+
+
+def _methods(request: EvaluationRequest) -> tuple[Method, ...]:
     """What finds constants in the norm of the radii, and in l2 beside it; refuses names that stand for none."""
-    l2 = names.metric("2")
-    if wanted.goal.norm == 2:
-        return (names.method(wanted.method, l2, Everywhere(), None),)
-    return (*names.measuring(wanted.method, names.metric(wanted.norm)), *names.measuring(wanted.method, l2))
+    l2 = option_words.parse_metric("2")
+    if request.goal.norm == 2:
+        return (option_words.parse_method(request.method, l2, Everywhere(), None),)
+    return (
+        *option_words.parse_methods_in_norm(request.method, option_words.parse_metric(request.norm)),
+        *option_words.parse_methods_in_norm(request.method, l2),
+    )
 
 
-def _constants(model: nn.Module, example: Tensor, methods: Sequence[Method], p: float) -> Bound:
+def _find_constants(model: nn.Module, example: Tensor, methods: Sequence[Method], p: float) -> Bound:
     """The constants in l_p: found in it, or found in l2 and enlarged, whichever are smaller.
 
-    A layer may know one of the two norms alone, and a method want a region: what one of them gives is enough.
+    A layer may know one of the two norms alone, and a method may need a region: one that gives a bound is enough.
     """
     found: list[Bound] = []
     failed: list[LipkitError] = []
@@ -93,6 +144,6 @@ def _constants(model: nn.Module, example: Tensor, methods: Sequence[Method], p: 
         raise failed[0]
     if len(found) == 1:
         return found[0]
-    # The page of an auditor says what was compared.
+    # The page says what was compared, for an auditor.
     ways = "; ".join(dict.fromkeys(bound.how for bound in found))
     return replace(functools.reduce(Bound.best, found), method=f"the smallest for each pair of: {ways}")

@@ -1,23 +1,29 @@
 """A first look, `lipkit demo --out DIR`: norms of layers, the constant of a network, a certified classifier."""
 
-import argparse
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 import torch
 
 from lipkit._seeds import check_seed
 from lipkit.certify import Evaluation
-from lipkit.cli.commands.exit_codes import ended
 from lipkit.cli.console import terminal
-from lipkit.cli.demo.demo_norms import convolution, draw, layer_norms, layer_table, method_norms, method_table
-from lipkit.cli.demo.digits import Classifier, trained
-from lipkit.cli.demo.digits_recipe import Digits
+from lipkit.cli.demo.digits import Classifier, Digits, train_classifier
 from lipkit.cli.demo.ladder import EVERYWHERE, ON_A_REGION, Rung, climb, ladder_table, panel
-from lipkit.cli.inputs import option_words as names
+from lipkit.cli.demo.norms import (
+    convolution,
+    draw_convergence,
+    layer_norms,
+    layer_table,
+    method_norms,
+    method_table,
+)
+from lipkit.cli.inputs import option_words
+from lipkit.cli.options import option
 from lipkit.cli.runs.result_files import plain, write_json
 from lipkit.cli.runs.run import Order, run
 from lipkit.cli.training.processes import Team
@@ -26,20 +32,30 @@ from lipkit.regions import Ball, Everywhere, Region
 from lipkit.report.method_figures import ladder
 from lipkit.trace.capture import capture
 
-# Of the ball around a digit: one pixel may move by a tenth of its range, or several by less.
+# Radius of the ball around a digit: one pixel may move by a tenth of its range, or several by less.
 _RADIUS = 0.1
 
 Say = Callable[..., None]
 
 
-class Climbed(NamedTuple):
+@final
+@dataclass(frozen=True)
+class DemoRequest:
+    """Norms of layers, bounds of a network, and a certified classifier with its report, on embedded data."""
+
+    out: Path = option("Folder for the report and the figures, made if missing.")
+    seed: int = option("Draws all weights.", 0)
+    json: Path | None = option("File for all numbers that are printed.", None)
+
+
+class Ladder(NamedTuple):
     """What every method made of the classifier, by region, and the figures that show it."""
 
     rungs: dict[str, list[Rung]]
     paths: tuple[Path, Path]
 
 
-def climbed(digits: Classifier, say: Say, stem: Path) -> Climbed:
+def climb_ladder(digits: Classifier, say: Say, stem: Path) -> Ladder:
     """The ladder of methods on a trained classifier, everywhere and around one digit: two tables and a figure."""
     network = capture(digits.model, digits.images[:1]).detach()
     regions: list[Region] = [Everywhere(), Ball(digits.images[0], _RADIUS)]
@@ -51,13 +67,13 @@ def climbed(digits: Classifier, say: Say, stem: Path) -> Climbed:
         found[heading] = rungs
     title = f"A classifier of digits, 64-32-32-10, {digits.accuracy:.0%} right: what each method proves"
     panels = [panel(heading, rungs) for heading, rungs in found.items()]
-    return Climbed(found, ladder(panels, title, stem, one_scale=True))
+    return Ladder(found, ladder(panels, title, stem, one_scale=True))
 
 
-def certified(folder: Path, seed: int, say: Say) -> tuple[Evaluation, Path]:
+def certify_digits(folder: Path, seed: int, say: Say) -> tuple[Evaluation, Path]:
     """The recipe of digits run to its report in the folder; an earlier run of the same seed is taken up."""
     recipe = Digits(seed=seed)
-    order = Order(Path("recipes/digits.py"), folder / "digits", (f"--seed={seed}",))
+    order = Order(Path("recipes/digits.py"), folder / "digits", seed=seed)
     with torch.random.fork_rng(devices=[]):
         found = run(order, recipe, Team(torch.device("cpu"))).evaluation
     say(str(found), markup=False, highlight=False)
@@ -65,24 +81,14 @@ def certified(folder: Path, seed: int, say: Say) -> tuple[Evaluation, Path]:
     return found, order.out / "report.html"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the demonstration; 0 if all went well, else a code with one sentence on standard error."""
-    parser = argparse.ArgumentParser(prog="lipkit demo", description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for figures, made if missing")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="draws all weights (default 0)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="file for all figures that are printed")
-    chosen = parser.parse_args(arguments)
-    return ended(lambda: show(chosen.out, chosen.seed, chosen.json))
-
-
-def show(out: Path, seed: int, json: Path | None) -> None:
+def show_demo(request: DemoRequest) -> None:
     """The demonstration: tables on the terminal, figures and a report in the folder, the numbers in a file."""
-    check_seed(seed, "--seed")
-    names.check_json(json)
-    folder = _writable(out)
+    check_seed(request.seed, "--seed")
+    option_words.check_json(request.json)
+    folder = _check_writable(request.out)
     with _one_thread():
-        found = _shown(folder, seed, terminal().print)
-    write_json(json, {"seed": seed, **found})
+        found = _show_parts(folder, request.seed, terminal().print)
+    write_json(request.json, {"seed": request.seed, **found})
 
 
 @contextmanager
@@ -96,10 +102,10 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _shown(folder: Path, seed: int, say: Say) -> dict[str, object]:
+def _show_parts(folder: Path, seed: int, say: Say) -> dict[str, object]:
     """Everything in turn; what was printed, as plain data."""
     # First, because it needs the most packages: what is missing is missed before anything is printed.
-    digits = trained(seed)
+    digits = train_classifier(seed)
     layers = layer_norms(seed)
     say(layer_table(layers))
     say("The true norm lies between lower bound and bound, so the gap is all there is left to know.")
@@ -110,12 +116,12 @@ def _shown(folder: Path, seed: int, say: Say) -> dict[str, object]:
     methods = method_norms(seed)
     say(method_table(methods))
     say("ReshapedKernel is what many libraries call the norm of a convolution: it belongs to another map.\n")
-    rungs, paths = climbed(digits, say, folder / "ladder")
+    rungs, paths = climb_ladder(digits, say, folder / "ladder")
     say("If two digits differ by d in the l2 norm, the ten scores differ by at most the constant times d.")
     say("A lower bound is proven by two inputs that reach it, so the truth lies between it and the best upper bound.\n")
-    drawn = draw(convolution(32, 28, seed), folder / "convergence", seed)
+    drawn = draw_convergence(convolution(32, 28, seed), folder / "convergence", seed)
     say("And a network that is 1-Lipschitz by construction: trained, certified, attacked.")
-    found, report = certified(folder, seed, say)
+    found, report = certify_digits(folder, seed, say)
     say(f"Wrote {', '.join(map(str, paths + drawn))} and {report}.", soft_wrap=True, markup=False)
     return {
         "layers": [one.plain() for one in layers],
@@ -125,7 +131,7 @@ def _shown(folder: Path, seed: int, say: Say) -> dict[str, object]:
     }
 
 
-def _writable(folder: Path) -> Path:
+def _check_writable(folder: Path) -> Path:
     """The folder, made if missing; tried with a file now, because the figure comes last."""
     if folder.exists() and not folder.is_dir():
         raise ArgumentError(f"--out {folder} is a file; name a folder instead.")
@@ -136,7 +142,3 @@ def _writable(folder: Path) -> Path:
     except OSError as error:
         raise ArgumentError(f"--out {folder} cannot be written ({error.strerror}); name another folder.") from error
     return folder
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

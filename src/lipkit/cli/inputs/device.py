@@ -16,8 +16,8 @@ def device_of(name: str) -> torch.device:
     return device
 
 
-def told(device: torch.device) -> str:
-    """What a device is, for a reader."""
+def describe_device(device: torch.device) -> str:
+    """The name of a GPU, or the number of threads of the CPU."""
     threads = torch.get_num_threads()
     words = f"CPU, {threads} thread{'s' if threads > 1 else ''}"
     return torch.cuda.get_device_name(device) if device.type == "cuda" else words

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
+from lipkit._seeds import check_seed
 from lipkit.cli.inputs.exported_programs import program
 from lipkit.cli.inputs.safetensors_file import tensors_from
 from lipkit.errors import ArgumentError, LipkitError
@@ -25,10 +26,10 @@ def model(target: str) -> nn.Module | ExportedProgram:
     """The model that `path/to/file.py:name` or `path/to/program.pt2` names.
 
     The Python file is executed, like any program one runs; `name` is a model, or is called without arguments to make
-    one. A program is data and executes nothing (see `archive`).
+    one. A program is data and executes nothing (see `exported_programs`).
     """
     if target.endswith(".pt2"):
-        return program(_existing(Path(target)))
+        return program(_check_exists(Path(target)))
     file, colon, name = target.rpartition(":")
     if not colon or not file.endswith(".py") or not name.isidentifier():
         raise ArgumentError(f"The model {target!r} is neither path/to/file.py:make_model nor path/to/program.pt2.")
@@ -40,20 +41,38 @@ def model(target: str) -> nn.Module | ExportedProgram:
     if not isinstance(found, nn.Module):
         if not callable(found):
             raise ArgumentError(f"{target} is a {type(found).__name__}; name a model or a function that makes one.")
-        if missing := _wanted(found):
+        if missing := _required_arguments(found):
             raise ArgumentError(
                 f"{target} wants the arguments {', '.join(missing)}; name a function without arguments that calls it."
             )
-        with _explained(target):
+        with _explain_errors(target):
             found = found()
     if not isinstance(found, nn.Module):
         raise ArgumentError(f"{target} made a {type(found).__name__}, expected a torch.nn.Module.")
     return found
 
 
+def model_with_weights(target: str, path: Path | None, seed: int) -> nn.Module | ExportedProgram:
+    """The model that `target` names with the weights of a file, where one is given; `seed` draws what it draws."""
+    torch.manual_seed(check_seed(seed, "--seed"))
+    made = model(target)
+    if path is not None:
+        if not isinstance(made, nn.Module):
+            raise ArgumentError("A .pt2 program has its own weights; leave out --weights.")
+        weights(made, path)
+    return made
+
+
+def print_weights_source(target: str, path: Path | None, made: nn.Module | ExportedProgram) -> None:
+    """Say on standard error where weights come from that no file was named for."""
+    # Figures of a random network look like those of a trained one.
+    if path is None and isinstance(made, nn.Module) and made.state_dict():
+        print(f"No --weights: the weights are those that {target} makes.", file=sys.stderr)
+
+
 def python_file(file: Path) -> object:
     """The module of a Python file, which is executed."""
-    _existing(file)
+    _check_exists(file)
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None
     assert spec.loader is not None
@@ -62,14 +81,14 @@ def python_file(file: Path) -> object:
     sys.modules[file.stem] = module
     sys.path.insert(0, str(file.parent.resolve()))
     try:
-        with _explained(str(file)):
+        with _explain_errors(str(file)):
             spec.loader.exec_module(module)
     finally:
         sys.path.remove(str(file.parent.resolve()))
     return module
 
 
-def _wanted(function: Callable[..., object]) -> list[str]:
+def _required_arguments(function: Callable[..., object]) -> list[str]:
     """The arguments that a function or a class cannot be called without."""
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -84,7 +103,7 @@ def _wanted(function: Callable[..., object]) -> list[str]:
 
 
 @contextmanager
-def _explained(what: str) -> Iterator[None]:
+def _explain_errors(what: str) -> Iterator[None]:
     """An error of the user's code as one sentence with its place; those of lipkit are sentences already."""
     try:
         yield
@@ -107,12 +126,12 @@ def weights(into: nn.Module, path: Path) -> None:
 
     A `.pt` file is read with `weights_only=True`: a file that holds more than tensors is refused, not executed.
     """
-    given = _state(_existing(path))
+    given = _state(_check_exists(path))
     wanted = into.state_dict()
     missing, unexpected = [key for key in wanted if key not in given], [key for key in given if key not in wanted]
     if missing or unexpected:
         raise ArgumentError(
-            f"{path} does not fit the model: missing {_listed(missing)}, unexpected {_listed(unexpected)}."
+            f"{path} does not fit the model: missing {_list_some(missing)}, unexpected {_list_some(unexpected)}."
         )
     for key, value in given.items():
         if value.shape != wanted[key].shape:
@@ -146,7 +165,7 @@ def _state(path: Path) -> dict[str, Tensor]:
 def array(path: Path) -> Tensor:
     """The numbers of a .npy file, in float64."""
     try:
-        found = np.load(_existing(path), allow_pickle=False)
+        found = np.load(_check_exists(path), allow_pickle=False)
     except (OSError, EOFError, ValueError) as error:
         raise ArgumentError(f"{path} is no readable .npy file ({error}).") from error
     if isinstance(found, np.lib.npyio.NpzFile):
@@ -156,12 +175,12 @@ def array(path: Path) -> Tensor:
     return torch.from_numpy(found.astype(np.float64))
 
 
-def _existing(path: Path) -> Path:
+def _check_exists(path: Path) -> Path:
     if not path.is_file():
         raise ArgumentError(f"There is no file {path}.")
     return path
 
 
-def _listed(names: list[str], most: int = 5) -> str:
+def _list_some(names: list[str], most: int = 5) -> str:
     rest = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + rest if names else "nothing"

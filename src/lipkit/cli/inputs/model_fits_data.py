@@ -10,7 +10,7 @@ from lipkit.errors import ArgumentError, NonFiniteError
 from lipkit.trace.torch_export import evaluating
 
 
-def fitted(model: nn.Module, test: Examples, target: str, data: str) -> Examples:
+def fit_to_model(model: nn.Module, test: Examples, target: str, data: str) -> Examples:
     """The examples with a name for every class that the model tells apart; numbers for those the data do not have.
 
     Refuses a model that does not take the inputs, that gives no scores or not finite ones for the first of them, and

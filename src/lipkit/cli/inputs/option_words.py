@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
@@ -25,35 +26,36 @@ _TYPES = {
 }
 
 
-def methods() -> dict[str, type[Any]]:
+def known_methods() -> dict[str, type[Any]]:
     """The methods that need no further settings, by their class names in small letters."""
     found = {cls.__name__.lower(): cls for cls in known(Method).values() if cls.__module__.startswith("lipkit.")}
     return {name: cls for name, cls in sorted(found.items()) if not any(_needed(f) for f in fields(cls))}
 
 
-def method(text: str, metric: Metric, region: Region, budget: float | None) -> Method:
+def parse_method(text: str, metric: Metric, region: Region, budget: float | None) -> Method:
     """The method of a name, or the best of several with commas between them.
 
     A method that knows nothing of regions is wrapped in `Local` where there is one.
     """
-    chosen = [_one(name.strip(), metric, region, budget) for name in text.split(",")]
+    names = [name.strip() for name in text.split(",")]
+    chosen = [_make_method(name, _class(name), metric, region, budget) for name in names]
     return chosen[0] if len(chosen) == 1 else Best(tuple(chosen))
 
 
-def measuring(text: str, metric: Metric) -> list[Method]:
+def parse_methods_in_norm(text: str, metric: Metric) -> list[Method]:
     """Those of several methods that can measure in these norms."""
     able: list[Method] = []
     for name in text.split(","):
         cls = _class(name.strip())
         try:
-            able.append(_made(name.strip(), cls, metric, Everywhere(), None))
+            able.append(_make_method(name.strip(), cls, metric, Everywhere(), None))
         except (ArgumentError, MetricError):
             # It knows other norms, or l2 alone.
             continue
     return able
 
 
-def lower(text: str, metric: Metric, seed: int) -> Method | None:
+def parse_lower(text: str, metric: Metric, seed: int) -> Method | None:
     """A method for lower bounds by its name, or None for `none`."""
     # Fewer points than in the library: this search is a remark beside the bound.
     searches: list[Method] = [GradientAscent(steps=20, metric=metric, seed=seed), Sampling(64, metric, seed=seed)]
@@ -65,18 +67,14 @@ def lower(text: str, metric: Metric, seed: int) -> Method | None:
     return classes[text.lower()]
 
 
-def _one(name: str, metric: Metric, region: Region, budget: float | None) -> Method:
-    return _made(name, _class(name), metric, region, budget)
-
-
 def _class(name: str) -> type[Any]:
-    classes = methods()
+    classes = known_methods()
     if name.lower() not in classes:
         raise ArgumentError(f"There is no method {name!r}; --method is one of {', '.join(classes)}.")
     return classes[name.lower()]
 
 
-def _made(name: str, cls: type[Any], metric: Metric, region: Region, budget: float | None) -> Method:
+def _make_method(name: str, cls: type[Any], metric: Metric, region: Region, budget: float | None) -> Method:
     settings: dict[str, Any] = {f.name: f for f in fields(cls)}
     given: dict[str, Any] = {}
     if "metric" in settings:
@@ -85,7 +83,7 @@ def _made(name: str, cls: type[Any], metric: Metric, region: Region, budget: flo
         raise ArgumentError(f"The method {name} measures in l2 only; leave out --norm, or use another method.")
     if budget is not None:
         if "budget" not in settings:
-            able = [known for known, one in methods().items() if any(f.name == "budget" for f in fields(one))]
+            able = [known for known, one in known_methods().items() if any(f.name == "budget" for f in fields(one))]
             raise ArgumentError(f"The method {name} has no budget of time; {', '.join(able) or 'no method'} has.")
         given["budget"] = budget
     made = cls(**given)
@@ -96,7 +94,7 @@ def _needed(f: Field[Any]) -> bool:
     return f.default is MISSING and f.default_factory is MISSING
 
 
-def metric(text: str) -> Metric:
+def parse_metric(text: str) -> Metric:
     """`2`, `1` or `inf` for both norms, or two of them, `1,inf`."""
     parts = text.split(",")
     try:
@@ -108,7 +106,7 @@ def metric(text: str) -> Metric:
     return Metric(exponents[0], exponents[-1])
 
 
-def shape(text: str) -> tuple[Shape, torch.dtype | None]:
+def parse_shape(text: str) -> tuple[Shape, torch.dtype | None]:
     """`3,32,32` is the shape of one sample; `16:int64` says the type of its entries too."""
     sizes, _, kind = text.partition(":")
     try:
@@ -123,11 +121,11 @@ def shape(text: str) -> tuple[Shape, torch.dtype | None]:
     return found, dtype
 
 
-def example(texts: list[str], dtype: torch.dtype) -> tuple[Tensor, ...]:
+def draw_example(texts: Sequence[str], dtype: torch.dtype) -> tuple[Tensor, ...]:
     """One random sample of every shape, with a batch axis; whole numbers are zeros."""
     found: list[Tensor] = []
     for text in texts:
-        size, kind = shape(text)
+        size, kind = parse_shape(text)
         kind = dtype if kind is None else kind
         draw = torch.randn if kind.is_floating_point else torch.zeros
         try:
@@ -137,30 +135,30 @@ def example(texts: list[str], dtype: torch.dtype) -> tuple[Tensor, ...]:
     return tuple(found)
 
 
-def wrt(texts: list[str]) -> str | tuple[str, ...] | None:
+def parse_wrt(texts: Sequence[str]) -> str | tuple[str, ...] | None:
     """What the bound is with respect to: nothing said, one name, or several."""
     return None if not texts else texts[0] if len(texts) == 1 else tuple(texts)
 
 
-def output(text: str | None) -> str | int | None:
+def parse_output(text: str | None) -> str | int | None:
     """A result by its name or its position."""
     return int(text) if text is not None and text.isdecimal() else text
 
 
-def ball(radius: float, center: Tensor, source: Shape, p: float) -> Ball:
+def make_ball(radius: float, center: Tensor, source: Shape, p: float) -> Ball:
     """A ball around a point of the input space, which may have a batch axis of one in front."""
     if tuple(center.shape) not in (source, (1, *source)):
         raise ArgumentError(f"--at has shape {tuple(center.shape)}, but the model takes inputs of shape {source}.")
     return Ball(center.reshape(source), radius, p)
 
 
-def box(text: str, source: Shape) -> Box:
+def parse_box(text: str, source: Shape) -> Box:
     """The box that `low,high` spans in every coordinate."""
-    low, high = ends(text)
+    low, high = parse_ends(text)
     return Box(*(torch.full(source, end, dtype=torch.float64) for end in (low, high)))
 
 
-def ends(text: str) -> tuple[float, float]:
+def parse_ends(text: str) -> tuple[float, float]:
     """`low,high` as two finite numbers in order."""
     try:
         low, high = map(float, text.split(","))

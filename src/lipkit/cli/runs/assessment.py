@@ -1,4 +1,4 @@
-"""From a model and its constant to shares and a page: how a training ends, and what a model of one's own gets."""
+"""From a model and its constant to shares and a page: the last part of a training, and all of `lipkit certify`."""
 
 import datetime
 from collections.abc import Mapping, Sequence
@@ -18,12 +18,12 @@ from lipkit.report.results.gather import gathered
 from lipkit.report.write_page import write
 
 
-def tested(test: Examples, goal: Goal) -> Examples:
-    """As many of the examples as the goal asks for."""
+def take_samples(test: Examples, goal: Goal) -> Examples:
+    """The first examples, as many as the goal asks for."""
     return test if goal.samples is None else test.at(range(min(goal.samples, len(test))))
 
 
-def assessed(
+def evaluate_goal(
     what: str, model: nn.Module, test: Examples, bound: Bound, goal: Goal, seed: int, records: Path | None
 ) -> Evaluation:
     """Certify and attack as the goal says, with a bar that says `what`; continued from `records`. Cost: `accuracy`."""
@@ -34,17 +34,17 @@ def assessed(
         )  # fmt: skip
 
 
-def prints(weights: str, test: Examples, code: str) -> Prints:
-    """What a page rests on: hashes of weights and code as given, and those of the examples."""
+def hash_sources(weights: str, test: Examples, code: str) -> Prints:
+    """The hashes that a page names: those of weights and code as given, and those of the examples."""
     return Prints(weights, sha256_of(test.inputs), sha256_of(test.labels), code)
 
 
-def now() -> str:
+def current_date() -> str:
     """The date of a page."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def published(
+def publish_report(
     folder: Path, model: nn.Module, test: Examples, evaluation: Evaluation, bound: Bound,
     journal: Sequence[Mapping[str, Any]], about: About,
 ) -> Path:  # fmt: skip

@@ -15,15 +15,16 @@ from lipkit._files import write_whole
 from lipkit.bound import Bound
 from lipkit.certify import Evaluation
 from lipkit.cli.console import bar, progress
-from lipkit.cli.inputs.device import told
+from lipkit.cli.inputs.device import describe_device
 from lipkit.cli.inputs.recipe_file import recipe_class
 from lipkit.cli.inputs.safetensors_file import model_to
-from lipkit.cli.runs.assessment import assessed, now, prints, published, tested
+from lipkit.cli.options import argument, option
+from lipkit.cli.runs.assessment import current_date, evaluate_goal, hash_sources, publish_report, take_samples
 from lipkit.cli.runs.folder_identity import Identity
 from lipkit.cli.runs.stored_bound import kept
 from lipkit.cli.training import Recipe
 from lipkit.cli.training.loop import Trained, train
-from lipkit.cli.training.overrides import made, quickly
+from lipkit.cli.training.overrides import make_quick_recipe, make_recipe
 from lipkit.cli.training.processes import Team
 from lipkit.cli.training.recipe import plain_fields
 from lipkit.cli.training.tensorboard_log import Board
@@ -35,19 +36,31 @@ from lipkit.report.results.gather import said
 @final
 @dataclass(frozen=True)
 class Order:
-    """What to run: a recipe's file, its settings as words, where, and on what device."""
+    """Train by a recipe, certify and attack the result, and write the report.
 
-    recipe: Path
-    out: Path
-    words: tuple[str, ...] = ()
-    device: str = "cpu"
-    quick: bool = False
-    tensorboard: bool = False
+    Every field of the recipe can be set as --key=value. Ctrl-C leaves a checkpoint; the same command continues.
+    """
+
+    recipe: Path = argument("A recipe's Python file (it is EXECUTED).", "RECIPE")
+    out: Path = option("Folder of the run; the same one again continues it.")
+    words: tuple[str, ...] = argument("Fields of the recipe.", "[--KEY=VALUE]...", ())
+    data: Path | None = option("Folder with the files of the data set.", None)
+    seed: int | None = option("Draws weights, batches and attacks.", None)
+    device: str = option("cpu or cuda; under torchrun each process takes its own.", "cpu")
+    quick: bool = option("A tiny version, to see that all is in place.", False, "--quick")
+    json: Path | None = option("File for the figures.", None)
+    tensorboard: bool = option("Log for TensorBoard too.", False, "--tensorboard")
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """The fields of the recipe that were given, as `--key=value` words."""
+        named = {"data": self.data, "seed": self.seed}
+        return (*(f"--{key}={value}" for key, value in named.items() if value is not None), *self.words)
 
     @property
     def command(self) -> str:
         """The command that does it again."""
-        words = ["lipkit", "train", str(self.recipe), "--out", str(self.out), "--device", self.device, *self.words]
+        words = ["lipkit", "train", str(self.recipe), "--out", str(self.out), "--device", self.device, *self.settings]
         return shlex.join([*words, *(["--quick"] if self.quick else [])])
 
 
@@ -61,10 +74,10 @@ class Result:
     model: nn.Module
 
 
-def ordered(order: Order) -> Recipe:
+def load_recipe(order: Order) -> Recipe:
     """The recipe with its settings; whatever is wrong with them is said here, before anything runs."""
-    recipe = (quickly if order.quick else made)(recipe_class(order.recipe), order.words)
-    # A goal checks itself when it is made; after the training would be late.
+    recipe = (make_quick_recipe if order.quick else make_recipe)(recipe_class(order.recipe), order.settings)
+    # A goal checks itself when it is made; its errors belong before the training, not after it.
     _ = recipe.goal
     return recipe
 
@@ -77,10 +90,10 @@ def run(order: Order, recipe: Recipe, team: Team) -> Result:
     """
     here = Identity(type(recipe).__name__, source(recipe), plain_fields(recipe), order.command)
     here.check(order.out)
-    trained = _trained(order, recipe, team, lambda: here.settle(order.out, writes=team.leads))
+    trained = _train(order, recipe, team, lambda: here.settle(order.out, writes=team.leads))
     if team.leads:
         write_whole(order.out / "model.safetensors", model_to(trained.model))
-    test = tested(trained.sets.test, recipe.goal)
+    test = take_samples(trained.sets.test, recipe.goal)
     with progress() as doing:
         doing("bounding the trained model")
         example = test.inputs[:1].to(team.device)
@@ -89,16 +102,18 @@ def run(order: Order, recipe: Recipe, team: Team) -> Result:
             lambda: recipe.bound(trained.model, example), team,
         )  # fmt: skip
     records = order.out / "evaluation"
-    evaluation = assessed("certifying and attacking", trained.model, test, bound, recipe.goal, recipe.seed, records)
+    evaluation = evaluate_goal(
+        "certifying and attacking", trained.model, test, bound, recipe.goal, recipe.seed, records
+    )
     if team.leads:
         seconds = trained.journal[-1]["seconds"] if trained.journal else 0.0
         weights = hashlib.sha256((order.out / "model.safetensors").read_bytes()).hexdigest()
-        about = _about(order, recipe, seconds, team, prints(weights, test, source(recipe)))
-        published(order.out, trained.model, test, evaluation, bound, trained.journal, about)
+        about = _about(order, recipe, seconds, team, hash_sources(weights, test, source(recipe)))
+        publish_report(order.out, trained.model, test, evaluation, bound, trained.journal, about)
     return Result(evaluation, bound, trained.model)
 
 
-def _trained(order: Order, recipe: Recipe, team: Team, settle: Callable[[], None]) -> Trained:
+def _train(order: Order, recipe: Recipe, team: Team, settle: Callable[[], None]) -> Trained:
     """Train; the folder is settled by the first step, so that settings which do not get there leave it free."""
     begun: list[bool] = []
 
@@ -112,24 +127,24 @@ def _trained(order: Order, recipe: Recipe, team: Team, settle: Callable[[], None
             told = lambda done, total, loss: show(done, total, f"loss {loss:.4f}")  # noqa: E731 - it fits the line
             return train(recipe, order.out, team, told, watch, begin)
     except (ArgumentError, ShapeError) as error:
-        if begun or not order.words:
+        if begun or not order.settings:
             raise
-        raise type(error)(f"{error} The settings given are {shlex.join(order.words)}.") from error
+        raise type(error)(f"{error} The settings given are {shlex.join(order.settings)}.") from error
     except LipkitError:
         raise
     except Exception as error:
         # Without settings it is the recipe that is wrong, and its author needs the traceback.
-        if begun or not order.words:
+        if begun or not order.settings:
             raise
-        raise ArgumentError(_unfit(order, recipe, error)) from error
+        raise ArgumentError(_explain_misfit(order, recipe, error)) from error
 
 
-def _unfit(order: Order, recipe: Recipe, error: Exception) -> str:
+def _explain_misfit(order: Order, recipe: Recipe, error: Exception) -> str:
     """That a recipe does not get through its first step, why, and in which of its lines."""
     file = inspect.getfile(type(recipe))
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     place = f" ({Path(file).name}, line {lines[-1]})" if lines else ""
-    return f"{type(recipe).__name__} does not run with {shlex.join(order.words)}: {said(error)}{place}."
+    return f"{type(recipe).__name__} does not run with {shlex.join(order.settings)}: {said(error)}{place}."
 
 
 def source(recipe: Recipe) -> str:
@@ -142,8 +157,8 @@ def source(recipe: Recipe) -> str:
 
 def _about(order: Order, recipe: Recipe, seconds: float, team: Team, found: Prints) -> About:
     return About.here(
-        command=order.command, date=now(), seconds=seconds, seed=recipe.seed, device=told(team.device),
-        data="" if recipe.data is None else recipe.data.resolve().name,
+        command=order.command, date=current_date(), seconds=seconds, seed=recipe.seed,
+        device=describe_device(team.device), data="" if recipe.data is None else recipe.data.resolve().name,
         recipe=f"{type(recipe).__name__} ({order.recipe})", fields=plain_fields(recipe), prints=found,
         watched=recipe.watches,
     )  # fmt: skip

@@ -16,17 +16,17 @@ from lipkit.errors import ArgumentError
 R = TypeVar("R", bound=Recipe)
 
 
-def made(kind: type[R], words: Sequence[str]) -> R:
+def make_recipe(kind: type[R], words: Sequence[str]) -> R:
     """The recipe with the fields that `--key=value` words name; anything else is refused before anything runs."""
-    return kind(**given(kind, words))
+    return kind(**parse_fields(kind, words))
 
 
-def quickly(kind: type[Recipe], words: Sequence[str]) -> Recipe:
+def make_quick_recipe(kind: type[Recipe], words: Sequence[str]) -> Recipe:
     """The small version of a recipe, but for the fields that words name."""
-    return dataclasses.replace(made(kind, words).quick(), **given(kind, words))
+    return dataclasses.replace(make_recipe(kind, words).quick(), **parse_fields(kind, words))
 
 
-def given(kind: type[Recipe], words: Sequence[str]) -> dict[str, Any]:
+def parse_fields(kind: type[Recipe], words: Sequence[str]) -> dict[str, Any]:
     """The fields that `--key=value` words name, with their values."""
     fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
     hints = typing.get_type_hints(kind)
@@ -42,18 +42,18 @@ def given(kind: type[Recipe], words: Sequence[str]) -> dict[str, Any]:
             raise ArgumentError(f"{kind.__name__} has no field {name}; {hint}")
         if name in values:
             raise ArgumentError(f"--{key} is given twice; give it once.")
-        values[name] = parsed(name, text, hints[name])
+        values[name] = parse_value(name, text, hints[name])
     return values
 
 
-def parsed(name: str, text: str, hint: Any) -> Any:
+def parse_value(name: str, text: str, hint: Any) -> Any:
     """The value of a field of type `hint` that `text` spells."""
     options = [part for part in typing.get_args(hint) if part is not types.NoneType]
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         if text.lower() == "none" and len(options) < len(typing.get_args(hint)):
             return None
         if len(options) == 1:
-            return parsed(name, text, options[0])
+            return parse_value(name, text, options[0])
     if typing.get_origin(hint) is tuple:
         return _tuple(name, text, typing.get_args(hint))
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
@@ -77,7 +77,7 @@ def _tuple(name: str, text: str, hints: tuple[Any, ...]) -> tuple[Any, ...]:
         hints = hints[:1] * len(parts)
     if len(parts) != len(hints):
         raise ArgumentError(f"{name} has {len(hints)} values with commas between them, got {len(parts)} in {text!r}.")
-    return tuple(parsed(name, part, hint) for part, hint in zip(parts, hints, strict=True))
+    return tuple(parse_value(name, part, hint) for part, hint in zip(parts, hints, strict=True))
 
 
 def _number(text: str) -> float:

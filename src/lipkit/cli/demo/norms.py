@@ -1,4 +1,4 @@
-"""The part of the demonstration that is about norms: of some layers, and of one convolution by many methods."""
+"""Norms in the demonstration: those of some layers, and that of one convolution by many methods."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -119,7 +119,7 @@ def layer_norms(seed: int) -> list[LayerNorm]:
     found: list[LayerNorm] = []
     for layer in layers(seed):
         op = layer.op
-        bound, milliseconds = _timed(Auto(), op)
+        bound, milliseconds = _time_method(Auto(), op)
         # With a seed of ours the result is LOWER, which is what is wanted here.
         lower = bound.lower or Lanczos(steps=60, rtol=1e-3, seed=seed)(op)
         chosen = Auto().select(op)
@@ -132,7 +132,7 @@ def method_norms(seed: int) -> list[MethodNorm]:
     op = convolution(8, 12, seed)
     ours: list[Norm] = [SVD(), Power(steps=30), Lanczos(), Circulant(), SmallGrid(), Toeplitz()]
     methods: list[Norm] = [*ours, FantasticFour(), LipGrid(), ReshapedKernel()]
-    found = [MethodNorm(type(method).__name__, *_timed(method, op)) for method in methods]
+    found = [MethodNorm(type(method).__name__, *_time_method(method, op)) for method in methods]
     return sorted(found, key=lambda one: one.bound.value.item())
 
 
@@ -175,13 +175,13 @@ def method_table(found: Sequence[MethodNorm]) -> "Table":
     return made
 
 
-def draw(op: LinearOperator, stem: Path, seed: int) -> tuple[Path, Path]:
+def draw_convergence(op: LinearOperator, stem: Path, seed: int) -> tuple[Path, Path]:
     """Distance to the true norm against time, for methods with a knob that buys accuracy."""
     # Both sides of this enclosure agree to ten digits, two more than the figure shows.
     truth = _lower(Lanczos(steps=400, rtol=1e-10)(op)).value.item()
 
     def curve(label: str, methods: Iterable[Norm], above: bool) -> Curve:
-        runs = [_timed(method, op) for method in methods]
+        runs = [_time_method(method, op) for method in methods]
         away = [(bound.value.item() / truth - 1) * (1 if above else -1) for bound, _ in runs]
         # Two proven lower bounds of one norm may differ in their last digit.
         return Curve(label, tuple(ms for _, ms in runs), tuple(max(one, 0.0) for one in away), above)
@@ -206,7 +206,7 @@ def _plain(bound: Bound, method: str, milliseconds: float) -> dict[str, object]:
     return {**found, "milliseconds": milliseconds}
 
 
-def _timed(method: Norm, op: LinearOperator) -> tuple[Bound, float]:
+def _time_method(method: Norm, op: LinearOperator) -> tuple[Bound, float]:
     """The bound and its milliseconds of processor time, of the fastest of five runs where they are short."""
     times: list[float] = []
     while True:

@@ -35,21 +35,21 @@ _CODES: tuple[tuple[type[LipkitError], Code], ...] = (
 )
 
 
-def ended(act: Callable[[], None]) -> Code:
-    """How an action ends; its errors are printed, with the code that belongs to them."""
+def exit_code_of(act: Callable[[], None]) -> Code:
+    """Run an action and give the code it ends with; its errors are printed on standard error."""
     try:
         act()
     except LipkitError as error:
-        return _said(error, next((code for kind, code in _CODES if isinstance(error, kind)), Code.OTHER))
+        return _print_error(error, next((code for kind, code in _CODES if isinstance(error, kind)), Code.OTHER))
     except ModuleNotFoundError as missing:
-        return _said(f"This needs {missing.name}; pip install 'lipkit[cli,data,plot]' brings it.", Code.USAGE)
+        return _print_error(f"This needs {missing.name}; pip install 'lipkit[cli,data,plot]' brings it.", Code.USAGE)
     except KeyboardInterrupt:
-        return _said(
+        return _print_error(
             "Interrupted; with --out what was done is kept, and the same command continues it.", Code.INTERRUPTED
         )
     return Code.OK
 
 
-def _said(error: object, code: Code) -> Code:
+def _print_error(error: object, code: Code) -> Code:
     print(error, file=sys.stderr)
     return code

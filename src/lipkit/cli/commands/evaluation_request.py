@@ -1,0 +1,104 @@
+"""The request of `lipkit certify` and `lipkit attack`: its options, and what they mean."""
+
+import math
+import shlex
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import final
+
+from lipkit.certify.attacks import PGD, EveryClass
+from lipkit.cli.inputs import option_words
+from lipkit.cli.options import PYTHON_MODEL, WEIGHTS, argument, option
+from lipkit.cli.training import Goal
+from lipkit.errors import ArgumentError
+
+# Offered by `attack` alone; a certificate has no steps.
+ATTACK_OPTIONS = ("steps", "restarts", "every_class", "box")
+ATTACK_STEPS = 40
+# Not repeated as options: the model stands by its place, and --json does not change the run.
+_NO_OPTION = ("model", "json")
+# Written even where they have their defaults, so that a command says what it is about.
+_EXPLICIT = ("data", "eps", "device", "seed")
+
+
+@final
+@dataclass(frozen=True)
+class EvaluationRequest:
+    """The share of test samples whose class is proven within each radius; with --out, a report."""
+
+    model: str = argument(PYTHON_MODEL, "MODEL")
+    data: str = option("digits, mnist:FOLDER, fashion-mnist:FOLDER, cifar10:FOLDER, or a .npz file with x and y.")
+    eps: str = option("Radii in increasing order, such as 36/255,72/255.")
+    weights: Path | None = option(WEIGHTS, None)
+    method: str = option("Method for everything before the last layer.", option_words.DEFAULT)
+    norm: str = option("Norm of the radii: 2, 1 or inf.", "2")
+    samples: int | None = option("Only the first so many.", None, least=1)
+    steps: int = option("Steps of projected gradient descent.", 0, least=1)
+    restarts: int = option("Random starts.", 1, least=1)
+    every_class: bool = option("Aim at each wrong class in turn.", False)
+    box: str | None = option("low,high of every coordinate, such as 0,1.", None)
+    out: Path | None = option("Folder for results as they come, and the report; the same continues.", None)
+    device: str = option("cpu or cuda.", "cpu")
+    seed: int = option("Draws weights where there are none, and attacks.", 0)
+    json: Path | None = option("File for the shares.", None)
+
+    @property
+    def goal(self) -> Goal:
+        """Radii, norm, attack and number of samples; refuses words that mean none."""
+        eps, p = _parse_radii(self.eps), _parse_norm(self.norm)
+        return Goal(tuple(eps), p, self._attack(max(eps), p), self.samples)
+
+    @property
+    def command(self) -> str:
+        """The command that does it again."""
+        words = ["lipkit", "attack" if self.steps else "certify", self.model]
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in _NO_OPTION or (field.name not in _EXPLICIT and value == field.default):
+                continue
+            words.append(f"--{field.name.replace('_', '-')}")
+            words += [] if value is True else [str(value)]
+        return shlex.join(words)
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Every setting that changes the shares, as text; files are told apart by their hashes instead."""
+        goal = self.goal
+        # The attack's own text leaves out the box, on which its results depend.
+        inside = f", inside the box {self.box}" if self.box else ""
+        return {
+            "eps": ", ".join(map(str, goal.eps)),
+            "norm": f"l{goal.norm:g}",
+            "method": self.method,
+            "attack": "none" if goal.attack is None else f"{goal.attack}{inside}",
+            "seed": str(self.seed),
+        }
+
+    def _attack(self, eps: float, p: float) -> PGD | None:
+        if not self.steps:
+            return None
+        low, high = option_words.parse_ends(self.box) if self.box else (-math.inf, math.inf)
+        attack = PGD(eps, p, low, high, steps=self.steps, restarts=self.restarts)
+        return replace(attack, objective=EveryClass()) if self.every_class else attack
+
+
+def _parse_radii(text: str) -> list[float]:
+    try:
+        return [_parse_fraction(part) for part in text.split(",")]
+    except (ValueError, ZeroDivisionError):
+        raise ArgumentError(f"--eps lists radii such as 0.1,0.5 or 36/255,72/255, got {text!r}.") from None
+
+
+def _parse_fraction(text: str) -> float:
+    top, slash, bottom = text.partition("/")
+    return float(top) / float(bottom) if slash else float(top)
+
+
+def _parse_norm(text: str) -> float:
+    try:
+        p = float(text)
+    except ValueError:
+        p = math.nan
+    if p not in (1.0, 2.0, math.inf):
+        raise ArgumentError(f"--norm is 1, 2 or inf, got {text!r}.")
+    return p

@@ -1,0 +1,41 @@
+"""`lipkit report`: the page of a run, drawn again."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from lipkit.cli.console import terminal
+from lipkit.cli.inputs import option_words
+from lipkit.cli.options import argument, option
+from lipkit.cli.runs.folder_identity import command_in
+from lipkit.cli.runs.result_files import plain, write_json
+from lipkit.errors import ArgumentError
+from lipkit.report.results.contents import Contents
+from lipkit.report.write_page import write
+
+
+@final
+@dataclass(frozen=True)
+class ReportRequest:
+    """Draw the report of a run again from its report.json."""
+
+    run: Path = argument("The --out of train, certify or attack; or a report.json.", "RUN")
+    out: Path | None = option("Folder for report.html; by default that of the run.", None)
+    json: Path | None = option("File for the shares.", None)
+
+
+def redraw_report(request: ReportRequest) -> None:
+    """Draw the page of a report.json again, beside it or elsewhere, and write its shares where --json says."""
+    option_words.check_json(request.json)
+    run, source = request.run, request.run / "report.json" if request.run.is_dir() else request.run
+    try:
+        text = source.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        if run.is_dir() and (begun := command_in(run)):
+            raise ArgumentError(f"{run} has no report.json ({why}); this command continues to it: {begun}") from error
+        raise ArgumentError(f"{source} cannot be read ({why}); name the folder of a run.") from error
+    contents = Contents.from_json(text)
+    page, _ = write(contents, source.parent if request.out is None else request.out)
+    write_json(request.json, plain(contents))
+    terminal().print(f"report in {page}", soft_wrap=True, markup=False, highlight=False)
