@@ -14,7 +14,7 @@ from torch.nn import functional
 from lipkit.bound import Bound
 from lipkit.bounds import DAG, Auto, Condensed, LipLT, LipSDP, Local
 from lipkit.bounds.sdp.interior_point import InteriorPoint
-from lipkit.linops import Dense, LinearOperator, Stated
+from lipkit.linops import Dense, LinearOperator, StatedRounding
 from lipkit.norms import SVD, Norm
 from lipkit.regions import Ball
 from lipkit.trace import Network, chain
@@ -51,7 +51,7 @@ class Slow(Norm):
 
     def _batch(self, ops: Sequence[LinearOperator], state: Tensor | None) -> list[Bound]:
         for op in ops:
-            cost = self.composed if isinstance(op, Stated) else self.block
+            cost = self.composed if isinstance(op, StatedRounding) else self.block
             self.clock.now += cost
             self.seen.append(cost)
         return SVD().many(ops)

@@ -2,12 +2,12 @@
 
 import torch
 
-from lipkit.linops import Dense, Stated, depth, magnitude, materialize, stack, support
+from lipkit.linops import Dense, StatedRounding, depth, magnitude, materialize, stack, support
 from lipkit.norms import SVD, Lanczos
 
 
-def example(size: float) -> Stated:
-    return Stated(Dense(torch.arange(12.0, dtype=torch.float64).reshape(3, 4)), 7, size)
+def example(size: float) -> StatedRounding:
+    return StatedRounding(Dense(torch.arange(12.0, dtype=torch.float64).reshape(3, 4)), 7, size)
 
 
 def test_it_is_the_inner_operator_with_another_error():

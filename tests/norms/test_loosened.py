@@ -4,7 +4,7 @@ import torch
 
 from lipkit.bound import Kind
 from lipkit.bounds import LipLT
-from lipkit.linops import Compose, Conv, Function, LinearOperator, Stated, depth, materialize
+from lipkit.linops import Compose, Conv, Function, LinearOperator, StatedRounding, depth, materialize
 from lipkit.norms import SVD, Auto, Cholesky, Lanczos
 from lipkit.trace import chain
 from lipkit.trace.nodes import RELU
@@ -45,7 +45,7 @@ def test_a_tolerance_is_never_tightened_and_ends_at_a_quarter():
 
 def composed(size: int) -> LinearOperator:
     op = Compose(conv(4, 4, size, 1), conv(4, 4, size, 2))
-    return Stated(op, depth(op), 20.0)
+    return StatedRounding(op, depth(op), 20.0)
 
 
 def test_a_composed_operator_with_many_entries_a_side_is_applied():
@@ -53,7 +53,7 @@ def test_a_composed_operator_with_many_entries_a_side_is_applied():
     # What may not fail is written out, and so is what has few entries, or one layer.
     assert isinstance(Auto(failure=0.0).select(composed(16)).method, Cholesky)
     assert isinstance(Auto().select(composed(8)).method, Cholesky)
-    assert isinstance(Auto().select(Stated(conv(4, 4, 16, 1), 40, 20.0)).method, Cholesky)
+    assert isinstance(Auto().select(StatedRounding(conv(4, 4, 16, 1), 40, 20.0)).method, Cholesky)
 
 
 def test_minor_terms_of_liplt_are_measured_loosely_and_change_little():

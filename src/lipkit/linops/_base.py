@@ -74,7 +74,7 @@ class LinearOperator(ABC):
     @final
     def map(self, fn: Callable[[Tensor], Tensor]) -> Self:
         """The same operator over `fn(tensor)` for each of its tensors, in the order of `tensors`."""
-        mapped = {name: _mapped(value, fn) for name, value in self._fields()}
+        mapped = {name: _map_value(value, fn) for name, value in self._fields()}
         # Conversions that change nothing are frequent, and operators are values: the same one will do.
         if all(mapped[name] is value for name, value in self._fields()):
             return self
@@ -260,13 +260,19 @@ class Scaled(LinearOperator):
         return self.factor.to(y.device).conj() * self.inner._adjoint(y)
 
 
-def _mapped(value: object, fn: Callable[[Tensor], Tensor]) -> object:
+def promote(weight: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Both in the wider of their dtypes: a real weight acts on complex vectors, and precision is never lost."""
+    dtype = torch.promote_types(weight.dtype, x.dtype)
+    return weight.to(dtype), x.to(dtype)
+
+
+def _map_value(value: object, fn: Callable[[Tensor], Tensor]) -> object:
     if isinstance(value, Tensor):
         return fn(value)
     if isinstance(value, LinearOperator):
         return value.map(fn)
     if isinstance(value, tuple):
-        found = tuple(_mapped(v, fn) for v in value)
+        found = tuple(_map_value(v, fn) for v in value)
         return value if all(new is old for new, old in zip(found, value, strict=True)) else found
     return value
 

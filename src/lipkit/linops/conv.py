@@ -7,8 +7,7 @@ from jaxtyping import Inexact
 from torch import Tensor
 from torch.nn import functional
 
-from lipkit.linops._base import LinearOperator, Shape
-from lipkit.linops._promotion import promoted
+from lipkit.linops._base import LinearOperator, Shape, promote
 from lipkit.linops._windows import check_axes, check_fits, check_groups, check_rank, extent, windows
 from lipkit.linops.padding import Padding, Sides, check_sides, pad, pad_adjoint, padded_shape
 
@@ -80,13 +79,13 @@ class Conv(LinearOperator):
         return (0,) * len(self.spatial), self.padding
 
     def _apply(self, x: Tensor) -> Tensor:
-        weight, x = promoted(self.weight, x)
+        weight, x = promote(self.weight, x)
         inside, before = self._split()
         x = pad(x, before, self.mode)
         return CONV[len(inside)](x, weight, None, self.stride, inside, self.dilation, self.groups)
 
     def _adjoint(self, y: Tensor) -> Tensor:
-        weight, y = promoted(self.weight, y)
+        weight, y = promote(self.weight, y)
         inside, before = self._split()
         # What the last window leaves over; smaller than the stride, so torch always accepts it.
         rest = tuple((n - e) % s for n, e, s in zip(self.padded, self.extents, self.stride, strict=True))

@@ -7,8 +7,7 @@ from jaxtyping import Inexact
 from torch import Tensor
 
 from lipkit.errors import ArgumentError, ShapeError
-from lipkit.linops._base import LinearOperator, Shape
-from lipkit.linops._promotion import promoted
+from lipkit.linops._base import LinearOperator, Shape, promote
 from lipkit.linops._windows import check_axes, check_groups, check_rank, extent
 from lipkit.linops.conv import CONV, CONV_TRANSPOSE
 
@@ -66,12 +65,12 @@ class ConvTranspose(LinearOperator):
         return (self.weight.shape[1] * self.groups, *(s * (n - 1) + e + o - 2 * p for n, s, p, o, e in rows))
 
     def _apply(self, x: Tensor) -> Tensor:
-        weight, x = promoted(self.weight, x)
+        weight, x = promote(self.weight, x)
         transposed = CONV_TRANSPOSE[len(self.spatial)]
         return transposed(x, weight, None, self.stride, self.padding, self.output_padding, self.groups, self.dilation)
 
     def _adjoint(self, y: Tensor) -> Tensor:
-        weight, y = promoted(self.weight, y)
+        weight, y = promote(self.weight, y)
         x = CONV[len(self.spatial)](y, weight.conj(), None, self.stride, self.padding, self.dilation, self.groups)
         # An output padding of a stride or more makes room for windows that no input stands behind.
         for axis, size in enumerate(self.spatial, start=2):

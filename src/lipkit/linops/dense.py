@@ -1,4 +1,4 @@
-"""A matrix."""
+"""A matrix, and many of one shape."""
 
 from dataclasses import dataclass
 from typing import final
@@ -7,8 +7,7 @@ from jaxtyping import Inexact
 from torch import Tensor
 
 from lipkit.errors import ArgumentError, ShapeError
-from lipkit.linops._base import LinearOperator, Shape
-from lipkit.linops._promotion import promoted
+from lipkit.linops._base import LinearOperator, Shape, promote
 
 
 @final
@@ -33,9 +32,37 @@ class Dense(LinearOperator):
         return (self.weight.shape[0],)
 
     def _apply(self, x: Tensor) -> Tensor:
-        weight, x = promoted(self.weight, x)
+        weight, x = promote(self.weight, x)
         return x @ weight.mT
 
     def _adjoint(self, y: Tensor) -> Tensor:
-        weight, y = promoted(self.weight, y)
+        weight, y = promote(self.weight, y)
         return y @ weight.conj()
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class DenseStack(LinearOperator):
+    """diag(W_1, ..., W_m) for matrices of one shape, (m, in) -> (m, out), by one batched product."""
+
+    weight: Inexact[Tensor, "m out in"]
+
+    def __post_init__(self) -> None:
+        if self.weight.ndim != 3:
+            raise ShapeError(f"DenseStack needs a stack of matrices, got a weight of shape {tuple(self.weight.shape)}.")
+
+    @property
+    def in_shape(self) -> Shape:
+        return (self.weight.shape[0], self.weight.shape[2])
+
+    @property
+    def out_shape(self) -> Shape:
+        return (self.weight.shape[0], self.weight.shape[1])
+
+    def _apply(self, x: Tensor) -> Tensor:
+        weight, x = promote(self.weight, x)
+        return (x.transpose(0, 1) @ weight.mT).transpose(0, 1)
+
+    def _adjoint(self, y: Tensor) -> Tensor:
+        weight, y = promote(self.weight, y)
+        return (y.transpose(0, 1) @ weight.conj()).transpose(0, 1)

@@ -8,8 +8,24 @@ from torch import Tensor, nn
 
 from lipkit.bound import Bound
 from lipkit.errors import ArgumentError, ShapeError, UnsupportedError
-from lipkit.linops import Dense, LinearOperator, Shape, Symbol, of, one_entry_per_row, symbol
-from lipkit.linops.queries.application_cost import layers
+from lipkit.linops import (
+    BatchNorm,
+    BlockColumn,
+    BlockDiagonal,
+    BlockRow,
+    Dense,
+    Diagonal,
+    Index,
+    LinearOperator,
+    Permute,
+    Reshape,
+    Shape,
+    Symbol,
+    of,
+    one_entry_per_row,
+    symbol,
+)
+from lipkit.linops.composites import parts_of
 from lipkit.linops.queries.materialize import ENTRIES, one_position
 from lipkit.norms._base import Norm, refuse_state
 from lipkit.norms.cholesky import Cholesky
@@ -90,7 +106,7 @@ class Auto(Norm):
 
     def _sooner_applied(self, op: LinearOperator, side: int) -> bool:
         """Whether writing out takes longer than a randomised bound: one application for each entry of a side."""
-        return self.failure > 0 and side > _APPLICATIONS and layers(op) > 1
+        return self.failure > 0 and side > _APPLICATIONS and count_layers(op) > 1
 
     def _matrix(self) -> Norm:
         return Cholesky(rtol=min(self.rtol, 1e-6))
@@ -136,3 +152,11 @@ def _symbol_of(op: LinearOperator) -> Symbol | None:
         return symbol(op)
     except UnsupportedError:
         return None
+
+
+def count_layers(op: LinearOperator) -> int:
+    """How many operators other than scales and changes of place one application passes through."""
+    if isinstance(op, BatchNorm | Diagonal | Index | Permute | Reshape):
+        return 0
+    parts = () if isinstance(op, BlockColumn | BlockDiagonal | BlockRow) else parts_of(op)
+    return sum(map(count_layers, parts)) if parts else 1

@@ -18,7 +18,7 @@ from lipkit.bounds.fold.block_norms import Meter
 from lipkit.bounds.fold.expansion import Expansion
 from lipkit.bounds.fold.linear_paths import Pulled, SweepPaths
 from lipkit.errors import NonFiniteError
-from lipkit.linops import Conv, ConvTranspose, Dense, LinearOperator, Stated, materialize
+from lipkit.linops import Conv, ConvTranspose, Dense, LinearOperator, StatedRounding, materialize
 from lipkit.rounding.float64 import gamma
 from lipkit.trace import Network, chain
 from lipkit.trace.nodes import Identity, Pointwise
@@ -62,7 +62,7 @@ def test_errors_are_stated_in_the_spectral_norm(p: float):
     norms = dict(zip(places, meter.many([network.blocks[at] for at in places], [False] * len(places)), strict=True))
     spectral = {at: meter.spectral_size(network.blocks[at], norms[at], False) for at in places}
     op = SweepPaths(network, pulled, spectral).operator(network.sink, 0, rest=False)
-    assert isinstance(op, Stated)
+    assert isinstance(op, StatedRounding)
     one = torch.ones(op.out_shape if flip else op.in_shape, dtype=torch.float64)
     found = (op.adjoint(one) if flip else op.apply(one)).flatten()
     exact = math.prod(map(Fraction, weights))
@@ -72,7 +72,7 @@ def test_errors_are_stated_in_the_spectral_norm(p: float):
     # The norms of the network's own metric in their place give a statement that is false.
     mixed = SweepPaths(network, pulled, {at: float(bound.value) for at, bound in norms.items()})
     wrong = mixed.operator(network.sink, 0, rest=False)
-    assert isinstance(wrong, Stated)
+    assert isinstance(wrong, StatedRounding)
     assert happened > gamma(wrong.roundings) * wrong.size
 
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipkit.errors import ArgumentError
-from lipkit.linops import Dense, Function, LinearOperator, Stated, depth, materialize, sweep
-from lipkit.linops.queries.dominating import dominating
+from lipkit.linops import Dense, Function, LinearOperator, StatedRounding, depth, materialize, sweep
+from lipkit.linops.queries.absolute import dominating
 from lipkit.linops.queries.row_norms import row_norms, vector_norms
 from support.operators.geometries import operators
 
@@ -52,7 +52,7 @@ def test_graphs_and_statements_are_covered():
     a, b = Dense(torch.tensor([[1.0, -2.0]]).double().mT), Dense(torch.tensor([[3.0, 4.0]]).double())
     graph = sweep([(1, 0, a), (2, 1, b), (2, 0, Dense(torch.tensor([[-1.0]]).double()))], 0, 2)
     assert graph is not None
-    stated = Stated(graph, 5, 1.0)
+    stated = StatedRounding(graph, 5, 1.0)
     for op in (graph, stated):
         assert float(materialize(op)) == 3 - 8 - 1
         assert float(materialize(dominating(op))) == 3 + 8 + 1

@@ -13,7 +13,7 @@ from lipkit.bounds.fold.block_norms import Meter
 from lipkit.bounds.fold.linear_paths import DensePaths, Paths, Pulled, SweepPaths, length
 from lipkit.bounds.fold.row import Term, disjoint, fold_row
 from lipkit.errors import NonFiniteError
-from lipkit.linops import Diagonal, LinearOperator, Stated, depth, magnitude, materialize, product
+from lipkit.linops import Diagonal, LinearOperator, StatedRounding, depth, magnitude, materialize, product
 from lipkit.rounding.float64 import gamma
 from lipkit.rounding.logarithm import log_product, log_sum
 from lipkit.rounding.slacks import ROUNDINGS_8
@@ -53,7 +53,7 @@ def weighed(d: Float64[Tensor, " n"], op: LinearOperator) -> LinearOperator:
     known = magnitude(op)
     largest = float(d.detach().max())
     size = length(materialize(op)) * (1 + known.relative)
-    return Stated(product(scale, op), depth(op) + 4, (float(known.absolute) + size) * largest)
+    return StatedRounding(product(scale, op), depth(op) + 4, (float(known.absolute) + size) * largest)
 
 
 # The norm of a term that is less than this share of a row, inverted, is measured only so well that its excess stays

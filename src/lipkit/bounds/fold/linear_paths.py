@@ -13,7 +13,7 @@ from lipkit.linops import (
     Diagonal,
     LinearOperator,
     Reshape,
-    Stated,
+    StatedRounding,
     depth,
     factors,
     magnitude,
@@ -22,7 +22,7 @@ from lipkit.linops import (
     product,
     sweep,
 )
-from lipkit.linops.queries.dominating import dominating
+from lipkit.linops.queries.absolute import dominating
 from lipkit.rounding.float64 import gamma
 from lipkit.trace import Network, chain
 from lipkit.trace.nodes import Identity, Split
@@ -120,11 +120,11 @@ class DensePaths(Paths):
         size = self._spread(s, j)
         flat = Dense(matrix)
         if not rest:
-            return Stated(flat, self._roundings, size)
+            return StatedRounding(flat, self._roundings, size)
         scale = self.pulled[j].split.scale.to(torch.float64)
         op = product(flat, product(Reshape(scale.out_shape, flat.in_shape), scale))
         size = (size + self._sizes[s, j]) * self.pulled[j].scale * _INFLATION + _UNDERFLOW
-        return Stated(op, self._roundings + depth(scale), size)
+        return StatedRounding(op, self._roundings + depth(scale), size)
 
     def learn(self, s: int, j: int, rest: bool, norm: float) -> None:
         """Frobenius norms of the matrices serve here."""
@@ -193,7 +193,7 @@ class SweepPaths(Paths):
         size = size * _INFLATION + _UNDERFLOW
         roundings = depth(op)
         self._errors[s, j, rest] = gamma(roundings) * size
-        return Stated(op, roundings, size) if math.isfinite(size) else op
+        return StatedRounding(op, roundings, size) if math.isfinite(size) else op
 
     def learn(self, s: int, j: int, rest: bool, norm: float) -> None:
         # As evaluated, the map is longer than its norm by what rounding may have done to it.
@@ -241,7 +241,7 @@ def multiplied_out(op: LinearOperator) -> LinearOperator:
     pulled = {k: Pulled.of(node.split(2.0), network.device, 2.0) for k, node in enumerate(network.nodes, start=1)}
     sizes = {at: float(magnitude(block).absolute) for at, block in network.blocks.items()}
     found = DensePaths(network, pulled, sizes).operator(network.sink, 0, rest=False)
-    assert isinstance(found, Stated), "a chain leads from its input to its output"
+    assert isinstance(found, StatedRounding), "a chain leads from its input to its output"
     # Near the ends of the range of float64 the matrix says little; the factors are refused there, by name.
     return found if 1 / _RANGE < found.size < _RANGE else op
 

@@ -19,7 +19,7 @@ from lipkit.linops import (
     Reshape,
     Scaled,
     Shape,
-    Stated,
+    StatedRounding,
     Sum,
     Sweep,
     factors,
@@ -88,7 +88,7 @@ def _(op: Adjoint) -> str:
 
 
 @describe.register
-def _(op: Stated) -> str:
+def _(op: StatedRounding) -> str:
     return describe(op.inner)
 
 

@@ -10,8 +10,8 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from lipkit.errors import UnsupportedError
-from lipkit.linops import Compose, LinearOperator, Scaled, Stated, Sum, Sweep, depth, product
-from lipkit.linops.queries.dominating import dominating
+from lipkit.linops import Compose, LinearOperator, Scaled, StatedRounding, Sum, Sweep, depth, product
+from lipkit.linops.queries.absolute import dominating
 from lipkit.linops.queries.row_norms import row_norms
 from lipkit.norms import Auto
 from lipkit.rounding.float64 import gamma
@@ -142,7 +142,7 @@ def deterministic_norm(op: LinearOperator) -> float:
             return min(found, (deterministic_norm(left) + deterministic_norm(right)) * _INFLATION)
         case Scaled(factor, inner):
             return min(found, float(factor.abs()) * deterministic_norm(inner) * _INFLATION)
-        case Stated(inner):
+        case StatedRounding(inner):
             return min(found, deterministic_norm(inner))
         case Sweep(edges, source, sink):
             norms = {source: 1.0}

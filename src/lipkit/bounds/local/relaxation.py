@@ -13,7 +13,7 @@ from lipkit.bounds.local.activation_lines import Lines, lines
 from lipkit.bounds.local.measured_network import MeasuredNetwork, measured
 from lipkit.bounds.local.ranges import Ranges, middle, propagated, tightened
 from lipkit.errors import ArgumentError
-from lipkit.linops import Compose, LinearOperator, Scaled, Stated, Sum, Sweep
+from lipkit.linops import Compose, LinearOperator, Scaled, StatedRounding, Sum, Sweep
 from lipkit.linops.queries.row_norms import vector_norms
 from lipkit.norms import dual_exponent
 from lipkit.regions import Ball, Region
@@ -44,7 +44,7 @@ def image_and_mass(op: LinearOperator, size: Tensor) -> tuple[Tensor, Tensor]:
             image, mass = image_and_mass(inner, size)
             image = factor * image
             return image, mass + image.sum()
-        case Stated(inner):
+        case StatedRounding(inner):
             return image_and_mass(inner, size)
         case Sweep(edges, source, sink):
             values, total = {source: size}, size.new_zeros(())

@@ -22,13 +22,13 @@ from lipkit.linops import (
     Permute,
     Reshape,
     Scaled,
-    Stated,
+    StatedRounding,
     Sum,
     Sweep,
     depth,
     materialize,
 )
-from lipkit.linops.queries.dominating import dominating
+from lipkit.linops.queries.absolute import dominating
 from lipkit.rounding.float64 import gamma
 
 Mask = Bool[Tensor, "..."]
@@ -72,7 +72,7 @@ def _structural(op: LinearOperator, up: Mask, down: Mask) -> Masks:
             return _either(_structural(left, up, down), _structural(right, up, down))
         case Scaled(factor, inner):
             return _signed(float(factor), _structural(inner, up, down))
-        case Stated(inner):
+        case StatedRounding(inner):
             return _structural(inner, up, down)
         case Sweep(edges, source, sink):
             values = {source: (up, down)}
@@ -99,7 +99,7 @@ def _structural(op: LinearOperator, up: Mask, down: Mask) -> Masks:
             return _either(_structural(left.T, up, down), _structural(right.T, up, down))
         case Adjoint(Scaled(factor, inner)):
             return _signed(float(factor), _structural(inner.T, up, down))
-        case Adjoint(Stated(inner)):
+        case Adjoint(StatedRounding(inner)):
             return _structural(inner.T, up, down)
         case Adjoint(BlockRow(parts)):
             return _structural(BlockColumn(tuple(part.T for part in parts)), up, down)
@@ -154,7 +154,7 @@ def _all_weights(op: LinearOperator) -> bool:
     match op:
         case Compose(left, right) | Sum(left, right):
             return _all_weights(left) and _all_weights(right)
-        case Scaled(_, inner) | Stated(inner) | Adjoint(inner):
+        case Scaled(_, inner) | StatedRounding(inner) | Adjoint(inner):
             return _all_weights(inner)
         case BlockRow(parts) | BlockColumn(parts) | BlockDiagonal(parts):
             return all(map(_all_weights, parts))

@@ -7,7 +7,7 @@ import torch
 from lipkit.bounds.sdp.cuts import chunks
 from lipkit.bounds.sdp.dense_network import between, refuse_large_blocks
 from lipkit.errors import TooLargeError
-from lipkit.linops.queries.dominating import dominating
+from lipkit.linops.queries.absolute import dominating
 from lipkit.trace import Network
 from lipkit.trace.nodes import Pointwise
 

@@ -13,13 +13,13 @@ from torch.nn import functional
 from lipkit.errors import UnsupportedError
 from lipkit.linops._base import Adjoint, Compose, LinearOperator, Scaled, Shape
 from lipkit.linops.batch_norm import BatchNorm
+from lipkit.linops.composites import factors
 from lipkit.linops.conv import Conv
 from lipkit.linops.conv_transpose import ConvTranspose
 from lipkit.linops.diagonal import Diagonal
 from lipkit.linops.index import Permute, Reshape
 from lipkit.linops.padding import Padding, copies
 from lipkit.linops.pool import AvgPool
-from lipkit.linops.products import factors
 from lipkit.rounding.slacks import UNIT
 
 

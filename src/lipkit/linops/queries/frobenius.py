@@ -7,18 +7,17 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from lipkit.linops._base import Adjoint, Compose, LinearOperator, Scaled
+from lipkit.linops._base import Compose, LinearOperator
 from lipkit.linops.batch_norm import BatchNorm
-from lipkit.linops.block import BlockColumn, BlockDiagonal, BlockRow
+from lipkit.linops.composites import Rules, fold
 from lipkit.linops.conv import Conv
 from lipkit.linops.conv_transpose import ConvTranspose
-from lipkit.linops.dense import Dense
+from lipkit.linops.dense import Dense, DenseStack
 from lipkit.linops.diagonal import Diagonal
 from lipkit.linops.index import Index, Permute, Reshape
 from lipkit.linops.padding import Padding, positions
 from lipkit.linops.pool import AvgPool
 from lipkit.linops.queries.materialize import materialize
-from lipkit.linops.queries.stack import DenseStack
 
 
 @singledispatch
@@ -63,15 +62,16 @@ def _avg_pool(op: AvgPool) -> Float[Tensor, ""]:
     return op.channels**0.5 * _conv(op.conv)
 
 
-@frobenius.register(Adjoint)
-def _adjoint(op: Adjoint) -> Float[Tensor, ""]:
-    return frobenius(op.inner)
+def _together(parts: Sequence[Float[Tensor, ""]]) -> Float[Tensor, ""]:
+    # Parts without tensors say so on the CPU.
+    devices = [part.device for part in parts if part.device.type != "cpu"]
+    return torch.linalg.vector_norm(torch.stack([part.to(devices[0] if devices else "cpu") for part in parts]))
 
 
-@frobenius.register(Scaled)
-def _scaled(op: Scaled) -> Float[Tensor, ""]:
-    inner = frobenius(op.inner)
-    return op.factor.abs().to(inner) * inner
+fold(
+    frobenius,
+    Rules(scale=lambda op, inner: op.factor.abs().to(inner) * inner, concatenate=_together, diagonal=_together),
+)
 
 
 @frobenius.register(Compose)
@@ -81,13 +81,6 @@ def _compose(op: Compose) -> Float[Tensor, ""]:
     if isinstance(op.inner, Reshape | Permute):
         return frobenius(op.outer)
     return frobenius.dispatch(LinearOperator)(op)
-
-
-@frobenius.register(BlockRow)
-@frobenius.register(BlockColumn)
-@frobenius.register(BlockDiagonal)
-def _block(op: BlockRow | BlockColumn | BlockDiagonal) -> Float[Tensor, ""]:
-    return torch.linalg.vector_norm(torch.stack([frobenius(part).to(op.device) for part in op.parts]))
 
 
 @frobenius.register(ConvTranspose)

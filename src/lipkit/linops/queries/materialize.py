@@ -8,11 +8,11 @@ from torch import Tensor
 
 from lipkit.errors import TooLargeError
 from lipkit.linops._base import Adjoint, Compose, LinearOperator, Scaled
+from lipkit.linops.composites import StatedRounding
 from lipkit.linops.conv import Conv
 from lipkit.linops.conv_transpose import ConvTranspose
 from lipkit.linops.dense import Dense
 from lipkit.linops.index import Reshape
-from lipkit.linops.stated_rounding import Stated
 
 # Columns are computed together while inputs and outputs of one application stay below this many entries.
 _CHUNK_ENTRIES = 2**24
@@ -58,8 +58,8 @@ def _adjoint(op: Adjoint) -> Inexact[Tensor, "out in"]:
     return _materialize(op.inner).mH
 
 
-@_materialize.register(Stated)
-def _stated(op: Stated) -> Inexact[Tensor, "out in"]:
+@_materialize.register(StatedRounding)
+def _stated(op: StatedRounding) -> Inexact[Tensor, "out in"]:
     return _materialize(op.inner)
 
 
@@ -86,7 +86,9 @@ def one_position(op: LinearOperator) -> bool:
             return all(n == 1 for n in op.out_shape[1:])
         case ConvTranspose():
             return all(n == 1 for n in op.in_shape[1:])
-        case Adjoint(inner) | Scaled(_, inner) | Stated(inner) | Compose(Reshape(), inner) | Compose(inner, Reshape()):
+        case Compose(Reshape(), inner) | Compose(inner, Reshape()):
+            return one_position(inner)
+        case Adjoint(inner) | Scaled(_, inner) | StatedRounding(inner):
             return one_position(inner)
         case _:
             return False

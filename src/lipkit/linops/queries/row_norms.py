@@ -10,16 +10,15 @@ from torch import Tensor
 from lipkit.errors import ArgumentError
 from lipkit.linops._base import Adjoint, Compose, LinearOperator, Scaled
 from lipkit.linops.batch_norm import BatchNorm
+from lipkit.linops.composites import StatedRounding
 from lipkit.linops.conv import Conv
 from lipkit.linops.conv_transpose import ConvTranspose
 from lipkit.linops.dense import Dense
 from lipkit.linops.diagonal import Diagonal
 from lipkit.linops.index import Index, Permute, Reshape
 from lipkit.linops.pool import AvgPool
-from lipkit.linops.queries.absolute import one_entry_per_row, taps_meet
-from lipkit.linops.queries.dominating import dominating
-from lipkit.linops.queries.rounding_depth import depth
-from lipkit.linops.stated_rounding import Stated
+from lipkit.linops.queries.absolute import dominating, one_entry_per_row, taps_meet
+from lipkit.linops.queries.rounding_errors import depth
 from lipkit.rounding.float64 import round_up
 from lipkit.rounding.slacks import ULP
 
@@ -114,7 +113,7 @@ def _powers(op: LinearOperator, q: int) -> LinearOperator | None:
         case Scaled(factor, inner):
             powers = _powers(inner, q)
             return None if powers is None else Scaled(factor.abs() ** q, powers)
-        case Stated(inner):
+        case StatedRounding(inner):
             return _powers(inner, q)
         case Adjoint(inner):
             powers = _powers(inner, q)

@@ -1,54 +1,23 @@
 """Many operators of one geometry as one block-diagonal operator, so that their norms cost one call."""
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import singledispatch
-from typing import final
 
 import torch
-from jaxtyping import Inexact
 from torch import Tensor
 
-from lipkit.errors import ArgumentError, ShapeError
-from lipkit.linops._base import Adjoint, Compose, LinearOperator, Scaled, Shape, Sum
-from lipkit.linops._promotion import promoted
+from lipkit.errors import ArgumentError
+from lipkit.linops._base import Adjoint, Compose, LinearOperator, Scaled, Sum
 from lipkit.linops.batch_norm import BatchNorm
 from lipkit.linops.block import BlockDiagonal
+from lipkit.linops.composites import StatedRounding, parts_of, with_parts
 from lipkit.linops.conv import Conv
 from lipkit.linops.conv_transpose import ConvTranspose
-from lipkit.linops.dense import Dense
+from lipkit.linops.dense import Dense, DenseStack
 from lipkit.linops.diagonal import Diagonal
 from lipkit.linops.index import Permute, Reshape
-from lipkit.linops.stated_rounding import Stated
 from lipkit.linops.sweep import Sweep
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class DenseStack(LinearOperator):
-    """diag(W_1, ..., W_m) for matrices of one shape, (m, in) -> (m, out), by one batched product."""
-
-    weight: Inexact[Tensor, "m out in"]
-
-    def __post_init__(self) -> None:
-        if self.weight.ndim != 3:
-            raise ShapeError(f"DenseStack needs a stack of matrices, got a weight of shape {tuple(self.weight.shape)}.")
-
-    @property
-    def in_shape(self) -> Shape:
-        return (self.weight.shape[0], self.weight.shape[2])
-
-    @property
-    def out_shape(self) -> Shape:
-        return (self.weight.shape[0], self.weight.shape[1])
-
-    def _apply(self, x: Tensor) -> Tensor:
-        weight, x = promoted(self.weight, x)
-        return (x.transpose(0, 1) @ weight.mT).transpose(0, 1)
-
-    def _adjoint(self, y: Tensor) -> Tensor:
-        weight, y = promoted(self.weight, y)
-        return (y.transpose(0, 1) @ weight.conj()).transpose(0, 1)
 
 
 def signature(op: LinearOperator) -> Hashable:
@@ -115,20 +84,12 @@ def _reshape(first: Reshape, *rest: Reshape) -> LinearOperator:
 
 
 @_stack.register(Adjoint)
-def _adjoint(first: Adjoint, *rest: Adjoint) -> LinearOperator:
-    return stack([op.inner for op in (first, *rest)]).T
-
-
 @_stack.register(Compose)
-def _compose(first: Compose, *rest: Compose) -> LinearOperator:
-    ops = (first, *rest)
-    return stack([op.outer for op in ops]) @ stack([op.inner for op in ops])
-
-
+@_stack.register(StatedRounding)
 @_stack.register(Sum)
-def _sum(first: Sum, *rest: Sum) -> LinearOperator:
-    ops = (first, *rest)
-    return stack([op.left for op in ops]) + stack([op.right for op in ops])
+@_stack.register(Sweep)
+def _composite(*ops: LinearOperator) -> LinearOperator:
+    return with_parts(ops[0], [stack(parts) for parts in zip(*map(parts_of, ops), strict=True)])
 
 
 @_stack.register(Scaled)
@@ -138,19 +99,6 @@ def _scaled(first: Scaled, *rest: Scaled) -> LinearOperator:
     factors = torch.stack([op.factor for op in ops]).to(first.device, first.dtype)
     shape = (len(ops), *first.out_shape)
     return Diagonal(factors.reshape(-1, *(1,) * (len(shape) - 1)), shape) @ stack([op.inner for op in ops])
-
-
-@_stack.register(Sweep)
-def _sweep(first: Sweep, *rest: Sweep) -> LinearOperator:
-    ops = (first, *rest)
-    edges = tuple((k, j, stack([op.edges[i][2] for op in ops])) for i, (k, j, _) in enumerate(first.edges))
-    return Sweep(edges, first.source, first.sink)
-
-
-@_stack.register(Stated)
-def _stated(first: Stated, *rest: Stated) -> LinearOperator:
-    ops = (first, *rest)
-    return Stated(stack([op.inner for op in ops]), first.roundings, first.size)
 
 
 def _signature_of(value: object) -> Hashable:

@@ -1,18 +1,18 @@
 """Which outputs an operator can reach at all."""
 
+from dataclasses import dataclass
 from functools import singledispatch
+from typing import final
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from lipkit.linops._base import Adjoint, Compose, LinearOperator, Scaled, Sum
+from lipkit.linops._base import LinearOperator, Scaled, Shape
 from lipkit.linops.batch_norm import BatchNorm
-from lipkit.linops.block import BlockColumn, BlockDiagonal, BlockRow
+from lipkit.linops.composites import rebuild
 from lipkit.linops.diagonal import Diagonal
 from lipkit.linops.index import Index, Permute, Reshape
-from lipkit.linops.stated_rounding import Stated
-from lipkit.linops.sweep import Sweep
 
 
 def support(op: LinearOperator) -> Bool[Tensor, "..."]:
@@ -20,79 +20,61 @@ def support(op: LinearOperator) -> Bool[Tensor, "..."]:
     return propagate(op, torch.ones(op.in_shape, dtype=torch.bool, device=op.device))
 
 
-@singledispatch
 def propagate(op: LinearOperator, mask: Bool[Tensor, "..."]) -> Bool[Tensor, "..."]:
-    """The outputs that can be non-zero when the inputs outside `mask` are zero; by default all, if any input is on."""
-    return mask.any().expand(op.out_shape)
+    """The outputs that can be non-zero when the inputs outside `mask` are zero."""
+    # Numbers >= 0 do not cancel: what is non-zero in the end is what can be reached.
+    return _reached(op).apply(mask.to(torch.float64)) != 0
 
 
-@propagate.register(Reshape)
-@propagate.register(Permute)
-@propagate.register(Index)
-def _move(op: Reshape | Permute | Index, mask: Bool[Tensor, "..."]) -> Bool[Tensor, "..."]:
-    return op.apply(mask.to(torch.float64)) != 0
+@singledispatch
+def _reached(op: LinearOperator) -> LinearOperator:
+    """An operator on numbers >= 0 that is positive where `op` can be non-zero; by default everywhere, or nowhere."""
+    return _Everything(op.in_shape, op.out_shape)
 
 
-@propagate.register(Diagonal)
-@propagate.register(BatchNorm)
-def _entrywise(_: Diagonal | BatchNorm, mask: Bool[Tensor, "..."]) -> Bool[Tensor, "..."]:
-    return mask
+@_reached.register(Reshape)
+@_reached.register(Permute)
+@_reached.register(Index)
+def _move(op: Reshape | Permute | Index) -> LinearOperator:
+    return op
 
 
-@propagate.register(Scaled)
-def _scaled(op: Scaled, mask: Bool[Tensor, "..."]) -> Bool[Tensor, "..."]:
-    return propagate(op.inner, mask)
+@_reached.register(Diagonal)
+@_reached.register(BatchNorm)
+def _entrywise(op: Diagonal | BatchNorm) -> LinearOperator:
+    return Reshape(op.shape, op.shape)
 
 
-@propagate.register(Adjoint)
-def _adjoint(op: Adjoint, mask: Bool[Tensor, "..."]) -> Bool[Tensor, "..."]:
-    match op.inner:
-        case Reshape() | Permute() | Index():
-            return op.apply(mask.to(torch.float64)) != 0
-        case Diagonal() | BatchNorm():
-            return mask
-        case Compose(outer, inner):
-            return propagate(inner.T, propagate(outer.T, mask))
-        case _:
-            return propagate.dispatch(LinearOperator)(op, mask)
+rebuild(_reached)
 
 
-@propagate.register(Compose)
-def _compose(op: Compose, mask: Bool[Tensor, "..."]) -> Bool[Tensor, "..."]:
-    return propagate(op.outer, propagate(op.inner, mask))
+@_reached.register(Scaled)
+def _scaled(op: Scaled) -> LinearOperator:
+    return _reached(op.inner)
 
 
-@propagate.register(Sum)
-def _sum(op: Sum, mask: Bool[Tensor, "..."]) -> Bool[Tensor, "..."]:
-    return propagate(op.left, mask) | propagate(op.right, mask)
+@final
+@dataclass(frozen=True, eq=False)
+class _Everything(LinearOperator):
+    """One everywhere if any entry is positive, else zero: every output may depend on every input."""
 
+    source: Shape
+    goal: Shape
 
-@propagate.register(BlockColumn)
-def _column(op: BlockColumn, mask: Bool[Tensor, "..."]) -> Bool[Tensor, "..."]:
-    return torch.cat([propagate(part, mask).flatten() for part in op.parts])
+    @property
+    def in_shape(self) -> Shape:
+        return self.source
 
+    @property
+    def out_shape(self) -> Shape:
+        return self.goal
 
-@propagate.register(BlockRow)
-def _row(op: BlockRow, mask: Bool[Tensor, "..."]) -> Bool[Tensor, "..."]:
-    pieces = mask.split([part.in_size for part in op.parts])
-    reached = [propagate(part, piece.reshape(part.in_shape)) for part, piece in zip(op.parts, pieces, strict=True)]
-    return torch.stack(reached).any(0)
+    def _apply(self, x: Tensor) -> Tensor:
+        return self._spread(x, self.goal)
 
+    def _adjoint(self, y: Tensor) -> Tensor:
+        return self._spread(y, self.source)
 
-@propagate.register(BlockDiagonal)
-def _block_diagonal(op: BlockDiagonal, mask: Bool[Tensor, "..."]) -> Bool[Tensor, "..."]:
-    return torch.stack([propagate(part, piece) for part, piece in zip(op.parts, mask, strict=True)])
-
-
-@propagate.register(Sweep)
-def _sweep(op: Sweep, mask: Bool[Tensor, "..."]) -> Bool[Tensor, "..."]:
-    masks = {op.source: mask}
-    for k, j, edge in op.edges:
-        reached = propagate(edge, masks[j])
-        masks[k] = masks[k] | reached if k in masks else reached
-    return masks[op.sink]
-
-
-@propagate.register(Stated)
-def _stated(op: Stated, mask: Bool[Tensor, "..."]) -> Bool[Tensor, "..."]:
-    return propagate(op.inner, mask)
+    def _spread(self, x: Tensor, shape: Shape) -> Tensor:
+        reached = (x.flatten(1) > 0).any(1).to(x.dtype)
+        return reached.reshape(-1, *(1,) * len(shape)).expand(-1, *shape)

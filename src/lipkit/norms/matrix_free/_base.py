@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError, NonFiniteError
 from lipkit.linops import Compose, LinearOperator, Reshape, depth, magnitude, stack
-from lipkit.linops.queries.prepared import prepared
+from lipkit.linops.queries.prepare import prepare
 from lipkit.norms.matrix_free.krylov import gaussian
 from lipkit.rounding.float64 import gamma, normalize, product_error
 from lipkit.rounding.logarithm import log_down
@@ -40,7 +40,7 @@ class Iteration:
         wide = [one.to(torch.float64).map(Tensor.detach) for one in ops]
         # On CUDA small steps wait for launches, and stacked operators can be recorded; here arithmetic counts.
         alone = len(wide) == 1 and wide[0].device.type == "cpu"
-        frozen = _as_batch(prepared(wide[0])) if alone else stack(wide)
+        frozen = _as_batch(prepare(wide[0])) if alone else stack(wide)
         forward = ops[0].in_size <= ops[0].out_size
         side = frozen if forward else frozen.T
         sizes = [magnitude(op) for op in ops]

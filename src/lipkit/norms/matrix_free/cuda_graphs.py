@@ -18,7 +18,7 @@ from lipkit.linops import (
     Padding,
     Permute,
     Reshape,
-    Stated,
+    StatedRounding,
     Sum,
     Sweep,
 )
@@ -35,7 +35,7 @@ _RECORDABLE = (
     Diagonal,
     Permute,
     Reshape,
-    Stated,
+    StatedRounding,
     Sum,
     Sweep,
 )

@@ -15,13 +15,13 @@ from lipkit.linops import (
     Padding,
     Reshape,
     Scaled,
-    Stated,
+    StatedRounding,
     Sum,
     Sweep,
     depth,
     materialize,
 )
-from lipkit.linops.queries.prepared import BothWays, prepared
+from lipkit.linops.queries.prepare import BothWays, prepare
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -30,7 +30,7 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
 
 def same(op: LinearOperator) -> LinearOperator:
     """Checks the map and its adjoint against the matrix of the original; returns the prepared form."""
-    made, matrix = prepared(op), materialize(op)
+    made, matrix = prepare(op), materialize(op)
     x, y = random(3, *op.in_shape, seed=1), random(3, *op.out_shape, seed=2)
     x, y = x.to(op.dtype), y.to(op.dtype)
     # Sums of at most a few hundred products, each relative to its absolute value.
@@ -92,8 +92,8 @@ def test_a_row_of_a_residual_network_becomes_one_convolution_an_edge():
     half = Diagonal(torch.tensor(0.5, dtype=torch.float64), (4, 5, 5))
     body = Compose(half, Compose(norm, conv()))
     graph = Sweep(((1, 0, body), (2, 0, half), (2, 1, body)), 0, 2)
-    made = same(Stated(graph, depth(graph), 3.0))
-    assert isinstance(made, Stated)
+    made = same(StatedRounding(graph, depth(graph), 3.0))
+    assert isinstance(made, StatedRounding)
     assert (made.roundings, made.size) == (depth(graph), 3.0)
     assert isinstance(made.inner, Sweep)
     assert [type(edge) for _, _, edge in made.inner.edges] == [BothWays, Diagonal, BothWays]
@@ -104,7 +104,7 @@ def test_everything_else_is_what_it_was():
     entries = Diagonal(random(4), (4,))
     for op in (dense, dense.T, Sum(dense, entries), Scaled(random(), dense), Compose(entries, Compose(entries, dense))):
         same(op)
-    assert prepared(dense) is dense
+    assert prepare(dense) is dense
     flat = Reshape((4, 5, 5), (100,))
     same(Compose(flat, Compose(conv(stride=2).T, conv(stride=2))))
     same(Sum(conv(), Scaled(random(), conv())).T)

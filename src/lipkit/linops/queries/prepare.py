@@ -9,11 +9,10 @@ from torch import Tensor
 
 from lipkit.linops._base import Adjoint, Compose, LinearOperator, Scaled, Shape, Sum
 from lipkit.linops.batch_norm import BatchNorm
+from lipkit.linops.composites import StatedRounding, factors, multiply_factors, rebuild
 from lipkit.linops.conv import CONV, Conv
 from lipkit.linops.diagonal import Diagonal
 from lipkit.linops.padding import Padding
-from lipkit.linops.products import factors
-from lipkit.linops.stated_rounding import Stated
 from lipkit.linops.sweep import Sweep
 
 
@@ -47,7 +46,7 @@ class BothWays(LinearOperator):
 
 
 @singledispatch
-def prepared(op: LinearOperator) -> LinearOperator:
+def prepare(op: LinearOperator) -> LinearOperator:
     """`op` with the scales of channels and numbers beside a convolution multiplied into its kernel.
 
     Convolutions of stride 1 get a mirrored copy of the kernel (`BothWays`). Tensors are copies: not live, no gradient.
@@ -57,7 +56,7 @@ def prepared(op: LinearOperator) -> LinearOperator:
     return op
 
 
-@prepared.register(Conv)
+@prepare.register(Conv)
 def _conv(op: Conv) -> LinearOperator:
     sides = zip(op.extents, op.padding, strict=True)
     plain = op.mode is Padding.ZEROS and op.groups == 1 and set(op.stride) == {1}
@@ -67,50 +66,24 @@ def _conv(op: Conv) -> LinearOperator:
     return BothWays(op, op.weight.detach().conj().transpose(0, 1).flip(axes).resolve_conj().contiguous())
 
 
-@prepared.register(Compose)
+rebuild(prepare, composites=(Adjoint, Scaled, StatedRounding, Sum, Sweep))
+
+
+@prepare.register(Compose)
 def _compose(op: Compose) -> LinearOperator:
-    merged: list[LinearOperator] = []
-    for factor in factors(op):
-        merged.append(factor)
-        while len(merged) > 1 and (one := _folded(merged[-2], merged[-1])) is not None:
-            merged[-2:] = [one]
-    result = prepared(merged[0])
+    merged = factors(multiply_factors(factors(op), _fold_scale))
+    result = prepare(merged[0])
     for factor in merged[1:]:
-        result = Compose(result, prepared(factor))
+        result = Compose(result, prepare(factor))
     return result
 
 
-@prepared.register(Adjoint)
-def _adjoint(op: Adjoint) -> LinearOperator:
-    return Adjoint(prepared(op.inner))
-
-
-@prepared.register(BatchNorm)
+@prepare.register(BatchNorm)
 def _batch_norm(op: BatchNorm) -> LinearOperator:
     return op.diagonal
 
 
-@prepared.register(Stated)
-def _stated(op: Stated) -> LinearOperator:
-    return replace(op, inner=prepared(op.inner))
-
-
-@prepared.register(Scaled)
-def _scaled(op: Scaled) -> LinearOperator:
-    return Scaled(op.factor, prepared(op.inner))
-
-
-@prepared.register(Sum)
-def _sum(op: Sum) -> LinearOperator:
-    return Sum(prepared(op.left), prepared(op.right))
-
-
-@prepared.register(Sweep)
-def _sweep(op: Sweep) -> LinearOperator:
-    return replace(op, edges=tuple((k, j, prepared(edge)) for k, j, edge in op.edges))
-
-
-def _folded(outer: LinearOperator, inner: LinearOperator) -> LinearOperator | None:
+def _fold_scale(outer: LinearOperator, inner: LinearOperator) -> LinearOperator | None:
     """One operator for two neighbours of a product, or None."""
     match outer, inner:
         case (Diagonal() | BatchNorm(), Conv()) if (scale := _of_channels(outer)) is not None:
