@@ -4,19 +4,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
+import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.fx import Node
+from torch.nn.utils import parametrize
+from torch.utils._pytree import TreeSpec
 
 from lipkit.errors import ArgumentError, CaptureError
+from lipkit.trace.agreement import refuse_disagreement
 from lipkit.trace.arithmetic_in_use import without_casts
 from lipkit.trace.constant_folding import Folded, fold
 from lipkit.trace.declared_modules import Promises, declarations
+from lipkit.trace.exchanged_inputs import Exchange
 from lipkit.trace.lowering import Lowering, without_rule
-from lipkit.trace.model_signature import arguments, first_samples, result
+from lipkit.trace.model_signature import Argument, arguments, first_samples, result
 from lipkit.trace.network import Network
-from lipkit.trace.network_input import placed, sources
+from lipkit.trace.network_input import inner, placed, sources
 from lipkit.trace.rewrites.recognition import checked, recognized
 from lipkit.trace.sample_independence import refuse_mixing
 from lipkit.trace.torch_export import (
@@ -56,7 +61,8 @@ def capture(
     back into one node.
 
     Guarantee: the network is the function of real arithmetic that the model computes on one sample of these shapes;
-    what cannot be proven is refused with a `CaptureError` that lists every obstacle. Samples of a batch are tested for
+    what cannot be proven is refused with a `CaptureError` that lists every obstacle, and a network that differs from
+    the model at one of a few points is refused too (`refuse_disagreement`). Samples of a batch are tested for
     independence; of a model that raises for every batch but one, and of an exported program (`.pt2`), which may stand
     for the model and has an example of its own, nothing is said about several samples, and a certificate notes it.
     Cost: one export, about as much as a few evaluations of the model.
@@ -64,12 +70,18 @@ def capture(
     if isinstance(model, ExportedProgram):
         args, kwargs = _example(model, args, kwargs)
         with without_casts():
-            return _lowered(_prepared(model, None, args, kwargs, wrt, output))
+            prepared = _prepared(model, None, args, kwargs, wrt, output)
+            network = _lowered(prepared)
+            _compare(network, prepared, model.module())
+        return network
     args, kwargs = first_samples(args, kwargs)
     with without_casts(), evaluating(model):
         prepared = _prepared(exported(model, args, kwargs), model, args, kwargs, wrt, output)
         network = _lowered(prepared)
-        refuse_mixing(model, args, kwargs, prepared.position, tuple(prepared.target.meta["val"].shape))
+        # A parametrized weight is the same for all runs of the model.
+        with parametrize.cached():
+            refuse_mixing(model, args, kwargs, prepared.position, tuple(prepared.target.meta["val"].shape))
+            _compare(network, prepared, model)
     return network
 
 
@@ -96,8 +108,14 @@ def _example(program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, 
 @final
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A folded graph, the nodes it starts from, and the one it ends in, which is tensor number `position` returned."""
+    """A folded graph, the nodes it starts from, and the one it ends in, which is tensor number `position` returned.
 
+    `given` are the arguments as they flatten (`spec`); `paths` the calls whose results are among the `sources`.
+    """
+
+    given: Sequence[Argument]
+    spec: TreeSpec
+    paths: Sequence[str]
     folded: Folded
     sources: Sequence[Node]
     target: Node
@@ -127,7 +145,9 @@ def _prepared(
         promises, inside = declarations(model, folded, target, chosen)
         unknown = {op for op in without_rule(folded, inside) if is_composite(op)} - tried
         if not unknown:
-            return Prepared(folded, chosen, target, position, promises, inside)
+            spec = program.call_spec.in_spec
+            assert spec is not None
+            return Prepared(given, spec, inner(given, wrt), folded, chosen, target, position, promises, inside)
         # What has no rule may be made of operations that have.
         tried |= unknown
         program = split_up(program, unknown)
@@ -139,3 +159,9 @@ def _lowered(prepared: Prepared) -> Network:
     lowering.run(prepared.promises, prepared.inside)
     network = lowering.finish(prepared.target)
     return checked(network, recognized(network))
+
+
+def _compare(network: Network, prepared: Prepared, model: nn.Module) -> None:
+    exchange = Exchange(model, prepared.given, prepared.spec, prepared.sources, prepared.paths, prepared.position)
+    with torch.no_grad():
+        refuse_disagreement(network, exchange, prepared.folded.steps)

@@ -93,18 +93,21 @@ class Network:
         """The function itself on a batch of inputs, evaluated through the normal form, in the dtype of x."""
         return self.values(x)[self.sink]
 
-    def values(self, x: Float[Tensor, "batch ..."]) -> list[Float[Tensor, "batch ..."]]:
-        """y_0, ..., y_K and the output, on a batch of inputs."""
+    def values(
+        self, x: Float[Tensor, "batch ..."], change: Callable[[Tensor], Tensor] | None = None
+    ) -> list[Float[Tensor, "batch ..."]]:
+        """y_0, ..., y_K and the output, on a batch of inputs; `change` takes the place of each where it is given."""
         if tuple(x.shape[1:]) != self.source:
             raise ShapeError(f"The network takes (batch, {', '.join(map(str, self.source))}), got {tuple(x.shape)}.")
-        found = [x]
+        found = [x if change is None else change(x)]
         for k, row in self.rows().items():
             z = x.new_zeros((x.shape[0], *self.shape_into(k)))
             if k in self.biases:
                 z = z + self.biases[k].to(x)
             for j, op in row.items():
                 z = z + op.to(x.dtype).apply(found[j])
-            found.append(z if k == self.sink else self.nodes[k - 1](z))
+            y = z if k == self.sink else self.nodes[k - 1](z)
+            found.append(y if change is None else change(y))
         return found
 
     def tensors(self) -> tuple[Tensor, ...]:

@@ -34,7 +34,7 @@ def sources(graph: Graph, given: Sequence[Argument], wrt: str | tuple[str, ...] 
 
 
 def _named(graph: Graph, given: Sequence[Argument], name: str) -> list[Node]:
-    arguments = [a for a in given if name in (a.name, a.parameter, a.node.target)]
+    arguments = _arguments(given, name)
     if arguments:
         real = [a.node for a in arguments if a.is_real]
         if not real:
@@ -66,6 +66,16 @@ def _named(graph: Graph, given: Sequence[Argument], name: str) -> list[Node]:
             f"{', '.join([f'{name}@0', *again])}."
         )
     return real
+
+
+def _arguments(given: Sequence[Argument], name: str) -> list[Argument]:
+    return [a for a in given if name in (a.name, a.parameter, a.node.target)]
+
+
+def inner(given: Sequence[Argument], wrt: str | tuple[str, ...] | None) -> list[str]:
+    """The module calls that `wrt` names, as `calls` writes them: those whose results are sources, in the same order."""
+    names = (wrt,) if isinstance(wrt, str) else wrt or ()
+    return [name.removesuffix("@0") for name in names if not _arguments(given, name)]
 
 
 def _is_real(node: Node) -> bool:

@@ -1,0 +1,205 @@
+"""Whether a network computes what its model computes: both are evaluated at the same points."""
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, final
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+from torch.fx import Node
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lipkit.errors import CaptureError
+from lipkit.trace.exchanged_inputs import CannotExchange, Exchange
+from lipkit.trace.network import Network
+
+# How many roundings of every intermediate value may come together in an answer. A sum of n products in one type is off
+# by about sqrt(n) roundings: this covers a thousand of them, and torch adds up longer ones in blocks.
+_ROUNDINGS = 32.0
+# Random signs of the roundings that are tried: a single one may cancel by chance, eight do not.
+_DRAWS = 8
+# Entries of intermediate values held at a time, 256 MB.
+_HELD = 2**25
+
+
+def refuse_disagreement(network: Network, exchange: Exchange, steps: Sequence[Node]) -> None:
+    """Refuse a network that differs from the model by more than rounding, at any point that is tried.
+
+    A wrong rule would make every later number wrong, the lower bounds too, because all of them read the same network.
+    The points are the example, zero and the example scaled down (where an eps shows), the example scaled up (where a
+    limit shows), and two drawn inputs of its size. A point at which the model raises, is not finite, or overflows on
+    the way says nothing. Where `wrt` is the path of a module that does not return one tensor, which a hook could
+    exchange, nothing is compared.
+
+    Args:
+        steps: The operations that depend on the input. The narrowest type among them decides what rounding is.
+
+    Cost: six evaluations of the model, and one of the network on six inputs in float64.
+    """
+    try:
+        example = exchange.example()
+    except CannotExchange:
+        return
+    dtype = _narrowest(example, steps)
+    answers = [(name, values, answer) for name, values in _points(example) for answer in _answers(exchange, values)]
+    if not answers or not answers[0][2].numel():
+        return
+    inputs = torch.stack([_joined(network, values) for _, values, _ in answers])
+    for (name, values, answer), x, value in zip(answers, inputs, _values(network, inputs), strict=True):
+        if answer.numel() != value.numel():
+            raise CaptureError(
+                f"The model gives {answer.numel()} numbers at {name}, its network {value.numel()}; shapes that depend "
+                "on values have no network: make them fixed."
+            )
+        allowed = _share(dtype) * float(value.abs().max())
+        error = (answer.to(value).reshape(value.shape) - value).abs()
+        if bool(error.max() <= allowed):
+            continue
+        allowed += _ROUNDINGS * _rounding(network, x, value, dtype, example[0].dtype)
+        if not bool(error.max() <= allowed) and not _overflows(exchange, values):
+            first = _first_difference(network, exchange, values, x, dtype)
+            raise _refusal(name, first, value, answer, error, allowed, dtype)
+
+
+def _refusal(
+    name: str, first: str, value: Tensor, answer: Tensor, error: Tensor, allowed: float, dtype: torch.dtype
+) -> CaptureError:
+    at = int(error.flatten().nan_to_num(torch.inf).argmax())
+    network, model = float(value.flatten()[at]), float(answer.flatten()[at])
+    return CaptureError(
+        f"The network does not compute what the model computes: at {name} entry {at} of the output is {network:.6g} by "
+        f"the network and {model:.6g} by the model, while roundings of {dtype} explain {allowed:.2g}{first}. If the "
+        "model does something else while torch.export runs it (torch.compiler.is_exporting, a custom operation), make "
+        "both ways compute the same; otherwise a rule of lipkit is wrong: report it with this model."
+    )
+
+
+def _first_difference(
+    network: Network, exchange: Exchange, values: Sequence[Tensor], x: Tensor, dtype: torch.dtype
+) -> str:
+    """The first module whose result differs, as the end of a clause; modules with several results are left out."""
+    results = exchange.results(values)
+    rows = network.values(x[None])
+    last = {network.origin(k).module: k for k in range(1, network.sink)}
+    for module, result in results.items():
+        row = rows[last[module]] if module in last else None
+        if row is None or row.numel() != result.numel():
+            continue
+        error = (result.to(row).flatten() - row.flatten()).abs().max()
+        if not bool(error <= _share(dtype) * row.abs().max()):
+            return f"; the first module that differs is {module!r}"
+    return ""
+
+
+def _narrowest(example: Sequence[Tensor], steps: Sequence[Node]) -> torch.dtype:
+    """The floating-point type with the fewest digits, of the input and of all that is computed from it."""
+    results = pytree.tree_leaves([step.meta.get("val") for step in steps])
+    types = {t.dtype for t in (*example, *results) if isinstance(t, Tensor) and t.is_floating_point()}
+    return max(types, key=lambda one: torch.finfo(one).eps)
+
+
+def _share(dtype: torch.dtype) -> float:
+    """How much of its largest entry an answer may differ without a closer look: a third of the digits.
+
+    That is 2e-5 in float32. In float64 it is half of them: torch's softplus drops 2e-9 of 20, which its rule allows.
+    """
+    return max(torch.finfo(dtype).eps ** (2 / 3), 2.0**-26)
+
+
+def _points(example: Sequence[Tensor]) -> Iterator[tuple[str, list[Tensor]]]:
+    """Where model and network are compared, in the types of the model."""
+    generator = torch.Generator().manual_seed(0)
+    # float16 ends at 2^-14 and 2^16, and squares of entries should not overflow.
+    narrow = any(value.dtype == torch.float16 for value in example)
+    small, large = (-12, 4) if narrow else (-20, 10)
+    yield "the example", list(example)
+    yield f"2^{small} times the example", [value * 2.0**small for value in example]
+    yield "zero", [torch.zeros_like(value) for value in example]
+    yield f"2^{large} times the example", [value * 2.0**large for value in example]
+    for count in ("one", "another"):
+        yield f"{count} drawn input", [_drawn(value, generator) for value in example]
+
+
+def _drawn(value: Tensor, generator: torch.Generator) -> Tensor:
+    """Normal numbers of the size of the example's entries, or of size one if those are zero."""
+    noise = torch.randn(value.shape, generator=generator, dtype=torch.float64)
+    size = float(value.double().square().mean().sqrt()) if value.numel() else 0.0
+    return (noise * (size or 1.0)).to(value)
+
+
+def _answers(exchange: Exchange, values: Sequence[Tensor]) -> Iterator[Tensor]:
+    """What the model says, if it says something: a model may check its inputs, or leave the range of its type."""
+    with contextlib.suppress(Exception):
+        answer = exchange(values)
+        if bool(torch.isfinite(answer).all()):
+            yield answer
+
+
+def _joined(network: Network, values: Sequence[Tensor]) -> Float64[Tensor, "..."]:
+    """The values of all sources as the one input of the network."""
+    parts = [value.to(values[0].device, torch.float64).flatten() for value in values]
+    return torch.cat(parts).reshape(network.source)
+
+
+def _values(network: Network, inputs: Float64[Tensor, "points ..."]) -> Float64[Tensor, "points ..."]:
+    """The network at these points, as many at a time as fit into memory."""
+    entries = sum(math.prod(node.target) for node in network.nodes)
+    return torch.cat([network(part) for part in inputs.split(max(1, _HELD // max(1, entries)))])
+
+
+def _rounding(network: Network, x: Tensor, value: Tensor, dtype: torch.dtype, own: torch.dtype) -> float:
+    """How far one rounding of every intermediate value moves an entry of the answer, found by doing it.
+
+    Twice: by random signs in float64, and by the kernels of the model's `own` type, whose settings may allow them to
+    round more (TF32).
+    """
+    generator = torch.Generator().manual_seed(0)
+    kind = torch.finfo(dtype)
+    # Numbers so small that their squares, cubes or fourth powers vanish inside of one operation, a norm of torch for
+    # example, which works in float32 at least; or that vanish themselves.
+    wide = torch.finfo(torch.promote_types(dtype, torch.float32))
+    vanishing = max(wide.smallest_normal**0.25, kind.smallest_normal * kind.eps)
+
+    def rounded(z: Tensor) -> Tensor:
+        signs = torch.randint(0, 2, z.shape, generator=generator, dtype=torch.int8).to(z) * 2 - 1
+        return z + signs * (kind.eps * z.nan_to_num(0.0, 0.0, 0.0).abs() + vanishing)
+
+    answers = [network.values(x[None], rounded)[-1] for _ in range(_DRAWS)]
+    # Some nodes have no kernel in half precision.
+    with contextlib.suppress(RuntimeError):
+        answers.append(network(x[None].to(own)).to(value))
+    moves = [(answer[0] - value).abs().nan_to_num(0.0, torch.inf).max() for answer in answers]
+    return float(torch.stack(moves).max())
+
+
+def _overflows(exchange: Exchange, values: Sequence[Tensor]) -> bool:
+    """Whether an operation of the model gives an infinite number for finite ones."""
+    with _Overflow() as seen:
+        exchange(values)
+    return seen.found
+
+
+@final
+class _Overflow(TorchDispatchMode):
+    """Notes whether any operation inside leaves the range of its type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        result = func(*args, **(kwargs or {}))
+        # An infinite number that is put in, such as a mask, is none that came out.
+        if any(map(_infinite, pytree.tree_leaves(result))):
+            self.found |= not any(map(_infinite, pytree.tree_leaves((args, kwargs))))
+        return result
+
+
+def _infinite(value: object) -> bool:
+    if isinstance(value, Tensor):
+        return value.is_floating_point() and bool(torch.isinf(value).any())
+    return isinstance(value, float) and math.isinf(value)
