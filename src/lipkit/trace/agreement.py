@@ -9,11 +9,12 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 from torch.fx import Node
+from torch.nn.utils import parametrize
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lipkit.errors import CaptureError
-from lipkit.trace.exchanged_inputs import CannotExchange, Exchange
+from lipkit.trace.exchanged_inputs import Exchange
 from lipkit.trace.network import Network
 
 # How many roundings of every intermediate value may come together in an answer. A sum of n products in one type is off
@@ -21,8 +22,13 @@ from lipkit.trace.network import Network
 _ROUNDINGS = 32.0
 # Random signs of the roundings that are tried: a single one may cancel by chance, eight do not.
 _DRAWS = 8
+# Half of the digits of float64.
+_HALF_OF_FLOAT64 = 2.0**-26
 # Entries of intermediate values held at a time, 256 MB.
 _HELD = 2**25
+
+# What a point is called, and the values of all sources there.
+Point = tuple[str, list[Tensor]]
 
 
 def refuse_disagreement(network: Network, exchange: Exchange, steps: Sequence[Node]) -> None:
@@ -41,10 +47,15 @@ def refuse_disagreement(network: Network, exchange: Exchange, steps: Sequence[No
     """
     try:
         example = exchange.example()
-    except CannotExchange:
+    except Exception:  # noqa: BLE001 - `CannotExchange`, or whatever a model raises that runs in an export only
         return
     dtype = _narrowest(example, steps)
-    answers = [(name, values, answer) for name, values in _points(example) for answer in _answers(exchange, values)]
+    (begin, *others) = _points(example)
+    answers = _answers(exchange, [begin])
+    # Parametrized weights are computed once for the others. A module that is also called with other parameters is not
+    # itself then, so every difference is looked at again without.
+    with parametrize.cached():
+        answers += _answers(exchange, others)
     if not answers or not answers[0][2].numel():
         return
     inputs = torch.stack([_joined(network, values) for _, values, _ in answers])
@@ -55,9 +66,11 @@ def refuse_disagreement(network: Network, exchange: Exchange, steps: Sequence[No
                 "on values have no network: make them fixed."
             )
         allowed = _share(dtype) * float(value.abs().max())
-        error = (answer.to(value).reshape(value.shape) - value).abs()
+        error = _error(answer, value)
         if bool(error.max() <= allowed):
             continue
+        answer = exchange(values)
+        error = _error(answer, value)
         allowed += _ROUNDINGS * _rounding(network, x, value, dtype, example[0].dtype)
         if not bool(error.max() <= allowed) and not _overflows(exchange, values):
             first = _first_difference(network, exchange, values, x, dtype)
@@ -106,10 +119,10 @@ def _share(dtype: torch.dtype) -> float:
 
     That is 2e-5 in float32. In float64 it is half of them: torch's softplus drops 2e-9 of 20, which its rule allows.
     """
-    return max(torch.finfo(dtype).eps ** (2 / 3), 2.0**-26)
+    return max(torch.finfo(dtype).eps ** (2 / 3), _HALF_OF_FLOAT64)
 
 
-def _points(example: Sequence[Tensor]) -> Iterator[tuple[str, list[Tensor]]]:
+def _points(example: Sequence[Tensor]) -> Iterator[Point]:
     """Where model and network are compared, in the types of the model."""
     generator = torch.Generator().manual_seed(0)
     # float16 ends at 2^-14 and 2^16, and squares of entries should not overflow.
@@ -130,12 +143,19 @@ def _drawn(value: Tensor, generator: torch.Generator) -> Tensor:
     return (noise * (size or 1.0)).to(value)
 
 
-def _answers(exchange: Exchange, values: Sequence[Tensor]) -> Iterator[Tensor]:
-    """What the model says, if it says something: a model may check its inputs, or leave the range of its type."""
-    with contextlib.suppress(Exception):
-        answer = exchange(values)
-        if bool(torch.isfinite(answer).all()):
-            yield answer
+def _answers(exchange: Exchange, points: Sequence[Point]) -> list[tuple[str, list[Tensor], Tensor]]:
+    """The points with what the model says there; it may raise because of its input, or leave the range of its type."""
+    found: list[tuple[str, list[Tensor], Tensor]] = []
+    for name, values in points:
+        with contextlib.suppress(Exception):
+            answer = exchange(values)
+            if bool(torch.isfinite(answer).all()):
+                found.append((name, values, answer))
+    return found
+
+
+def _error(answer: Tensor, value: Float64[Tensor, "..."]) -> Float64[Tensor, "..."]:
+    return (answer.to(value).reshape(value.shape) - value).abs()
 
 
 def _joined(network: Network, values: Sequence[Tensor]) -> Float64[Tensor, "..."]:
