@@ -1,5 +1,6 @@
 """The code in the documentation runs, and prints what it says it prints."""
 
+import linecache
 import re
 
 import pytest
@@ -18,6 +19,8 @@ def blocks(page: str) -> list[str]:
 
 def run(code: str) -> dict[str, object]:
     names: dict[str, object] = {"__name__": "documentation"}
+    # As if the example were a file: lipkit reads the source of functions that it stores results of.
+    linecache.cache["documentation"] = (len(code), None, code.splitlines(keepends=True), "documentation")
     exec(compile(code, "documentation", "exec"), names)
     return names
 
