@@ -8,8 +8,8 @@ from torch import nn
 
 from lipkit.bound import Kind
 from lipkit.bounds import DAG, ECLipsE, LipLT, LipSDP, Method, SeqLip
-from lipkit.bounds.sdp import program_size as sizes
-from lipkit.bounds.sdp.program_size import variables
+from lipkit.bounds.sdp import lipsdp as sizes
+from lipkit.bounds.sdp.lipsdp import variables
 from lipkit.errors import TooLargeError
 from lipkit.linops import Dense
 from lipkit.trace import Network, chain

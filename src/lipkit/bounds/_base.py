@@ -1,4 +1,4 @@
-"""What a whole-network method is: a frozen dataclass that turns a network and a region into a bound."""
+"""The base of whole-network methods: frozen dataclasses that turn a network and a region into a bound."""
 
 from abc import ABC, abstractmethod
 from typing import final
@@ -28,3 +28,12 @@ class Method(ABC):
     @abstractmethod
     def _bound(self, network: Network, region: Region) -> Bound:
         """The algorithm."""
+
+
+class RegionMethod(Method):
+    """A method that finds less on a smaller region by itself, so that `Local` need not be put around it."""
+
+    @property
+    @final
+    def reads_region(self) -> bool:
+        return True

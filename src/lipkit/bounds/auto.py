@@ -1,17 +1,17 @@
-"""The smallest bound that a time budget allows, cheapest methods first."""
+"""The smallest bound of several methods, and of those that a time budget allows, cheapest first."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 from time import monotonic
 from typing import final
 
 import torch
 
-from lipkit.bound import L2, Bound, Metric
-from lipkit.bounds._base import Method
-from lipkit.bounds.best import smallest
-from lipkit.bounds.fold.dag import DAG
+from lipkit.bound import L2, Bound, Metric, Of
+from lipkit.bounds._base import Method, RegionMethod
+from lipkit.bounds.fold.dag import DAG, failures
 from lipkit.bounds.fold.liplt import LipLT
 from lipkit.bounds.local.condensed import Condensed
 from lipkit.bounds.local.jacobian_intervals import slopes_of
@@ -89,7 +89,7 @@ _SHARE = 0.9
 
 @final
 @dataclass(frozen=True)
-class Auto(Method):
+class Auto(RegionMethod):
     """Runs a ladder of methods, cheapest first, while the predicted time of the next one fits into `budget` seconds:
 
         everywhere    the fold, LipLT with the largest window that fits, LipSDP up to 400 neurons;
@@ -116,11 +116,6 @@ class Auto(Method):
 
     def __str__(self) -> str:
         return f"the best within {self.budget:g} s"
-
-    @property
-    def reads_region(self) -> bool:
-        """True: the region decides what is found."""
-        return True
 
     def _bound(self, network: Network, region: Region) -> Bound:
         started = monotonic()
@@ -208,3 +203,39 @@ class _Ladder:
             limit = min(limit, most_slopes(spare / len(samples), inputs, self.network.device))
         if limit > 0:
             yield Condensed(self.chosen.metric, limit=limit)
+
+
+@final
+@dataclass(frozen=True)
+class Best(Method):
+    """The smallest of the upper bounds of several methods, with all results in `parts`.
+
+    Guarantee: EXACT or UPPER as the winner is. A randomised winner was chosen by looking, so failures add up then.
+    """
+
+    methods: tuple[Method, ...]
+
+    def __post_init__(self) -> None:
+        if not self.methods:
+            raise ArgumentError("Best needs at least one method, got none.")
+
+    def __str__(self) -> str:
+        return "best of " + ", ".join(map(str, self.methods))
+
+    @property
+    def reads_region(self) -> bool:
+        """Whether all of the methods do."""
+        return all(method.reads_region for method in self.methods)
+
+    def _bound(self, network: Network, region: Region) -> Bound:
+        return smallest([method(network, region) for method in self.methods])
+
+
+def smallest(results: Sequence[Bound]) -> Bound:
+    """The smallest upper bound, saying how it was found, with all of them in `parts`."""
+    best = reduce(Bound.best, results)
+    winner = min(results, key=lambda bound: float(bound.log_value.detach().sum()))
+    # A random winner was chosen by looking at all of them; a deterministic one is true whatever the others drew.
+    chosen = len(results) > 1 and (winner.failure > 0 or best.of is not Of.WHOLE)
+    failure = failures(results) if chosen else winner.failure
+    return replace(best, method=winner.method, failure=failure, parts=tuple(results))

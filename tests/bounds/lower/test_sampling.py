@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipkit.bound import Kind, Metric, Of
-from lipkit.bounds.lower.difference_quotients import prover
+from lipkit.bounds.lower.difference_quotients import draw_points, move_inside, prover
 from lipkit.bounds.lower.point_jacobians import jacobians, matrix_norms
-from lipkit.bounds.lower.region_points import drawn, inside
 from lipkit.bounds.lower.sampling import Sampling, profile
 from lipkit.errors import ArgumentError, MetricError
 from lipkit.linops import Dense
@@ -151,7 +150,7 @@ def test_directions_attain_the_norms(p: float, q: float):
 def test_points_are_uniform_in_balls(p: float):
     # P(|x|_p <= r) = r^d: the mean of |x|^d is 1/2; 4000 points have it within 5 deviations of 0.29 / sqrt(4000).
     region = Ball(torch.zeros(3), 2.0, p)
-    x = drawn(region, (3,), 4000, torch.Generator().manual_seed(0))
+    x = draw_points(region, (3,), 4000, torch.Generator().manual_seed(0))
     sizes = torch.linalg.vector_norm(x, ord=p, dim=1) / 2
     assert float(sizes.max()) <= 1
     assert float((sizes**3).mean()) == pytest.approx(0.5, abs=5 * 0.29 / math.sqrt(4000))
@@ -160,10 +159,10 @@ def test_points_are_uniform_in_balls(p: float):
 
 def test_points_are_put_back():
     far = torch.tensor([[3.0, 4.0], [0.1, 0.1]], dtype=torch.float64)
-    back = inside(Ball(torch.zeros(2), 1.0), far)
+    back = move_inside(Ball(torch.zeros(2), 1.0), far)
     assert float(torch.linalg.vector_norm(back[0])) <= 1
     torch.testing.assert_close(back[0], far[0] / 5)
     assert torch.equal(back[1], far[1])
-    assert torch.equal(inside(Box(torch.zeros(2), torch.ones(2)), far)[0], torch.ones(2, dtype=torch.float64))
+    assert torch.equal(move_inside(Box(torch.zeros(2), torch.ones(2)), far)[0], torch.ones(2, dtype=torch.float64))
     with pytest.raises(ArgumentError, match="at least one"):
         Sampling(0)

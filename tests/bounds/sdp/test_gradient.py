@@ -11,9 +11,9 @@ from lipkit.bounds.sdp.dense_network import read
 from lipkit.bounds.sdp.eclipse import ECLipsE, closed_form
 from lipkit.bounds.sdp.interior_point import InteriorPoint
 from lipkit.bounds.sdp.lipsdp import LipSDP
-from lipkit.bounds.sdp.program import Multipliers, program_of
+from lipkit.bounds.sdp.network_program import fold_point, program_of
+from lipkit.bounds.sdp.program import Multipliers
 from lipkit.bounds.sdp.proof import prove
-from lipkit.bounds.sdp.start_from_norms import fold_point
 from lipkit.linops import Conv, Dense, Padding, Reshape
 from lipkit.trace import Network, chain
 from lipkit.trace.nodes import RELU, PiecewiseLinear, Pointwise

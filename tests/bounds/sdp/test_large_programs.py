@@ -12,10 +12,9 @@ from lipkit.bounds.sdp.barrier import couplings, factorised, parts_of, traces
 from lipkit.bounds.sdp.dense_network import read
 from lipkit.bounds.sdp.interior_point import InteriorPoint
 from lipkit.bounds.sdp.lipsdp import LipSDP
+from lipkit.bounds.sdp.network_program import fold_point, program_of, start_point
 from lipkit.bounds.sdp.primal_dual import improved
-from lipkit.bounds.sdp.program import Multipliers, Program, program_of
-from lipkit.bounds.sdp.start_from_norms import fold_point
-from lipkit.bounds.sdp.start_from_parts import start_point
+from lipkit.bounds.sdp.program import Multipliers, Program
 from lipkit.linops import Dense
 from lipkit.trace import Network, chain
 from lipkit.trace.nodes import RELU, Pointwise
@@ -81,7 +80,7 @@ def test_a_factor_solves():
 @pytest.mark.parametrize("multipliers", list(Multipliers))
 @pytest.mark.parametrize("name", ["chain", "residual", "wide"])
 def test_parts_together_are_a_feasible_start(name: str, multipliers: Multipliers, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("lipkit.bounds.sdp.start_from_parts._WHOLE", 8)
+    monkeypatch.setattr("lipkit.bounds.sdp.network_program._WHOLE", 8)
     generator = torch.Generator().manual_seed(2)
     shapes = ((9, 3), (2, 9), (9, 2), (2, 9))
     network = {
@@ -92,19 +91,19 @@ def test_parts_together_are_a_feasible_start(name: str, multipliers: Multipliers
     }[name]
     dense = read(network)
     program = program_of(dense, multipliers)
-    start = start_point(dense, program, multipliers, PRECISE)
+    start = start_point(dense, program, multipliers, PRECISE.rougher(None).find)
     assert factorised(program.matrix(start), parts_of(program)) is not None
     # Halves are solved, so that much of what the fold gives away is won already.
     assert float(start[0]) < 0.7 * float(fold_point(dense, program, multipliers)[0])
 
 
 def test_without_a_cut_the_fold_is_the_start(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("lipkit.bounds.sdp.start_from_parts._WHOLE", 1)
+    monkeypatch.setattr("lipkit.bounds.sdp.network_program._WHOLE", 1)
     whole = residual()
     jump = Network((3,), whole.nodes, {**whole.blocks, (7, 0): Dense(torch.eye(3).double())}, target=(3,))
     dense = read(jump)
     program = program_of(dense, Multipliers.PER_NEURON)
-    start = start_point(dense, program, Multipliers.PER_NEURON, PRECISE)
+    start = start_point(dense, program, Multipliers.PER_NEURON, PRECISE.rougher(None).find)
     assert torch.equal(start, fold_point(dense, program, Multipliers.PER_NEURON))
 
 
@@ -114,7 +113,7 @@ def test_both_sides_find_what_the_barrier_finds(seed: int, multipliers: Multipli
     networks = (mlp(6, seed=seed), residual(seed), random_network(seed))
     method = LipSDP(multipliers, PRECISE)
     expected = [float(method(network).value) for network in networks]
-    monkeypatch.setattr("lipkit.bounds.sdp.start_from_parts._WHOLE", 12)
+    monkeypatch.setattr("lipkit.bounds.sdp.network_program._WHOLE", 12)
     monkeypatch.setattr("lipkit.bounds.sdp.interior_point._LARGE", 0)
     assert [float(method(network).value) for network in networks] == pytest.approx(expected, rel=CLOSE)
     # An oracle that knows nothing of programs.
@@ -134,7 +133,7 @@ def test_steps_of_both_sides_reach_the_optimum_by_themselves():
 
 
 def test_no_time_is_a_start_and_still_a_bound(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("lipkit.bounds.sdp.start_from_parts._WHOLE", 12)
+    monkeypatch.setattr("lipkit.bounds.sdp.network_program._WHOLE", 12)
     monkeypatch.setattr("lipkit.bounds.sdp.interior_point._LARGE", 0)
     dense = read(mlp(8))
     program = program_of(dense, Multipliers.PER_NEURON)
@@ -152,10 +151,10 @@ def test_starts_and_steps_share_their_time(monkeypatch: pytest.MonkeyPatch):
         clock.now += 1
         return clock.now
 
-    monkeypatch.setattr("lipkit.bounds.sdp.start_from_parts._WHOLE", 12)
+    monkeypatch.setattr("lipkit.bounds.sdp.network_program._WHOLE", 12)
     monkeypatch.setattr("lipkit.bounds.sdp.interior_point._LARGE", 0)
-    for module in ("sdp_join", "sdp_solver", "sdp_primal_dual"):
-        monkeypatch.setattr(f"lipkit.bounds.{module}.monotonic", monotonic)
+    for module in ("interior_point", "primal_dual"):
+        monkeypatch.setattr(f"lipkit.bounds.sdp.{module}.monotonic", monotonic)
     network = mlp(12)
     LipSDP(solver=PRECISE)(network)
     needed, clock.now = clock.now, 0.0

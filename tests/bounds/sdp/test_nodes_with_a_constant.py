@@ -16,7 +16,8 @@ from lipkit.bounds.sdp.dense_network import read
 from lipkit.bounds.sdp.eclipse import ECLipsE
 from lipkit.bounds.sdp.interior_point import InteriorPoint
 from lipkit.bounds.sdp.lipsdp import LipSDP
-from lipkit.bounds.sdp.program import Multipliers, program_of
+from lipkit.bounds.sdp.network_program import program_of
+from lipkit.bounds.sdp.program import Multipliers
 from lipkit.bounds.sdp.seqlip import SeqLip
 from lipkit.errors import UnsupportedError
 from lipkit.linops import Dense, Shape

@@ -10,7 +10,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from lipkit.bound import L2, Bound, Kind, Metric, Of
-from lipkit.bounds._base import Method
+from lipkit.bounds._base import RegionMethod
 from lipkit.bounds.local.fast_lip import FastLip, largest_norm
 from lipkit.bounds.local.jacobian_intervals import slopes_of
 from lipkit.bounds.local.local import each_sample
@@ -81,7 +81,7 @@ _SCALED = 3000
 
 @final
 @dataclass(frozen=True)
-class Condensed(Method):
+class Condensed(RegionMethod):
     """The constant of a network of pointwise nodes on a ball or a box, through the slopes that are uncertain there.
 
     A neuron that is always on or always off is linear. Multiplying out all of those leaves, for every x and y,
@@ -116,11 +116,6 @@ class Condensed(Method):
     def __post_init__(self) -> None:
         if not 1e-8 <= self.rtol < 1 or self.limit < 1:
             raise ArgumentError(f"Condensed needs rtol in [1e-8, 1) and limit >= 1, got {self.rtol}, {self.limit}.")
-
-    @property
-    def reads_region(self) -> bool:
-        """True: the region decides what is found."""
-        return True
 
     def _bound(self, network: Network, region: Region) -> Bound:
         samples = each_sample(region, network.source)

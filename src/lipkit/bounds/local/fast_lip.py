@@ -10,7 +10,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from lipkit.bound import L2, Bound, Kind, Metric, Of
-from lipkit.bounds._base import Method
+from lipkit.bounds._base import RegionMethod
 from lipkit.bounds.local.jacobian_intervals import Slopes, Span, backward, forward, slopes_of
 from lipkit.bounds.local.local import each_sample
 from lipkit.bounds.local.measured_network import MeasuredNetwork, measured
@@ -27,7 +27,7 @@ _CHUNK_ENTRIES = 2**23
 
 @final
 @dataclass(frozen=True)
-class FastLip(Method):
+class FastLip(RegionMethod):
     """The constant of a network of pointwise nodes on a ball or a box, from an interval for every partial derivative.
 
     f(x) - f(y) = M (x - y) with M = A_L D_L ... D_1 A_1 and D_k the difference quotients, in the slope intervals of the
@@ -48,11 +48,6 @@ class FastLip(Method):
     metric: Metric = L2
     slopes: Ranges = field(default_factory=Intervals)
     limit: int = 2**27
-
-    @property
-    def reads_region(self) -> bool:
-        """True: the region decides what is found."""
-        return True
 
     def _bound(self, network: Network, region: Region) -> Bound:
         samples = each_sample(region, network.source)

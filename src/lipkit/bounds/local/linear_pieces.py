@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lipkit.bound import L2, Bound, Kind, Metric, Of
-from lipkit.bounds._base import Method
+from lipkit.bounds._base import RegionMethod
 from lipkit.bounds.local.fast_lip import FastLip, largest_norm
 from lipkit.bounds.local.jacobian_intervals import Span, slopes_of
 from lipkit.bounds.local.local import each_sample
@@ -61,7 +61,7 @@ class _Partial:
 
 @final
 @dataclass(frozen=True)
-class LinearPieces(Method):
+class LinearPieces(RegionMethod):
     """The constant of a network of piecewise linear activations on a box or a ball, by best-first branch and bound.
 
     Neurons are decided one by one, in order, so that the next pre-activation is an affine function of x on the cell of
@@ -84,11 +84,6 @@ class LinearPieces(Method):
     def __post_init__(self) -> None:
         if self.cells < 1:
             raise ArgumentError(f"LinearPieces.cells must be at least one, got {self.cells}.")
-
-    @property
-    def reads_region(self) -> bool:
-        """True: the region decides what is found."""
-        return True
 
     def _bound(self, network: Network, region: Region) -> Bound:
         if each_sample(region, network.source) is not None:

@@ -7,7 +7,7 @@ from typing import final
 import torch
 
 from lipkit.bound import Bound, Of
-from lipkit.bounds._base import Method
+from lipkit.bounds._base import Method, RegionMethod
 from lipkit.bounds.local.ranges import Intervals, Ranges
 from lipkit.errors import KindError, RegionError, ShapeError
 from lipkit.linops import Shape
@@ -18,7 +18,7 @@ from lipkit.trace import Network, Reach
 
 @final
 @dataclass(frozen=True)
-class Local(Method):
+class Local(RegionMethod):
     """The constant on a ball or a box: `inner` on the network whose nodes are restricted to what they can receive.
 
     If z_k(x) lies in R_k for all x of the region, then ||f(x) - f(y)|| <= K ||x - y|| there, for every K that holds of
@@ -35,11 +35,6 @@ class Local(Method):
 
     inner: Method
     slopes: Ranges = field(default_factory=Intervals)
-
-    @property
-    def reads_region(self) -> bool:
-        """True: the region decides what is found."""
-        return True
 
     def _bound(self, network: Network, region: Region) -> Bound:
         samples = each_sample(region, network.source)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lipkit.bound import Bound, Kind, Metric, Of
-from lipkit.bounds._base import Method
+from lipkit.bounds._base import RegionMethod
 from lipkit.bounds.local.fast_lip import FastLip, largest_norm
 from lipkit.bounds.local.jacobian_intervals import Slopes, Span, backward, slopes_of
 from lipkit.bounds.local.local import each_sample
@@ -30,7 +30,7 @@ _AGREE = 1e-9
 
 @final
 @dataclass(frozen=True)
-class LipMIP(Method):
+class LipMIP(RegionMethod):
     """The constant on a box of a network whose activations have one kink, from linf or l1, by branch and cut.
 
     Forward, y = f(z) with one binary a for each neuron that is on either side of its kink, and big-M rows from the
@@ -55,11 +55,6 @@ class LipMIP(Method):
             raise MetricError(f"LipMIP is linear for p_in = 1 or inf only, got {self.metric}; use LinearPieces.")
         if not self.seconds > 0:
             raise ArgumentError(f"LipMIP needs a positive time limit, got {self.seconds}.")
-
-    @property
-    def reads_region(self) -> bool:
-        """True: the region decides what is found."""
-        return True
 
     def _bound(self, network: Network, region: Region) -> Bound:
         if isinstance(region, Ball) and region.p not in (1.0, math.inf):

@@ -11,10 +11,10 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from lipkit.bound import L2, Bound, Kind, Metric, Of
-from lipkit.bounds._base import Method
+from lipkit.bounds._base import RegionMethod
 from lipkit.bounds.local.local import each_sample
+from lipkit.bounds.lower.difference_quotients import draw_points
 from lipkit.bounds.lower.point_jacobians import steepest
-from lipkit.bounds.lower.region_points import drawn
 from lipkit.errors import ArgumentError
 from lipkit.regions import Region
 from lipkit.trace import Network
@@ -31,7 +31,7 @@ _SPREAD = 1e-9
 
 @final
 @dataclass(frozen=True)
-class CLEVER(Method):
+class CLEVER(RegionMethod):
     """The local constant as the right end point of a distribution fitted to maxima of gradient norms.
 
     `batches` maxima over `samples` uniform points of the ball (or box) each are taken for draws of a reverse Weibull
@@ -56,11 +56,6 @@ class CLEVER(Method):
                 f"CLEVER needs at least two batches of at least one sample, got {self.batches} and {self.samples}."
             )
 
-    @property
-    def reads_region(self) -> bool:
-        """True: the region decides what is found."""
-        return True
-
     def _bound(self, network: Network, region: Region) -> Bound:
         samples = each_sample(region, network.source)
         ends = [end_point(self.maxima(network, one)) for one in ([region] if samples is None else samples)]
@@ -76,7 +71,7 @@ class CLEVER(Method):
         found: list[Tensor] = []
         for start in range(0, self.batches, together):
             count = min(together, self.batches - start)
-            x = drawn(region, network.source, count * self.samples, generator)
+            x = draw_points(region, network.source, count * self.samples, generator)
             found.append(steepest(network, x, self.metric)[0].reshape(count, self.samples).amax(1))
         return torch.cat(found)
 

@@ -10,10 +10,18 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from lipkit.bound import L2, Bound, Metric
-from lipkit.bounds._base import Method
-from lipkit.bounds.lower.difference_quotients import Pair, along, best_pair, lower_bound, prover, quotients
+from lipkit.bounds._base import RegionMethod
+from lipkit.bounds.lower.difference_quotients import (
+    Pair,
+    along,
+    best_pair,
+    draw_points,
+    lower_bound,
+    move_inside,
+    prover,
+    quotients,
+)
 from lipkit.bounds.lower.point_jacobians import dual_vector, pushed, steepest
-from lipkit.bounds.lower.region_points import drawn, inside
 from lipkit.bounds.lower.sampling import regions_of, scale_of
 from lipkit.errors import ArgumentError
 from lipkit.regions import Ball, Region
@@ -69,7 +77,7 @@ class JacobianNorm(Objective):
             slope = torch.linalg.vector_norm(uphill.flatten(1), dim=1)
             flat = ~(torch.isfinite(slope) & (slope > 1e-12 * best_norms))
             step = torch.where(_tail(flat, x), climb.noise(x), unit(torch.nan_to_num(uphill)))
-            tried = inside(climb.region, best + length * step)
+            tried = move_inside(climb.region, best + length * step)
             norms, directions = steepest(climb.network, tried, climb.metric)
             better = norms > best_norms
             best = torch.where(_tail(better, x), tried, best)
@@ -98,7 +106,7 @@ class DifferenceQuotient(Objective):
             if not isinstance(climb.region, Ball):
                 raise ArgumentError(f"An anchored quotient needs a ball, whose center it keeps, got {climb.region}.")
             x = climb.region.center.detach().to(x).expand(x.shape).clone()
-        y = inside(climb.region, x + scale * (1.0 if self.anchored else 0.3) * climb.noise(x))
+        y = move_inside(climb.region, x + scale * (1.0 if self.anchored else 0.3) * climb.noise(x))
         best_x, best_y = x, y
         with torch.no_grad():
             best = quotients(climb.network, x, y, climb.metric)
@@ -106,8 +114,10 @@ class DifferenceQuotient(Objective):
             joint = torch.stack([x, y])
             uphill = _gradient(lambda at: quotients(climb.network, at[0], at[1], climb.metric), joint)
             if not self.anchored:
-                x = inside(climb.region, x + length * unit(torch.nan_to_num(uphill[0])))
-            y = inside(climb.region, _apart(x, y + length * unit(torch.nan_to_num(uphill[1])), scale * 1e-3, climb))
+                x = move_inside(climb.region, x + length * unit(torch.nan_to_num(uphill[0])))
+            y = move_inside(
+                climb.region, _apart(x, y + length * unit(torch.nan_to_num(uphill[1])), scale * 1e-3, climb)
+            )
             with torch.no_grad():
                 found = quotients(climb.network, x, y, climb.metric)
             better = found > best
@@ -121,7 +131,7 @@ class DifferenceQuotient(Objective):
 
 @final
 @dataclass(frozen=True)
-class GradientAscent(Method):
+class GradientAscent(RegionMethod):
     """A lower bound of the constant by climbing `on` from `starts` random points for `steps` steps.
 
         Lip(f) >= |f(x) - f(y)|_q / |x - y|_p - rounding   at the best pair of points, which is the bound's `state`.
@@ -141,11 +151,6 @@ class GradientAscent(Method):
         if self.steps < 0 or self.starts < 1:
             raise ArgumentError(f"GradientAscent needs steps >= 0 and starts >= 1, got {self.steps} and {self.starts}.")
 
-    @property
-    def reads_region(self) -> bool:
-        """True: the region decides what is found."""
-        return True
-
     def _bound(self, network: Network, region: Region) -> Bound:
         samples, of = regions_of(region, network)
         prove = prover(network, self.metric)
@@ -153,7 +158,7 @@ class GradientAscent(Method):
         pairs: list[Pair] = []
         for one in samples:
             generator = torch.Generator(network.device).manual_seed(self.seed)
-            x = drawn(one, network.source, self.starts, generator)
+            x = draw_points(one, network.source, self.starts, generator)
             first, second = self.on.climbed(Climb(frozen, one, self.metric, self.steps, generator), x)
             pairs.append(best_pair(frozen, one, first, second, prove, self.metric))
         return lower_bound(pairs, region, self.metric, self, of)

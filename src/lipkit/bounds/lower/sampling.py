@@ -8,11 +8,18 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from lipkit.bound import L2, Bound, Metric, Of
-from lipkit.bounds._base import Method
+from lipkit.bounds._base import RegionMethod
 from lipkit.bounds.local.local import each_sample
-from lipkit.bounds.lower.difference_quotients import Pair, along, best_pair, lower_bound, prover
+from lipkit.bounds.lower.difference_quotients import (
+    Pair,
+    along,
+    best_pair,
+    draw_points,
+    lower_bound,
+    move_inside,
+    prover,
+)
 from lipkit.bounds.lower.point_jacobians import steepest
-from lipkit.bounds.lower.region_points import drawn, inside
 from lipkit.errors import ArgumentError
 from lipkit.regions import Ball, Box, Everywhere, Region
 from lipkit.trace import Network
@@ -20,7 +27,7 @@ from lipkit.trace import Network
 
 @final
 @dataclass(frozen=True, eq=False)
-class Sampling(Method):
+class Sampling(RegionMethod):
     """The largest Jacobian norm at random points, turned into two points whose difference quotient proves it.
 
         Lip(f) >= |f(x) - f(y)|_q / |x - y|_p - rounding,   x and y in the region, on the line through the steepest of
@@ -44,11 +51,6 @@ class Sampling(Method):
         if self.count < 1:
             raise ArgumentError(f"Sampling needs at least one point, got count={self.count}.")
 
-    @property
-    def reads_region(self) -> bool:
-        """True: the region decides what is found."""
-        return True
-
     def _bound(self, network: Network, region: Region) -> Bound:
         samples, of = regions_of(region, network)
         prove = prover(network, self.metric)
@@ -69,10 +71,10 @@ class Sampling(Method):
 
     def _drawn(self, network: Network, region: Region) -> Tensor:
         generator = torch.Generator(network.device).manual_seed(self.seed)
-        x = drawn(region, network.source, self.count, generator)
+        x = draw_points(region, network.source, self.count, generator)
         if self.points is None:
             return x
-        return torch.cat([inside(region, self.points.detach().to(x)), x])
+        return torch.cat([move_inside(region, self.points.detach().to(x)), x])
 
     def __str__(self) -> str:
         return f"steepest of {self.count} points"

@@ -11,11 +11,10 @@ from torch import Tensor
 from lipkit.bound import Bound, Kind
 from lipkit.bounds._base import Method
 from lipkit.bounds.sdp.dense_network import DenseNetwork, Slopes, Whole, chain_of, read
-from lipkit.bounds.sdp.gradient import attached, wanted
-from lipkit.bounds.sdp.program import Multipliers, Program, program_of
-from lipkit.bounds.sdp.program_size import refuse_large
-from lipkit.bounds.sdp.proof import prove
-from lipkit.bounds.sdp.start_from_norms import fold_point
+from lipkit.bounds.sdp.lipsdp import refuse_large
+from lipkit.bounds.sdp.network_program import fold_point, program_of
+from lipkit.bounds.sdp.program import Multipliers, Program
+from lipkit.bounds.sdp.proof import attach_gradient, prove, wants_gradient
 from lipkit.regions import Region
 from lipkit.trace import Network
 
@@ -51,8 +50,8 @@ class ECLipsE(Method):
             return Bound(torch.full((), -math.inf, dtype=torch.float64, device=device), Kind.UPPER, self, region=region)
         program = program_of(dense, Multipliers.PER_NEURON)
         proof = prove(program, closed_form(dense, program, self), fold_point(dense, program, Multipliers.PER_NEURON))
-        live = wanted(network)
-        log_value = attached(network, dense, program, proof, proof.vector[None]) if live else proof.log_value
+        live = wants_gradient(network)
+        log_value = attach_gradient(network, dense, program, proof, proof.vector[None]) if live else proof.log_value
         return Bound(log_value.to(device), Kind.UPPER, self, region=region)
 
 

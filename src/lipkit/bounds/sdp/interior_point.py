@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import final
 
@@ -11,10 +11,14 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from lipkit.bounds.sdp.barrier import Factor, derivatives, factorised, parts_of
+from lipkit.bounds.sdp.dense_network import DenseNetwork
+from lipkit.bounds.sdp.network_program import fold_point, start_point
 from lipkit.bounds.sdp.primal_dual import improved
-from lipkit.bounds.sdp.program import Program
+from lipkit.bounds.sdp.program import Multipliers, Program
 from lipkit.errors import ArgumentError, NotProvenError
 
+# How well halves of a network are solved, in the constant.
+_LOOSE = 0.2
 # By how much mu is reduced in one step, tried in this order.
 _REDUCTIONS = (100.0, 10.0, 4.0, 2.0, 1.5, 1.2)
 # Up to this many numbers P is kept as one matrix, from points to entries.
@@ -34,6 +38,11 @@ _FAR = 5.0
 class Solver(ABC):
     """A way to find good multipliers. What it returns is never trusted: any multipliers give a bound, once verified."""
 
+    def find(self, network: DenseNetwork, program: Program, multipliers: Multipliers) -> Float64[Tensor, " groups"]:
+        """A point of the program of `network`, from a start that the solver chooses: by default the norms."""
+        start = fold_point(network, program, multipliers)
+        return self.solve(program, start) if program.groups else start
+
     @abstractmethod
     def solve(self, program: Program, start: Float64[Tensor, " groups"]) -> Float64[Tensor, " groups"]:
         """A point (rho, tau), nearly feasible and nearly optimal; `start` is strictly feasible."""
@@ -48,7 +57,7 @@ class InteriorPoint(Solver):
     of the optimum (n variables); it stops at n mu <= 2 `rtol` rho, which is `rtol` in the constant, or where rounding
     allows no more progress, or after `steps` steps or `seconds`. The Hessian is dense in the multipliers and has a
     closed form; P and its inverse use that a feed-forward network couples neighbouring layers only. From a thousand
-    variables on, steps of the program and its dual together come first: see `sdp_primal_dual`.
+    variables on, steps of the program and its dual together come first: see `primal_dual`.
 
     Cost: 30 to 130 steps of about N^3 / 3 + 4 n^2 w operations each, for N multipliers and layers of width w.
     """
@@ -66,6 +75,24 @@ class InteriorPoint(Solver):
     def __str__(self) -> str:
         limit = "" if self.seconds is None else f" or {self.seconds:.3g} s"
         return f"interior point, rtol {self.rtol:g}{limit}"
+
+    def find(self, network: DenseNetwork, program: Program, multipliers: Multipliers) -> Float64[Tensor, " groups"]:
+        """From the best start there is: that of a large network takes the same solver to its halves, roughly.
+
+        `seconds` hold for the start and for the whole together, half of them for the start.
+        """
+        if not program.groups:
+            return fold_point(network, program, multipliers)
+        if self.seconds is None:
+            return self.solve(program, start_point(network, program, multipliers, self.rougher(None).find))
+        deadline = monotonic() + self.seconds
+        start = start_point(network, program, multipliers, self.rougher(self.seconds / 4).find)
+        # The clock is looked at after a step; none is left where the start took all the time.
+        return replace(self, seconds=max(deadline - monotonic(), 1e-9)).solve(program, start)
+
+    def rougher(self, seconds: float | None) -> "InteriorPoint":
+        """The same solver for half of a network: better is worth nothing, as the product of halves is loose by more."""
+        return replace(self, rtol=max(_LOOSE, self.rtol), seconds=seconds)
 
     def solve(self, program: Program, start: Float64[Tensor, " groups"]) -> Float64[Tensor, " groups"]:
         deadline = math.inf if self.seconds is None else monotonic() + self.seconds

@@ -11,17 +11,19 @@ from torch import Tensor
 from lipkit.bound import Bound, Kind
 from lipkit.bounds._base import Method
 from lipkit.bounds.sdp.cuts import chunks
-from lipkit.bounds.sdp.dense_network import read
-from lipkit.bounds.sdp.gradient import attached, dual, wanted
+from lipkit.bounds.sdp.dense_network import between, read, refuse_large_blocks
 from lipkit.bounds.sdp.interior_point import InteriorPoint, Solver
-from lipkit.bounds.sdp.program import Multipliers, program_of
-from lipkit.bounds.sdp.program_size import refuse_large
-from lipkit.bounds.sdp.proof import prove
-from lipkit.bounds.sdp.start_from_norms import fold_point
-from lipkit.bounds.sdp.start_from_parts import solved
-from lipkit.errors import ArgumentError
+from lipkit.bounds.sdp.network_program import fold_point, program_of
+from lipkit.bounds.sdp.program import Multipliers
+from lipkit.bounds.sdp.proof import attach_gradient, dual_directions, prove, wants_gradient
+from lipkit.errors import ArgumentError, TooLargeError
+from lipkit.linops.queries.absolute import dominating
 from lipkit.regions import Everywhere, Region
 from lipkit.trace import Network
+from lipkit.trace.nodes import Pointwise
+
+# Variables; a program takes a few arrays of this many squared numbers.
+VARIABLES = 6000
 
 
 @final
@@ -78,14 +80,49 @@ class LipSDP(Method):
         if not dense.connected:
             return torch.full((), -math.inf, dtype=torch.float64, device=device)
         program = program_of(dense, self.multipliers)
-        fold = fold_point(dense, program, self.multipliers)
-        if isinstance(self.solver, InteriorPoint):
-            guess = solved(dense, program, self.multipliers, self.solver)
-        else:
-            guess = self.solver.solve(program, fold) if program.groups else fold
-        proof = prove(program, guess, fold)
-        if not wanted(network):
+        guess = self.solver.find(dense, program, self.multipliers)
+        proof = prove(program, guess, fold_point(dense, program, self.multipliers))
+        if not wants_gradient(network):
             return proof.log_value.to(device)
-        directions = dual(program, guess)
+        directions = dual_directions(program, guess)
         chosen = proof.vector[None] if directions is None else directions
-        return attached(network, dense, program, proof, chosen).to(device)
+        return attach_gradient(network, dense, program, proof, chosen).to(device)
+
+
+def refuse_large(network: Network) -> None:
+    """Refuse a network that cannot be written out or has too many variables, and say what reads it: one pass."""
+    refuse_large_blocks(network)
+    inputs, neurons = variables(network)
+    if inputs + neurons <= VARIABLES:
+        return
+    largest = max(sum(variables(part)) for part in chunks(network, 1))
+    parts = f" LipSDP(split=1), whose largest part has {largest}," if largest <= VARIABLES else ""
+    raise TooLargeError(
+        f"The semidefinite program has {inputs + neurons} variables ({inputs} for the input, {neurons} "
+        f"nonlinear neurons), the limit is {VARIABLES}; use{parts}{' or' if parts else ''} LipLT() or Auto(), "
+        "which have no such limit."
+    )
+
+
+def variables(network: Network) -> tuple[int, int]:
+    """The variables that the input takes, and those of the neurons that are nonlinear and can move at all."""
+    wide = network.detach().to(torch.float64)
+    kept = between(wide.blocks, wide.sink)
+    inputs = math.prod(wide.source)
+    read = sum(math.prod(wide.shape_into(k)) for k, j in wide.blocks if j == 0 and k in kept)
+    moving = {0: torch.ones(wide.source, dtype=torch.float64, device=wide.device)}
+    neurons = 0
+    for k in range(1, wide.sink):
+        node = wide.nodes[k - 1]
+        arriving = torch.zeros(wide.shape_into(k), dtype=torch.bool, device=wide.device)
+        for j, op in wide.row(k).items():
+            # Without signs nothing cancels: what stays zero reads nothing that moves.
+            arriving |= dominating(op).apply(moving[j]) > 0
+        if isinstance(node, Pointwise):
+            low, high = node.slopes()
+            moving[k] = arriving.to(torch.float64)
+            neurons += int((arriving & (low < high).to(wide.device)).sum()) if k in kept else 0
+        else:
+            moving[k] = torch.full(node.target, float(arriving.any()), dtype=torch.float64, device=wide.device)
+            neurons += int(moving[k].sum()) if k in kept else 0
+    return min(inputs, read), neurons

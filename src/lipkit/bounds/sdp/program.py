@@ -1,22 +1,90 @@
-"""The linear matrix inequality behind LipSDP, for any network of slope-restricted nodes."""
+"""The linear matrix inequality behind LipSDP: linear functions of its variables, and quadratic forms of them."""
 
 import enum
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import final
 
 import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from lipkit.bounds.sdp.dense_network import DenseNetwork, Slopes, Whole
-from lipkit.bounds.sdp.linear_rows import Rows, image, total, unit_rows
+from lipkit.bounds.sdp.dense_network import Block
 from lipkit.rounding.float64 import gamma, norm_up, product_error
 from lipkit.rounding.slacks import UNIT
 
-# A neuron whose slopes vary less than this share of their middle is written as its linear part plus a rest; others by
-# their value itself, which keeps the matrices of a feed-forward network banded.
-_NEARLY_LINEAR = 0.05
+
+@final
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Linear functions of the variables `start`, `start + 1`, ..., one for each row of `matrix`.
+
+    The true coefficients differ by at most `relative` |matrix| entry by entry, and by `error` in the spectral norm
+    besides.
+    """
+
+    start: int
+    matrix: Float64[Tensor, "rows cols"]
+    relative: float = 0.0
+    error: float = 0.0
+
+    @cached_property
+    def span(self) -> slice:
+        """The variables they depend on."""
+        return slice(self.start, self.start + self.matrix.shape[1])
+
+    @cached_property
+    def size(self) -> float:
+        """The Frobenius norm, rounded up."""
+        return float(norm_up(self.matrix, 2))
+
+    @property
+    def uncertainty(self) -> float:
+        """The spectral norm of everything that may be wrong, or more."""
+        return (self.relative * self.size + self.error) * (1 + gamma(8))
+
+    def times(self, factor: Float64[Tensor, " rows"]) -> "Rows":
+        """Each row times a number of its own."""
+        largest = float(factor.abs().max()) if len(factor) else 0.0
+        return Rows(self.start, factor[:, None] * self.matrix, self.relative + 2 * UNIT, self.error * largest)
+
+    def chosen(self, which: Tensor) -> "Rows":
+        """Some of the rows."""
+        return Rows(self.start, self.matrix[which], self.relative, self.error)
+
+
+def unit_rows(start: int, count: int) -> Rows:
+    """`count` of the variables themselves."""
+    return Rows(start, torch.eye(count, dtype=torch.float64))
+
+
+def image(block: Block, rows: Rows) -> Rows:
+    """block @ rows."""
+    size, width = float(norm_up(block.matrix, 2)), rows.size
+    rounding = product_error(block.matrix.shape[1], torch.float64) * size * width
+    error = block.error * (width + rows.uncertainty) + size * rows.uncertainty + rounding
+    return Rows(rows.start, block.matrix @ rows.matrix, 0.0, error * (1 + gamma(16)))
+
+
+def total(terms: list[Rows]) -> Rows:
+    """The sum; without rounding where no variable occurs twice."""
+    if len(terms) == 1:
+        return terms[0]
+    start, stop = min(t.span.start for t in terms), max(t.span.stop for t in terms)
+    result = torch.zeros(len(terms[0].matrix), stop - start, dtype=torch.float64)
+    for term in terms:
+        result[:, term.span.start - start : term.span.stop - start] += term.matrix
+    error = sum(term.error for term in terms) * (1 + gamma(len(terms)))
+    if sum(term.matrix.shape[1] for term in terms) <= stop - start and _disjoint(terms):
+        return Rows(start, result, max(term.relative for term in terms), error)
+    rounding = sum((gamma(len(terms)) + term.relative) * term.size for term in terms)
+    return Rows(start, result, 0.0, (error + rounding) * (1 + gamma(16)))
+
+
+def _disjoint(terms: list[Rows]) -> bool:
+    ordered = sorted(terms, key=lambda term: term.start)
+    return all(a.span.stop <= b.start for a, b in pairwise(ordered))
 
 
 class Multipliers(enum.Enum):
@@ -141,96 +209,3 @@ def _slack_of(rows: Rows, weight: Tensor, depth: int) -> float:
     relative = product_error(len(rows.matrix) + depth, torch.float64) + 2 * rows.relative + rows.relative**2
     error = rows.error * (1 + rows.relative)
     return relative * squares + float(weight.max()) * (2 * rows.size * error + error**2)
-
-
-def program_of(network: DenseNetwork, multipliers: Multipliers) -> Program:
-    """The program of a network that has at least one path from its input to its output."""
-    values: dict[int, Rows] = {0: unit_rows(0, network.inputs)}
-    plain = {0}
-    constraints: list[Constraint] = []
-    size, groups = network.inputs, 0
-    for k, node in network.nodes.items():
-        into = _row(network, k, values, plain)
-        active = _active(node, into)
-        count = len(active)
-        own = slice(size, size + count)
-        if isinstance(node, Whole):
-            values[k] = _value_of_whole(node, into, own)
-            found = _whole(k, into, own, groups)
-        else:
-            values[k] = _value(node, into, own, active)
-            found = _pointwise(k, node, into, own, active, groups, multipliers)
-            if count == len(node.radius) and bool(found.direct.all()):
-                plain.add(k)
-        if count:
-            constraints.append(found)
-            groups = int(found.rest_group.max()) + 1
-        size = size + count
-    output = _row(network, network.sink, values, plain)
-    return Program(size, network.inputs, tuple(constraints), output, groups, network.units[network.sink])
-
-
-def _active(node: Slopes | Whole, into: Rows) -> Tensor:
-    """The entries that get a variable: nonlinear ones that can move at all."""
-    if isinstance(node, Whole):
-        return torch.arange(node.scale.matrix.shape[1] if bool(into.matrix.any()) else 0)
-    return torch.nonzero((node.radius > 0) & into.matrix.any(1)).flatten()
-
-
-def _row(network: DenseNetwork, k: int, values: dict[int, Rows], plain: set[int]) -> Rows:
-    """z_k as a function of the variables; a value that is made of variables is multiplied without rounding."""
-    return total(
-        [
-            Rows(values[j].start, block.matrix, 0.0, block.error) if j in plain else image(block, values[j])
-            for j, block in network.row(k).items()
-        ]
-    )
-
-
-def _direct(node: Slopes) -> Tensor:
-    return node.radius > _NEARLY_LINEAR * node.center.abs()
-
-
-def _value(node: Slopes, into: Rows, own: slice, active: Tensor) -> Rows:
-    """y = u for direct neurons, c z + r u for the others, c z for those without a variable."""
-    factor, shear = torch.zeros_like(node.radius), node.center.clone()
-    direct = _direct(node)[active]
-    factor[active] = torch.where(direct, 1.0, node.radius[active])
-    shear[active[direct]] = 0.0
-    mine = torch.zeros(len(factor), len(active), dtype=torch.float64)
-    mine[active, torch.arange(len(active))] = factor[active]
-    # An entry that cannot move but for rounding errors still moves by its slope times those.
-    idle = (node.radius > 0) & ~into.matrix.any(1)
-    drift = float(torch.where(idle, node.radius, 0.0).max()) * into.error
-    own_part = Rows(own.start, mine, 0.0, drift)
-    return total([into.times(shear), own_part]) if bool(shear.any()) else own_part
-
-
-def _pointwise(
-    k: int, node: Slopes, into: Rows, own: slice, active: Tensor, groups: int, multipliers: Multipliers
-) -> Constraint:
-    """w = (u - c z) / r for direct neurons, u for the others."""
-    count, direct = len(active), _direct(node)[active]
-    radius, center = node.radius[active], node.center[active]
-    inverse = torch.where(direct, 1 / radius, 1.0)
-    chosen = into.chosen(active)
-    mine = Rows(own.start, torch.diag(inverse), 2 * UNIT)
-    shear = torch.where(direct, -center * inverse, 0.0)
-    rest = total([chosen.times(shear), mine]) if bool(shear.any()) else mine
-    rest = Rows(rest.start, rest.matrix, rest.relative + gamma(4), rest.error)
-    steps = torch.arange(count) if multipliers is Multipliers.PER_NEURON else torch.zeros(count, dtype=torch.int64)
-    return Constraint(k, chosen, rest, groups + steps, groups + steps, own, active, direct)
-
-
-def _value_of_whole(node: Whole, into: Rows, own: slice) -> Rows:
-    # A node whose input cannot move but for rounding errors still moves by its constant times those.
-    drift = 0.0 if own.stop > own.start else float(norm_up(node.scale.matrix, 2)) * into.error
-    mine = Rows(own.start, node.scale.matrix[:, : own.stop - own.start], 0.0, node.scale.error + drift)
-    return mine if node.center is None else total([image(node.center, into), mine])
-
-
-def _whole(k: int, into: Rows, own: slice, groups: int) -> Constraint:
-    count = own.stop - own.start
-    group = torch.full((len(into.matrix),), groups)
-    rest_group, direct = torch.full((count,), groups), torch.zeros(count, dtype=torch.bool)
-    return Constraint(k, into, unit_rows(own.start, count), group, rest_group, own, torch.arange(count), direct)
