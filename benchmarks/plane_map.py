@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 
 from lipkit.report.figure_style import sheet
-from lipkit.report.html.charts import mapped
+from lipkit.report.html.charts import draw_map
 from lipkit.report.results.contents import Contents
 
 
@@ -24,7 +24,7 @@ def main() -> None:
             found = Contents.from_json((run / "report.json").read_text(encoding="utf-8"))
             if found.plane is None:
                 raise SystemExit(f"{run} has no map: its inputs are not points of the plane.")
-            mapped(axes, found.plane, found.eps, found.classes)
+            draw_map(axes, found.plane, found.eps, found.classes)
             axes.set_xlabel(f"lines: certified radius {', '.join(f'{eps:g}' for eps in found.eps)}")
         figure.savefig(args.plot)
 

@@ -28,7 +28,7 @@ def trained() -> Run:
     from lipkit.bounds import DAG
     from lipkit.certify.attacks import PGD
     from lipkit.data import digits
-    from lipkit.report import About
+    from lipkit.report.results.contents import About
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -63,6 +63,6 @@ def trained() -> Run:
 @pytest.fixture(scope="session")
 def contents(trained: Run) -> Any:
     """The contents of its report."""
-    from lipkit.report import gathered
+    from lipkit.report import gather_contents
 
-    return gathered(*trained)
+    return gather_contents(*trained)

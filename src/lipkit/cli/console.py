@@ -32,7 +32,7 @@ def table(title: str, *headers: str) -> "Table":
     return made
 
 
-def escaped(text: str) -> str:
+def escape_markup(text: str) -> str:
     """Text that a table prints as it is, brackets included."""
     from rich.markup import escape
 

@@ -1,4 +1,4 @@
-"""How a command ends: a code for the shell, and one sentence on standard error where something is wrong."""
+"""Exit codes: errors become a code for the shell and one sentence on standard error."""
 
 import sys
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from lipkit.errors import (
 
 
 class Code(IntEnum):
-    """How the command ends."""
+    """Exit codes of the command."""
 
     OK = 0
     OTHER = 1

@@ -1,4 +1,4 @@
-"""Bytes of a file as it stands on disk, and what is said when they are not what they should be."""
+"""Bytes of a file, unpacked where they are packed, and errors that name the file."""
 
 import hashlib
 import zlib
@@ -13,13 +13,13 @@ LARGEST = 2**30
 _CHUNK = 2**20
 
 
-def content(path: Path) -> bytes:
+def read_unpacked(path: Path) -> bytes:
     """The bytes of a file, unpacked if its name ends in .gz; an error names the file."""
-    data = stored(path)
-    return _unpacked(path, data) if path.suffix == ".gz" else data
+    data = read_bytes(path)
+    return _unpack(path, data) if path.suffix == ".gz" else data
 
 
-def stored(path: Path) -> bytes:
+def read_bytes(path: Path) -> bytes:
     """The bytes of a file as they are; an error names the file."""
     try:
         return path.read_bytes()
@@ -27,7 +27,7 @@ def stored(path: Path) -> bytes:
         raise ArgumentError(f"{path} cannot be read ({error.strerror}); check the path and its permissions.") from error
 
 
-def _unpacked(path: Path, data: bytes) -> bytes:
+def _unpack(path: Path, data: bytes) -> bytes:
     pieces: list[bytes] = []
     size = 0
     try:

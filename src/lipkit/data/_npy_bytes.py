@@ -9,7 +9,7 @@ import numpy as np
 from lipkit.errors import RecordError
 
 
-def array_of(place: str, data: bytes) -> np.ndarray:
+def parse_npy(place: str, data: bytes) -> np.ndarray:
     """The array in the bytes of an .npy file; `place` names it in errors.
 
     `np.load` would reserve whatever a damaged header asks for, and leave bytes behind the array unread.

@@ -8,7 +8,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import final
 
-from lipkit.data._file_bytes import content
+from lipkit.data._file_bytes import read_unpacked
 from lipkit.errors import ArgumentError, RecordError
 
 
@@ -44,7 +44,7 @@ class Folder(Store):
     def read(self, name: str) -> bytes:
         if not self.has(name):
             raise ArgumentError(f"{self.path} has no file {name}, though it has others of the set; get it again.")
-        return content(self.path / name)
+        return read_unpacked(self.path / name)
 
 
 # Not `slots`, not compared: it keeps what it has unpacked.
@@ -58,7 +58,7 @@ class Archive(Store):
 
     @cached_property
     def _tar(self) -> tarfile.TarFile:
-        data = content(self.path)
+        data = read_unpacked(self.path)
         try:
             return tarfile.open(fileobj=BytesIO(data), mode="r:")
         except tarfile.TarError as error:

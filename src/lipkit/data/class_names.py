@@ -1,4 +1,4 @@
-"""What the classes of the image sets are called, in the order of their labels."""
+"""Names of the classes of the image sets, in the order of their labels."""
 
 DIGITS = tuple("0123456789")
 

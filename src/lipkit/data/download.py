@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import final
 
 from lipkit._files import write_whole
-from lipkit.data._file_bytes import stored
+from lipkit.data._file_bytes import read_bytes
 from lipkit.errors import ArgumentError, RecordError
 
 
@@ -67,7 +67,7 @@ def fetch(files: Sequence[Remote], folder: str | Path) -> tuple[Path, ...]:
 
 def _fetch(file: Remote, path: Path) -> Path:
     if path.exists():
-        found = hashlib.sha256(stored(path)).hexdigest()
+        found = hashlib.sha256(read_bytes(path)).hexdigest()
         if found != file.sha256:
             raise RecordError(
                 f"{path} is there with SHA-256 {found}, expected {file.sha256}; remove it to download it again, or "
@@ -77,7 +77,7 @@ def _fetch(file: Remote, path: Path) -> Path:
     failures: list[str] = []
     for source in file.sources:
         try:
-            write_whole(path, _downloaded(source + file.name, file.sha256, path.parent))
+            write_whole(path, _download(source + file.name, file.sha256, path.parent))
             return path
         # pooch reports a wrong hash by ValueError; every failure of the connection is an OSError.
         except (ValueError, OSError) as error:
@@ -87,7 +87,7 @@ def _fetch(file: Remote, path: Path) -> Path:
     raise RecordError(f"{path} could not be downloaded whole; tried {'; '.join(failures) or 'no address'}.")
 
 
-def _downloaded(address: str, sha256: str, near: Path) -> bytes:
+def _download(address: str, sha256: str, near: Path) -> bytes:
     try:
         import pooch  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as missing:

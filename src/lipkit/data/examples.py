@@ -45,7 +45,7 @@ class Examples(Dataset[tuple[Tensor, Tensor]]):
         return self.inputs[index], self.labels[index]
 
     def at(self, places: Int[Tensor, " some"] | Sequence[int]) -> "Examples":
-        """Those at the given places, in that order."""
+        """The examples at the given places, in that order."""
         chosen = torch.as_tensor(places, dtype=torch.long)
         return replace(self, inputs=self.inputs[chosen], labels=self.labels[chosen])
 

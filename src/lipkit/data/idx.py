@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 
-from lipkit.data._file_bytes import content, demand_original
+from lipkit.data._file_bytes import demand_original, read_unpacked
 from lipkit.data.class_names import DIGITS, FASHION
 from lipkit.data.examples import Examples
 from lipkit.errors import ArgumentError, RecordError
@@ -81,7 +81,7 @@ def _find(folder: Path, name: str) -> Path:
 
 def _array(path: Path, axes: int, sha256: str | None) -> UInt8[np.ndarray, "..."]:
     """One IDX file of bytes: two zeros, 8 for unsigned bytes, the number of axes, their lengths, the values."""
-    data = content(path)
+    data = read_unpacked(path)
     start = 4 * (1 + axes)
     if len(data) < start:
         raise RecordError(f"{path} has {len(data)} bytes, expected a header of {start}; get it again from its source.")

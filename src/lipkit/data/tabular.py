@@ -8,7 +8,7 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile
 import numpy as np
 import torch
 
-from lipkit.data._npy_bytes import array_of
+from lipkit.data._npy_bytes import parse_npy
 from lipkit.data.examples import Examples
 from lipkit.errors import ArgumentError, RecordError
 
@@ -21,7 +21,7 @@ def adbench(path: str | Path) -> Examples:
     refused. Reference: Han et al., ADBench, NeurIPS 2022.
     """
     path = Path(path)
-    table, labels = (array_of(f"{path}: {name}", data) for name, data in _members(path, ("X.npy", "y.npy")).items())
+    table, labels = (parse_npy(f"{path}: {name}", data) for name, data in _members(path, ("X.npy", "y.npy")).items())
     if table.ndim != 2 or labels.shape != table.shape[:1] or not table.size:
         raise RecordError(
             f"{path} has X of shape {table.shape} and y of shape {labels.shape}, expected (count, features) and "
@@ -29,7 +29,7 @@ def adbench(path: str | Path) -> Examples:
         )
     if not np.isin(labels, (0, 1)).all():
         raise RecordError(f"{path} has the labels {np.unique(labels)[:5].tolist()} in y, expected 0 and 1.")
-    # What is too large becomes infinite and is found in the next line.
+    # Values that are too large become infinite, and the next line finds them.
     with np.errstate(over="ignore"):
         inputs = table.astype(np.float32, order="C")
     if not (finite := np.isfinite(inputs)).all():

@@ -19,8 +19,8 @@ def moons(count: int, seed: int, noise: float = 0.05) -> Examples:
     the order is drawn too. The same for the same seed, on every machine. Without noise the classes are 1/2 apart.
     """
     _demand(count, noise)
-    upper, lower = _evenly(count // 2, math.pi, ends=True), _evenly(count - count // 2, math.pi, ends=True)
-    return _scattered(
+    upper, lower = _space_evenly(count // 2, math.pi, ends=True), _space_evenly(count - count // 2, math.pi, ends=True)
+    return _scatter(
         torch.stack([upper.cos(), upper.sin()], 1),
         torch.stack([1 - lower.cos(), 0.5 - lower.sin()], 1),
         *(("upper", "lower"), noise, seed),
@@ -36,8 +36,11 @@ def circles(count: int, seed: int, noise: float = 0.05, ratio: float = 0.5) -> E
     _demand(count, noise)
     if not 0 < ratio < 1:
         raise ArgumentError(f"The inner circle has a radius between 0 and 1, got ratio={ratio}.")
-    outer, inner = _evenly(count // 2, 2 * math.pi, ends=False), _evenly(count - count // 2, 2 * math.pi, ends=False)
-    return _scattered(
+    outer, inner = (
+        _space_evenly(count // 2, 2 * math.pi, ends=False),
+        _space_evenly(count - count // 2, 2 * math.pi, ends=False),
+    )
+    return _scatter(
         torch.stack([outer.cos(), outer.sin()], 1),
         ratio * torch.stack([inner.cos(), inner.sin()], 1),
         *(("outer", "inner"), noise, seed),
@@ -51,13 +54,13 @@ def _demand(count: int, noise: float) -> None:
         raise ArgumentError(f"The noise is a deviation, at least 0 and finite, got {noise}.")
 
 
-def _evenly(count: int, until: float, ends: bool) -> Float64[Tensor, " count"]:
+def _space_evenly(count: int, until: float, ends: bool) -> Float64[Tensor, " count"]:
     """`count` numbers from 0 on, the last one `until` (`ends`) or one step before it."""
     steps = max(count - 1, 1) if ends else count
     return until / steps * torch.arange(count, dtype=torch.float64)
 
 
-def _scattered(
+def _scatter(
     first: Float64[Tensor, "a 2"], second: Float64[Tensor, "b 2"], classes: tuple[str, str], noise: float, seed: int
 ) -> Examples:
     random = generator(seed)

@@ -20,7 +20,7 @@ LOOKS: tuple[tuple[str, Any, str], ...] = (
     ("#000000", (0, (3, 1.2)), "v"),
 )
 INK, FAINT = "#1a1a2a", "#c9c9d1"
-# What a colour is called on a page, which has its own value for it in each theme.
+# Names of colours on a page, which has its own value for each in both themes.
 _NAMES = {INK: "ink", FAINT: "faint", "#0072b2": "blue", "#d55e00": "orange", "#009e73": "green"}
 _SALT = "lipkit"
 

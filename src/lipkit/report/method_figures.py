@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lipkit.report.figure_style import Axes
 
 _FLOOR, _CEILING = 1e-8, 4.0
-# What a number proves, by marker and filling: an upper bound points down to the truth, a lower one up.
+# Marker and filling of each kind: an upper bound points down to the truth, a lower one up.
 _MARKERS = {
     Kind.EXACT: ("D", "#000000"),
     Kind.UPPER: ("v", "#0072B2"),
@@ -52,7 +52,7 @@ class Curve:
 @final
 @dataclass(frozen=True)
 class Point:
-    """What one method found: a number > 0, what it proves, and the seconds it took."""
+    """The result of one method: a number > 0, the kind that says what it proves, and the seconds it took."""
 
     label: str
     seconds: float

@@ -44,7 +44,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def address(contents: Contents, tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("report")
-    return report.write(contents, folder)[0].as_uri()
+    return report.write_report(contents, folder)[0].as_uri()
 
 
 def show(browser: Any, address: str, width: int, theme: str) -> None:

@@ -42,7 +42,7 @@ from lipkit.report.results.contents import (
 
 @pytest.fixture(scope="module")
 def text(contents: Contents) -> str:
-    return report.page(contents)
+    return report.render_page(contents)
 
 
 class Checker(HTMLParser):
@@ -248,7 +248,7 @@ def test_layers_that_stretch_nothing_are_not_blamed(contents: Contents, log: flo
 
 def test_the_environment_tells_what_the_page_is_about(contents: Contents):
     prints = Prints("a" * 64, "b" * 64, "", "d" * 64)
-    text = report.page(replace(contents, about=replace(contents.about, prints=prints)))
+    text = report.render_page(replace(contents, about=replace(contents.about, prints=prints)))
     rows = re.findall(r'<th scope="row">SHA-256 of ([a-z ]+)</th><td><code>(\w{64})</code>', text)
     assert rows == [("weights", "a" * 64), ("test inputs", "b" * 64), ("recipe code", "d" * 64)]
     assert '<th scope="row">training</th><td>12.5 s</td>' in text
@@ -256,14 +256,14 @@ def test_the_environment_tells_what_the_page_is_about(contents: Contents):
 
 
 def test_data_without_a_name_are_those_of_the_recipe(contents: Contents):
-    text = report.page(replace(contents, about=replace(contents.about, data="")))
+    text = report.render_page(replace(contents, about=replace(contents.about, data="")))
     assert "<h1>Recipe Digits&lt;1&gt;: what is proven</h1>" in text
     assert '<th scope="row">data</th><td>as the recipe makes them</td>' in text
 
 
 def test_a_model_that_was_given_has_no_recipe(contents: Contents):
     given = replace(contents.about, recipe="", model="mine.py:<f>", seconds=None, prints=Prints("", "", "", "d" * 64))
-    text = report.page(replace(contents, about=given, training=()))
+    text = report.render_page(replace(contents, about=given, training=()))
     assert "<h1>Model mine.py:&lt;f&gt; on digits &amp; co.: what is proven</h1>" in text
     assert '<th scope="row">model</th><td>mine.py:&lt;f&gt;</td>' in text
     assert '<th scope="row">training</th><td>not here: the model was given as it is</td>' in text
@@ -279,21 +279,23 @@ def test_a_failing_drawing_takes_no_other_along(contents: Contents, text: str, m
         raise ZeroDivisionError("by <nothing>")
 
     monkeypatch.setattr(charts, "radii", broken)
-    rest = report.page(contents)
+    rest = report.render_page(contents)
     failed = "This part could not be drawn: ZeroDivisionError: by &lt;nothing&gt;"
     assert rest.count(failed) == 1
     assert rest.count("<svg") == text.count("<svg") - 1 > 6
 
 
 def test_a_part_that_was_not_measured_says_why(contents: Contents):
-    text = report.page(replace(contents, layers=None, spectra=None, failures=(Failure("network", "No rule for op."),)))
+    text = report.render_page(
+        replace(contents, layers=None, spectra=None, failures=(Failure("network", "No rule for op."),))
+    )
     assert text.count("Network could not be measured: No rule for op.") == 2
     assert "Some parts could not be measured: network" in text
 
 
 def test_both_files_are_written(contents: Contents, text: str, tmp_path: Path):
     # From the data alone, and byte by byte the same page as from the model.
-    page, data = report.write(Contents.from_json(contents.to_json()), tmp_path / "new" / "folder")
+    page, data = report.write_report(Contents.from_json(contents.to_json()), tmp_path / "new" / "folder")
     assert Contents.from_json(data.read_text()) == contents
     assert page.read_text() == text
     assert hashlib.sha256(data.read_bytes()).hexdigest() in page.read_text()
@@ -308,9 +310,9 @@ def test_a_failing_write_leaves_what_was_there(contents: Contents, tmp_path: Pat
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    monkeypatch.setattr("lipkit.report.write_page.page", lambda _: "new")
+    monkeypatch.setattr("lipkit.report.html.page.render_page", lambda _: "new")
     with pytest.raises(ArgumentError, match=r"report.json cannot be written \(No space left on device\)"):
-        report.write(contents, tmp_path)
+        report.write_report(contents, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "report.json"]
     assert {path.read_text() for path in tmp_path.iterdir()} == {"old"}
 
@@ -323,11 +325,11 @@ def test_an_interrupt_leaves_what_was_there(contents: Contents, tmp_path: Path, 
 
     monkeypatch.setattr(charts, "depth", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        report.write(contents, tmp_path)
+        report.write_report(contents, tmp_path)
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
 
 def test_a_folder_that_cannot_be_made_is_named(contents: Contents, tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ArgumentError, match=r"file/x cannot be made a folder for the report \(Not a directory\)"):
-        report.write(contents, tmp_path / "file" / "x")
+        report.write_report(contents, tmp_path / "file" / "x")

@@ -18,7 +18,7 @@ from lipkit.data import Examples
 from lipkit.errors import ArgumentError, BrokenCertificateError, RecordError
 from lipkit.kind import Kind
 from lipkit.report.results import gather
-from lipkit.report.results.contents import Contents
+from lipkit.report.results.contents import About, Contents
 from lipkit.report.results.gradient_lengths import gradient_norms
 from lipkit.report.results.radius_counts import curve, histogram
 from lipkit.report.results.spectra import spectra
@@ -191,12 +191,12 @@ def test_a_certificate_that_a_neighbour_disproves_stops_the_report(
     wide = [replace(s, radius=50.0 * s.radius) for s in trained.evaluation.samples[:3]]
     lie = Evaluation.of(wide, trained.evaluation.eps, 2.0, 0.95, 0.0)
     with pytest.raises(BrokenCertificateError, match="the constant, or one that a module declared, is wrong"):
-        report.gathered(*trained._replace(evaluation=lie))
+        report.gather_contents(*trained._replace(evaluation=lie))
 
 
 def test_other_data_than_the_evaluated_are_refused(trained: Any):
     with pytest.raises(ArgumentError, match="The evaluation is of other data"):
-        report.gathered(*trained._replace(test=trained.test.at(range(20, 80))))
+        report.gather_contents(*trained._replace(test=trained.test.at(range(20, 80))))
 
 
 def test_a_part_that_fails_takes_no_other_along(trained: Any, monkeypatch: pytest.MonkeyPatch):
@@ -205,7 +205,7 @@ def test_a_part_that_fails_takes_no_other_along(trained: Any, monkeypatch: pytes
 
     monkeypatch.setattr(gather, "spectra", broken)
     monkeypatch.setattr(gather, "gallery", lambda *_: None)
-    found = report.gathered(*trained._replace(journal=[{"loss": 1.0}]))
+    found = report.gather_contents(*trained._replace(journal=[{"loss": 1.0}]))
     assert [(one.part, one.reason) for one in found.failures] == [
         ("spectra", "RuntimeError: no memory"),
         ("training", "KeyError: 'step'"),
@@ -225,10 +225,8 @@ def points() -> Contents:
     data = Examples(torch.randn(3, 3, generator=torch.Generator().manual_seed(0)), torch.zeros(3).long(), ("a", "b"))
     bound = certify.head_pairwise(model, data.inputs[:1], DAG())
     found = certify.accuracy(model, [(data.inputs, data.labels)], bound, (0.5,))
-    about = report.About.here(
-        command="c", date="d", seconds=0.0, seed=0, device="cpu", data="points", recipe="r", fields={}
-    )
-    return report.gathered(model, data, found, bound, [], about)
+    about = About.here(command="c", date="d", seconds=0.0, seed=0, device="cpu", data="points", recipe="r", fields={})
+    return report.gather_contents(model, data, found, bound, [], about)
 
 
 def test_tabular_data_have_no_gallery(points: Contents):
@@ -242,7 +240,7 @@ def test_a_constant_function_has_radii_without_end(points: Contents):
     assert (points.histogram.endless, points.histogram.counts) == (3, (0,))
     assert points.overall.certified[0].count == 3
     assert Contents.from_json(points.to_json()) == points
-    page = report.page(points)
+    page = report.render_page(points)
     assert 'class="failed"' not in page
     assert "only images of 1 or 3 channels are shown" in page
     assert "There is no journal of a training run" in page

@@ -13,12 +13,11 @@ from lipkit.bounds import DAG
 from lipkit.certify import accuracy, head_pairwise
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError
-from lipkit.report import About
 from lipkit.report.figure_style import drawing
-from lipkit.report.html.charts import mapped
-from lipkit.report.html.page import page
+from lipkit.report.html.charts import draw_map
+from lipkit.report.html.page import render_page
 from lipkit.report.results import gather
-from lipkit.report.results.contents import Contents
+from lipkit.report.results.contents import About, Contents
 from lipkit.report.results.plane import plane
 
 # The class is 1 above the line 3 x + 4 y = 5; the distance to it is |3 x + 4 y - 5| / 5.
@@ -59,7 +58,7 @@ def test_lines_are_where_the_radius_is_reached(half_planes: tuple[nn.Module, Exa
     model, data = half_planes
     found = plane(model, data, head_pairwise(model, data.inputs[:1], DAG()))
     with drawing(4.0, 4.0) as (_, axes):
-        mapped(axes, found, (0.5, 1.0, 1e9), data.classes)
+        draw_map(axes, found, (0.5, 1.0, 1e9), data.classes)
         drawn: list[Any] = [part for part in axes.collections if isinstance(part, contour.ContourSet)]
     areas, decision, radii = drawn
     assert areas.filled
@@ -81,14 +80,14 @@ def _contents(model: nn.Module, data: Examples) -> Contents:
     about = About.here(
         command="lipkit", date="today", seconds=None, seed=0, device="cpu", data="points", model="line", fields={}
     )
-    return gather.gathered(model, data, evaluation, bound, [], about)
+    return gather.gather_contents(model, data, evaluation, bound, [], about)
 
 
 def test_a_page_shows_the_map_instead_of_images(half_planes: tuple[nn.Module, Examples]) -> None:
     contents = _contents(*half_planes)
     assert contents.failures == ()
     assert Contents.from_json(contents.to_json()) == contents
-    text = page(contents)
+    text = render_page(contents)
     assert "The map" in text
     assert "Hardest and safest" not in text
     assert "reaches 0.5, 1 (l2)" in text
@@ -102,7 +101,7 @@ def test_a_map_that_fails_says_so_in_its_place(
         raise ArgumentError("No map today.")
 
     monkeypatch.setattr(gather, "plane", fails)
-    text = page(_contents(*half_planes))
+    text = render_page(_contents(*half_planes))
     assert "Plane could not be measured: No map today." in text
     assert "Hardest and safest" not in text
 
@@ -113,4 +112,4 @@ def test_one_class_and_points_of_none_are_drawn(half_planes: tuple[nn.Module, Ex
     count = len(contents.plane.predicted)
     alone = replace(contents.plane, predicted=(0,) * count, labels=(0,) * 4)
     for radii in (alone.radii, (math.inf,) * count, (0.0,) * count):
-        assert "could not be drawn" not in page(replace(contents, plane=replace(alone, radii=radii)))
+        assert "could not be drawn" not in render_page(replace(contents, plane=replace(alone, radii=radii)))

@@ -20,7 +20,7 @@ from lipkit.bounds.certificates.verify import verify
 from lipkit.bounds.fold.layer_table import LayerRow
 from lipkit.bounds.lipschitz import with_lower
 from lipkit.bounds.model_to_network import Program, call_of
-from lipkit.cli.console import escaped, progress, table, terminal
+from lipkit.cli.console import escape_markup, progress, table, terminal
 from lipkit.cli.inputs import load, option_words
 from lipkit.cli.inputs.device import device_of
 from lipkit.cli.options import ANY_MODEL, WEIGHTS, argument, option
@@ -164,7 +164,9 @@ def print_layers(rows: list[LayerRow], say: Say, width: int) -> None:
         )
         saved = "" if row.saved is None else f"x {row.saved:.4g}"
         if width >= _WIDE:
-            made.add_row(str(row.row), escaped(row.origin), escaped(row.operator), norm, row.kind.value, share, saved)
+            made.add_row(
+                str(row.row), escape_markup(row.origin), escape_markup(row.operator), norm, row.kind.value, share, saved
+            )
             continue
         say(f"{row.row}  {row.origin}: {row.operator}", markup=False, highlight=False)
         parts = [f"norm {norm} ({row.kind.value})", share and f"share {share}", saved and f"fusing saved {saved}"]

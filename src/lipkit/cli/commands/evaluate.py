@@ -38,7 +38,7 @@ def evaluate_model(request: EvaluationRequest) -> None:
 
     In the folder of `--out` each step picks up what an earlier run of the same left: run.json, the weights where no
     file was named for them, bound.safetensors, evaluation/, report.html and report.json. Under torchrun the processes
-    share the samples. Cost: the bound, `accuracy`, and for a report `collect_report`.
+    share the samples. Cost: the bound, `accuracy`, and for a report `gather_contents`.
     """
     option_words.check_json(request.json)
     check_seed(request.seed, "--seed")
@@ -108,7 +108,7 @@ class _Folder:
         return cls(path, hashes)
 
     def about(self, request: EvaluationRequest, team: Team) -> About:
-        """What the page says of itself."""
+        """The origin of the results, for the page."""
         weights = "as the model's file makes them" if request.weights is None else str(request.weights)
         return About.here(
             command=request.command, date=current_date(), seconds=None, seed=request.seed,
@@ -118,7 +118,7 @@ class _Folder:
 
 
 def _methods(request: EvaluationRequest) -> tuple[Method, ...]:
-    """What finds constants in the norm of the radii, and in l2 beside it; refuses names that stand for none."""
+    """The methods in the norm of the radii, and in l2 beside it; refuses unknown names."""
     l2 = option_words.parse_metric("2")
     if request.goal.norm == 2:
         return (option_words.parse_method(request.method, l2, Everywhere(), None),)

@@ -10,8 +10,8 @@ from lipkit.cli.options import argument, option
 from lipkit.cli.runs.folder_identity import command_in
 from lipkit.cli.runs.result_files import plain, write_json
 from lipkit.errors import ArgumentError
+from lipkit.report.html.page import write_report
 from lipkit.report.results.contents import Contents
-from lipkit.report.write_page import write
 
 
 @final
@@ -36,6 +36,6 @@ def redraw_report(request: ReportRequest) -> None:
             raise ArgumentError(f"{run} has no report.json ({why}); this command continues to it: {begun}") from error
         raise ArgumentError(f"{source} cannot be read ({why}); name the folder of a run.") from error
     contents = Contents.from_json(text)
-    page, _ = write(contents, source.parent if request.out is None else request.out)
+    page, _ = write_report(contents, source.parent if request.out is None else request.out)
     write_json(request.json, plain(contents))
     terminal().print(f"report in {page}", soft_wrap=True, markup=False, highlight=False)

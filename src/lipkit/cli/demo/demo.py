@@ -49,7 +49,7 @@ class DemoRequest:
 
 
 class Ladder(NamedTuple):
-    """What every method made of the classifier, by region, and the figures that show it."""
+    """The results of all methods on the classifier, by region, and the figures that show them."""
 
     rungs: dict[str, list[Rung]]
     paths: tuple[Path, Path]

@@ -10,7 +10,7 @@ from lipkit.bound import Bound, Kind
 from lipkit.bounds import DAG, Condensed, FastLip, GradientAscent, LipLT, LipSDP, Local, Method, Product, Sampling
 from lipkit.bounds.sdp.eclipse import ECLipsE
 from lipkit.bounds.sdp.seqlip import SeqLip
-from lipkit.cli.console import escaped, table
+from lipkit.cli.console import escape_markup, table
 from lipkit.errors import LipkitError
 from lipkit.regions import Region
 from lipkit.report.html.numbers import constant
@@ -49,7 +49,7 @@ ON_A_REGION: dict[str, Method] = {
 @final
 @dataclass(frozen=True, eq=False)
 class Rung:
-    """What one method made of a network: a bound in so many seconds, or the reason why it has none."""
+    """The result of one method on a network: a bound, or the reason for none, and the seconds it took."""
 
     label: str
     seconds: float
@@ -64,7 +64,7 @@ class Rung:
         return {**found, "value": bound.value.item(), "kind": bound.kind.value, "failure": bound.failure}
 
 
-def coloured(bound: Bound) -> str:
+def colour_kind(bound: Bound) -> str:
     """The kind of a bound in its colour, and how likely it is to fail."""
     return f"[{COLOURS[bound.kind]}]{bound.kind.value}[/]" + (
         f", fails <= {bound.failure:.0e}" if bound.failure else ""
@@ -89,14 +89,14 @@ def ladder_table(title: str, rungs: Sequence[Rung]) -> "Table":
         made.add_row(
             label,
             constant(float(bound.log_value.detach()), bound.kind, 5),
-            coloured(bound),
+            colour_kind(bound),
             away,
             f"{seconds:.3f}",
-            escaped(bound.how),
+            escape_markup(bound.how),
         )
     for rung in rungs:
         if not isinstance(rung.result, Bound):
-            made.add_row(rung.label, "", "refused", "", f"{rung.seconds:.3f}", escaped(str(rung.result)))
+            made.add_row(rung.label, "", "refused", "", f"{rung.seconds:.3f}", escape_markup(str(rung.result)))
     return made
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lipkit.bound import Bound, Kind
 from lipkit.cli.console import table
-from lipkit.cli.demo.ladder import coloured
+from lipkit.cli.demo.ladder import colour_kind
 from lipkit.linops import LinearOperator, Shape, of
 from lipkit.norms import (
     SVD,
@@ -103,7 +103,7 @@ class LayerNorm:
 @final
 @dataclass(frozen=True, eq=False)
 class MethodNorm:
-    """What one method says of an operator, and its milliseconds of processor time."""
+    """The bound of one method for an operator, and its milliseconds of processor time."""
 
     method: str
     bound: Bound
@@ -147,7 +147,7 @@ def layer_table(found: Sequence[LayerNorm]) -> "Table":
             "x".join(map(str, one.layer.in_shape)),
             digits(lower.value.item(), Kind.EXACT if bound.kind is Kind.EXACT else Kind.LOWER, 6),
             digits(bound.value.item(), bound.kind, 6),
-            coloured(bound),
+            colour_kind(bound),
             _gap(bound.value.item() / lower.value.item() - 1),
             f"{one.milliseconds:.0f}",
             f"{one.method}: {one.why}",
@@ -166,7 +166,7 @@ def method_table(found: Sequence[MethodNorm]) -> "Table":
         certifies = "yes" if bound.kind.certifies else "no"
         made.add_row(
             one.method,
-            coloured(bound),
+            colour_kind(bound),
             certifies,
             digits(bound.value.item(), bound.kind, 6),
             away,

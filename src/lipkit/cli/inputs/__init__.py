@@ -1,1 +1,1 @@
-"""What commands read: models, weights, data sets, recipes, and the words of the command line."""
+"""Inputs of commands: models, weights, data sets, recipes, and the words of the command line."""

@@ -39,7 +39,7 @@ def test_set(words: str) -> Examples:
 
 
 def short_name(words: str) -> str:
-    """What a reader calls the data of these words: without the folder they are in."""
+    """The name of a data set without the folder it is in, for the report."""
     name, colon, _ = words.partition(":")
     return name if colon and name in _FOLDERS else Path(words).name
 

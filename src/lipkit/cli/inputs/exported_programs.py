@@ -32,7 +32,7 @@ _HEADERS = ("archive_format", "archive_version", "byteorder", ".data/version", "
 # Operations of torch's own library, less the one that opens files; and the selection from several results.
 _OPERATION = re.compile(r"torch\.ops\.aten\.(?!from_file\b)\w+\.\w+|_operator\.getitem")
 _CONTAINERS = {None, "builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict"}
-# What a node may say about itself; the rest of its notes is dropped.
+# Notes of a node that are kept; the others are dropped.
 _NOTES = ("stack_trace", "nn_module_stack")
 
 
@@ -84,7 +84,7 @@ def _clean(members: dict[str, bytes], path: Path) -> dict[str, bytes]:
     clean = {name: members[name] for name in _HEADERS if name in members}
     for config, prefix in _CONFIGS.items():
         folder = config.rpartition("/")[0]
-        payloads: dict[str, Any] = _parsed(members[config], path)["config"]
+        payloads: dict[str, Any] = _parse_json(members[config], path)["config"]
         for name, payload in payloads.items():
             file = str(payload["path_name"])
             if payload["use_pickle"] is not False or not re.fullmatch(rf"{prefix}\d+", file):
@@ -102,18 +102,18 @@ def _clean(members: dict[str, bytes], path: Path) -> dict[str, bytes]:
     except Exception as error:
         raise refuse("its example inputs hold more than tensors") from error
     clean[_EXAMPLE] = members[_EXAMPLE]
-    clean[_MODEL] = json.dumps(_checked(_parsed(members[_MODEL], path), refuse)).encode()
+    clean[_MODEL] = json.dumps(_check_graph(_parse_json(members[_MODEL], path), refuse)).encode()
     return clean
 
 
-def _parsed(content: bytes, path: Path) -> Any:
+def _parse_json(content: bytes, path: Path) -> Any:
     try:
         return json.loads(content)
     except ValueError as error:
         raise ArgumentError(f"{path} is damaged: {error}; write it anew with torch.export.save.") from error
 
 
-def _checked(graph: Any, refuse: Any) -> Any:
+def _check_graph(graph: Any, refuse: Any) -> Any:
     """The graph of the program, with the notes of its nodes cut down, if all of it is plain."""
     if graph.get("guards_code") or graph.get("range_constraints"):
         raise refuse("it has guards or symbolic shapes")

@@ -1,4 +1,4 @@
-"""Whether a model and data that were given belong together, found out on one input before anything long begins."""
+"""A check on one input that a model and data belong together, before anything long begins."""
 
 from dataclasses import replace
 

@@ -19,7 +19,7 @@ from lipkit.regions import Ball, Box, Everywhere, Region
 
 # The method of those who name none.
 DEFAULT = "auto"
-# What inputs of models are made of, and an example can be drawn of.
+# Types of inputs of which an example can be drawn.
 _TYPES = {
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
@@ -29,7 +29,7 @@ _TYPES = {
 def known_methods() -> dict[str, type[Any]]:
     """The methods that need no further settings, by their class names in small letters."""
     found = {cls.__name__.lower(): cls for cls in known(Method).values() if cls.__module__.startswith("lipkit.")}
-    return {name: cls for name, cls in sorted(found.items()) if not any(_needed(f) for f in fields(cls))}
+    return {name: cls for name, cls in sorted(found.items()) if not any(_is_required(f) for f in fields(cls))}
 
 
 def parse_method(text: str, metric: Metric, region: Region, budget: float | None) -> Method:
@@ -43,7 +43,7 @@ def parse_method(text: str, metric: Metric, region: Region, budget: float | None
 
 
 def parse_methods_in_norm(text: str, metric: Metric) -> list[Method]:
-    """Those of several methods that can measure in these norms."""
+    """The methods of a list with commas, without those that cannot measure in these norms."""
     able: list[Method] = []
     for name in text.split(","):
         cls = _class(name.strip())
@@ -90,7 +90,7 @@ def _make_method(name: str, cls: type[Any], metric: Metric, region: Region, budg
     return made if made.reads_region or region == Everywhere() else Local(made)
 
 
-def _needed(f: Field[Any]) -> bool:
+def _is_required(f: Field[Any]) -> bool:
     return f.default is MISSING and f.default_factory is MISSING
 
 
@@ -136,7 +136,7 @@ def draw_example(texts: Sequence[str], dtype: torch.dtype) -> tuple[Tensor, ...]
 
 
 def parse_wrt(texts: Sequence[str]) -> str | tuple[str, ...] | None:
-    """What the bound is with respect to: nothing said, one name, or several."""
+    """The inputs with respect to which the bound is meant: None for all, one name, or several."""
     return None if not texts else texts[0] if len(texts) == 1 else tuple(texts)
 
 

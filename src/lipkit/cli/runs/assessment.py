@@ -13,9 +13,9 @@ from lipkit.certify import Evaluation, accuracy
 from lipkit.cli.console import bar, progress
 from lipkit.cli.training import Goal
 from lipkit.data import Examples
+from lipkit.report.html.page import write_report
 from lipkit.report.results.contents import About, Prints
-from lipkit.report.results.gather import gathered
-from lipkit.report.write_page import write
+from lipkit.report.results.gather import gather_contents
 
 
 def take_samples(test: Examples, goal: Goal) -> Examples:
@@ -48,8 +48,8 @@ def publish_report(
     folder: Path, model: nn.Module, test: Examples, evaluation: Evaluation, bound: Bound,
     journal: Sequence[Mapping[str, Any]], about: About,
 ) -> Path:  # fmt: skip
-    """Measure what the page shows beside the evaluation, and write it; returns where it is. Cost: `gathered`."""
+    """Measure what the page shows beside the evaluation, and write it; returns where it is. Cost: `gather_contents`."""
     with progress() as doing:
         doing("writing the report")
-        page, _ = write(gathered(model, test, evaluation, bound, journal, about), folder)
+        page, _ = write_report(gather_contents(model, test, evaluation, bound, journal, about), folder)
     return page

@@ -30,7 +30,7 @@ from lipkit.cli.training.recipe import plain_fields
 from lipkit.cli.training.tensorboard_log import Board
 from lipkit.errors import ArgumentError, LipkitError, ShapeError
 from lipkit.report.results.contents import About, Prints
-from lipkit.report.results.gather import said
+from lipkit.report.results.gather import describe_error
 
 
 @final
@@ -67,7 +67,7 @@ class Order:
 @final
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What a run ends with."""
+    """The result of a run."""
 
     evaluation: Evaluation
     bound: Bound
@@ -140,11 +140,11 @@ def _train(order: Order, recipe: Recipe, team: Team, settle: Callable[[], None])
 
 
 def _explain_misfit(order: Order, recipe: Recipe, error: Exception) -> str:
-    """That a recipe does not get through its first step, why, and in which of its lines."""
+    """The message for a recipe that fails before its first step ends: the settings, the error, and its line."""
     file = inspect.getfile(type(recipe))
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     place = f" ({Path(file).name}, line {lines[-1]})" if lines else ""
-    return f"{type(recipe).__name__} does not run with {shlex.join(order.settings)}: {said(error)}{place}."
+    return f"{type(recipe).__name__} does not run with {shlex.join(order.settings)}: {describe_error(error)}{place}."
 
 
 def source(recipe: Recipe) -> str:

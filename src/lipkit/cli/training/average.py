@@ -39,10 +39,10 @@ class Average:
             model.load_state_dict(self._values)
 
     def state(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps."""
+        """The averages, for a checkpoint."""
         return self._values
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """What a checkpoint kept."""
+        """Take the averages of a checkpoint."""
         for name, value in state.items():
             self._values[name].copy_(value)

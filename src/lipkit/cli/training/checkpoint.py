@@ -12,51 +12,51 @@ from lipkit._files import write_whole
 from lipkit.cli.inputs.safetensors_file import tensors_from, tensors_to
 from lipkit.errors import RecordError
 
-# Where a tensor was; a state of an optimizer holds no such key of its own.
+# Marks the place of a tensor in the tree; no state of an optimizer has a key of this name.
 _PLACE = "tensor of the checkpoint"
 
 
 def save(path: Path, state: Mapping[str, Any]) -> None:
     """Write a tree of mappings, lists, numbers, strings and tensors to one file, all of it or nothing."""
     tensors: dict[str, Tensor] = {}
-    tree = _stripped(state, "", tensors)
+    tree = _take_out_tensors(state, "", tensors)
     write_whole(path, tensors_to(tensors, {"tree": json.dumps(tree, allow_nan=True)}))
 
 
 def load(path: Path) -> dict[str, Any]:
-    """What `save` wrote; a `RecordError` for a file that is cut off or something else. Nothing is executed."""
+    """The tree that `save` wrote; a `RecordError` for a file that is cut off or something else. Executes nothing."""
     tensors, about = tensors_from(path)
     try:
-        return _filled(json.loads(about["tree"]), tensors)
+        return _put_back_tensors(json.loads(about["tree"]), tensors)
     except (KeyError, ValueError, TypeError) as error:
         raise RecordError(f"{path} is no checkpoint of a run; remove it to start anew.") from error
 
 
-def _stripped(value: Any, where: str, tensors: dict[str, Tensor]) -> Any:
+def _take_out_tensors(value: Any, where: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, Tensor):
         # A copy: two names of one storage cannot be in one file.
         tensors[where] = value.detach().cpu().clone().contiguous()
         return {_PLACE: where}
     if isinstance(value, Mapping):
-        pairs = [[key, _stripped(item, f"{where}/{key}", tensors)] for key, item in value.items()]
+        pairs = [[key, _take_out_tensors(item, f"{where}/{key}", tensors)] for key, item in value.items()]
         return {"pairs": pairs}
     if isinstance(value, list | tuple):
-        items = [_stripped(item, f"{where}/{i}", tensors) for i, item in enumerate(value)]
+        items = [_take_out_tensors(item, f"{where}/{i}", tensors) for i, item in enumerate(value)]
         return {"tuple" if isinstance(value, tuple) else "list": items}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"A checkpoint holds numbers, strings and tensors, got {type(value).__name__} at {where}.")
 
 
-def _filled(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
+def _put_back_tensors(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
     if not isinstance(tree, dict):
         return tree
     ((kind, content),) = tree.items()
     if kind == _PLACE:
         return tensors[content]
     if kind == "pairs":
-        return {key: _filled(item, tensors) for key, item in content}
-    found = [_filled(item, tensors) for item in content]
+        return {key: _put_back_tensors(item, tensors) for key, item in content}
+    found = [_put_back_tensors(item, tensors) for item in content]
     return tuple(found) if kind == "tuple" else found
 
 

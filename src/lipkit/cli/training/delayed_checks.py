@@ -1,4 +1,4 @@
-"""Questions to a device whose answers are read later."""
+"""Flags on a GPU that are read later, so that the program need not wait for them at once."""
 
 from collections.abc import Callable
 
@@ -8,17 +8,17 @@ from torch import Tensor
 
 
 def asked(flag: Bool[Tensor, ""]) -> Callable[[], bool]:
-    """How to read a flag later on: its copy is ordered now.
+    """Order a copy of a flag now, and give a function that reads it later.
 
-    So reading waits for what was launched before the question, and not for what is launched between it and the answer;
-    `bool(flag)` would keep the device waiting for the next launch in every step.
+    Reading waits for the work launched before this call, and not for work launched after it. `bool(flag)` would wait
+    in every step, with the device idle until the next launch.
     """
     if flag.device.type != "cuda":
         return lambda: bool(flag)
     here = torch.empty((), dtype=torch.bool, pin_memory=True)
     here.copy_(flag, non_blocking=True)
     copied = torch.cuda.Event()
-    # Of the flag's device, which need not be the current one.
+    # The stream of the flag's device, which need not be the current one.
     copied.record(torch.cuda.current_stream(flag.device))
 
     def read() -> bool:

@@ -1,4 +1,4 @@
-"""Where NaN came from."""
+"""Search for the first value of a training step that is NaN or infinite."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a run has to say on its way: a line of JSON for each entry, appended, cut back when a run is resumed."""
+"""The journal of a run: one line of JSON for each entry, appended, and cut back when a run is resumed."""
 
 import json
 import os

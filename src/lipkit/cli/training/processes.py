@@ -53,7 +53,7 @@ class Team:
         return float(found)
 
     def told(self, value: Any) -> Any:
-        """What the leading process says."""
+        """The value that the leading process has, in all processes."""
         if self.size == 1:
             return value
         found = [value]

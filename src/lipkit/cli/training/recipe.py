@@ -1,4 +1,4 @@
-"""What a training run is made of: one frozen dataclass in one file."""
+"""Recipes: a training run as one frozen dataclass."""
 
 import enum
 import math
@@ -35,7 +35,7 @@ class Precision(enum.Enum):
 
     @property
     def autocast(self) -> torch.dtype | None:
-        """What torch's autocast is told; None leaves it off."""
+        """The type for torch's autocast; None leaves it off."""
         return torch.bfloat16 if self is Precision.BFLOAT16 else None
 
 
@@ -48,7 +48,7 @@ class Sets:
     test: Examples
 
     def __post_init__(self) -> None:
-        # After the training would be late.
+        # Checked here because the test set is only used when the training is over.
         for name, examples in (("training", self.train), ("test", self.test)):
             if not len(examples):
                 raise ArgumentError(f"The {name} set is empty; give it at least one example.")
@@ -62,7 +62,14 @@ class Sets:
 @final
 @dataclass(frozen=True)
 class Goal:
-    """What is certified and attacked in the end: radii in increasing order, in one norm, and the attack."""
+    """The evaluation at the end of a run.
+
+    Args:
+        eps: Radii in increasing order.
+        norm: The exponent p of the norm in which radii are measured: 1, 2 or infinity.
+        attack: Searches for counter-examples, in the same norm; None for certificates alone.
+        samples: How many of the test samples are evaluated, from the first on; None for all.
+    """
 
     eps: tuple[float, ...]
     norm: float = 2.0
@@ -108,7 +115,7 @@ class Recipe(ABC):
     data: Path | None = None
 
     needs_data: ClassVar[bool] = False
-    # What `constant` gives, as the report calls it.
+    # The report's name for the number that `constant` gives.
     watches: ClassVar[str] = "constant of the network"
 
     def __post_init__(self) -> None:
@@ -137,12 +144,12 @@ class Recipe(ABC):
 
     @abstractmethod
     def optimizers(self, model: nn.Module) -> Sequence[torch.optim.Optimizer]:
-        """What moves the parameters; their learning rates are multiplied by `rate`."""
+        """The optimizers of the parameters; their learning rates are multiplied by `rate`."""
 
     @property
     @abstractmethod
     def goal(self) -> Goal:
-        """What the trained model is evaluated for."""
+        """How the trained model is evaluated."""
 
     @property
     def rate(self) -> Schedule:

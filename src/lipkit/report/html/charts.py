@@ -36,7 +36,7 @@ def accuracy(contents: Contents) -> str:
         table = [100 * share.value for share in contents.overall.certified]
         axes.plot(contents.eps, table, ls="", marker=marker, color=colour, gid="certified-table")
         if contents.overall.attacked is not None:
-            _attacked(axes, contents)
+            _draw_attacked(axes, contents)
         clean = 100 * contents.overall.clean.value
         axes.axhline(clean, color=INK, lw=0.9, ls=(0, (1, 1.5)), label="clean", gid="clean")
         axes.set_xlim(0, max(radii[-1], *contents.eps, 0.0) * 1.02)
@@ -47,10 +47,12 @@ def accuracy(contents: Contents) -> str:
         axes.set_ylabel("correct test samples")
         # Above the curves, so that none is hidden by its own explanation.
         axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=3, columnspacing=1.2, borderaxespad=0.0)
-        return inline(figure, "accuracy", "Certified accuracy against the length of the change. " + _said(contents))
+        return inline(
+            figure, "accuracy", "Certified accuracy against the length of the change. " + _describe_shares(contents)
+        )
 
 
-def _attacked(axes: "Axes", contents: Contents) -> None:
+def _draw_attacked(axes: "Axes", contents: Contents) -> None:
     colour, dashes, marker = LOOKS[1]
     known = contents.overall.attacked
     assert known is not None
@@ -64,7 +66,7 @@ def _attacked(axes: "Axes", contents: Contents) -> None:
     axes.plot(contents.eps, values, color=colour, ls=dashes, marker=marker, label="attacked", gid="attacked")
 
 
-def _said(contents: Contents) -> str:
+def _describe_shares(contents: Contents) -> str:
     attacked = contents.overall.attacked or (None,) * len(contents.eps)
     rows = [
         f"At {said_radius(eps)}: {percent(sure, Kind.LOWER)} certified"
@@ -120,14 +122,14 @@ def plane(found: Plane, eps: Sequence[float], classes: Sequence[str]) -> str:
     # As high as the map is for its width, between a flat and a tall figure, with room for the legend and the numbers.
     tall = (found.up[-1] - found.up[0]) / (found.across[-1] - found.across[0])
     with drawing(_WIDE[0], 0.6 + 4.2 * min(max(tall, 0.3), 1.5)) as (figure, axes):
-        mapped(axes, found, eps, classes)
+        draw_map(axes, found, eps, classes)
         sure = 100 * sum(radius > 0 for radius in found.radii) / len(found.radii)
         return inline(
             figure, "plane", f"Map of {len(classes)} classes; {sure:.0f} percent of it has a certified radius."
         )
 
 
-def mapped(axes: "Axes", found: Plane, eps: Sequence[float], classes: Sequence[str]) -> None:
+def draw_map(axes: "Axes", found: Plane, eps: Sequence[float], classes: Sequence[str]) -> None:
     """Draws the classes of a map with the lines between them, those of equal certified radius, and test points."""
     shape = len(found.up), len(found.across)
     said = np.reshape(found.predicted, shape)
@@ -154,7 +156,7 @@ def depth(rows: Sequence[DepthRow]) -> str:
     with drawing(*_WIDE) as (figure, axes):
         places = list(range(len(rows)))
         colour, dashes, marker = LOOKS[2]
-        height = _scaled(axes, [value for r in rows for value in (r.low, r.median, r.mean, r.high)])
+        height = _scale_axis(axes, [value for r in rows for value in (r.low, r.median, r.mean, r.high)])
         low, high = [height(r.low) for r in rows], [height(r.high) for r in rows]
         median, mean = [height(r.median) for r in rows], [height(r.mean) for r in rows]
         axes.fill_between(places, low, high, color=colour, alpha=0.2, lw=0)
@@ -177,7 +179,7 @@ def training(entries: Sequence[Entry], name: str, label: str, of: Callable[[Entr
     known = [(entry.step, value) for entry in entries if (value := of(entry)) is not None and math.isfinite(value)]
     with drawing(*_FLAT) as (figure, axes):
         values = [value for _, value in known]
-        height = _scaled(axes, values)
+        height = _scale_axis(axes, values)
         colour, dashes, marker = LOOKS[0] if name == "loss" else LOOKS[1]
         line = {"marker": marker, "ms": 3.0} if len(known) < 40 else {}
         axes.plot([step for step, _ in known], [*map(height, values)], color=colour, ls=dashes, gid=name, **line)
@@ -187,7 +189,7 @@ def training(entries: Sequence[Entry], name: str, label: str, of: Callable[[Entr
         return inline(figure, name, f"{label} over training: {values[0]:.4g} at first, {values[-1]:.4g} at last.")
 
 
-def _scaled(axes: "Axes", values: Sequence[float]) -> Callable[[float], float]:
+def _scale_axis(axes: "Axes", values: Sequence[float]) -> Callable[[float], float]:
     """Prepares the vertical axis for `values`, and gives the height of a value on it.
 
     Positive values over decades have the height of their logarithm: matplotlib's own logarithmic axis overflows near

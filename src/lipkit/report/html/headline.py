@@ -1,4 +1,4 @@
-"""What was found, in sentences that need no previous knowledge."""
+"""The results in sentences that need no previous knowledge."""
 
 from dataclasses import dataclass
 from typing import final
@@ -31,7 +31,7 @@ class Headline:
 
 
 def noun(contents: Contents) -> str:
-    """What one sample is called."""
+    """The word for one sample: image, or sample."""
     return "sample" if contents.no_gallery else "image"
 
 
@@ -59,7 +59,7 @@ def sentences(contents: Contents) -> list[str]:
 
 
 def caveats(contents: Contents) -> list[str]:
-    """What the headline rests on: kinds, confidence, failure probability, the meaning of length."""
+    """Sentences on what the headline means: kinds, length, the constant, probability of failure, confidence."""
     one = contents.constant
     entry = "entry" if contents.no_gallery else "pixel"
     found = [

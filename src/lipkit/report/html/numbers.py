@@ -64,7 +64,7 @@ def _rounding(kind: Kind) -> str:
 
 
 def norm_in_words(p: float, what: str) -> str:
-    """What a length in l_p is, for a reader who has not met the notation; `what` is one entry of an input."""
+    """A length in l_p, explained to a reader who has not met the notation; `what` is one entry of an input."""
     if p == 2:
         return f"the square root of the sum of the squared changes of all {what}s"
     if p == 1:

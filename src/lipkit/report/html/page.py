@@ -3,8 +3,11 @@
 import hashlib
 from collections.abc import Callable
 from html import escape
+from pathlib import Path
 
+from lipkit._files import write_whole
 from lipkit.certify.evaluate.evaluation import said_radius
+from lipkit.errors import ArgumentError
 from lipkit.kind import Kind
 from lipkit.report.html import sections
 from lipkit.report.html.gallery_section import pictures
@@ -13,7 +16,7 @@ from lipkit.report.html.markup import Cell, Markup, bullets, paragraph, table
 from lipkit.report.html.numbers import constant, digits, percent
 from lipkit.report.html.stylesheet import STYLESHEET
 from lipkit.report.results.contents import Contents
-from lipkit.report.results.gather import said
+from lipkit.report.results.gather import describe_error
 
 # Forbids the browser to load anything; images are part of the file.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
@@ -31,7 +34,7 @@ _SECTIONS: tuple[tuple[str, str, Callable[[Contents], str], tuple[str, ...]], ..
 )
 
 
-def page(contents: Contents) -> str:
+def render_page(contents: Contents) -> str:
     """The report as one HTML document; the same contents give the same text.
 
     A part that could not be measured, or cannot be drawn, is replaced by a sentence that says so and why.
@@ -64,6 +67,24 @@ def page(contents: Contents) -> str:
     )
 
 
+def write_report(contents: Contents, folder: str | Path) -> tuple[Path, Path]:
+    """Write `report.json` and `report.html` to a folder, made if need be; returns their paths, the page first.
+
+    Both are made before anything is written, and each takes its place in one step: an interrupted or failing run leaves
+    what was there. The data go first, and the page names their hash, so that a page of other data shows.
+    """
+    folder = Path(folder)
+    data, shown = contents.to_json().encode(), render_page(contents).encode()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArgumentError(f"{folder} cannot be made a folder for the report ({error.strerror}).") from error
+    paths = folder / "report.html", folder / "report.json"
+    write_whole(paths[1], data)
+    write_whole(paths[0], shown)
+    return paths
+
+
 def _in_the_plane(contents: Contents) -> bool:
     """Whether the page has a map, or says why it could not be made."""
     return contents.plane is not None or any(failure.part == "plane" for failure in contents.failures)
@@ -72,14 +93,14 @@ def _in_the_plane(contents: Contents) -> bool:
 def _part(contents: Contents, make: Callable[[Contents], str], needs: tuple[str, ...]) -> str:
     failed = [failure for failure in contents.failures if failure.part in needs]
     if failed:
-        return _failed(f"{failed[0].part} could not be measured", failed[0].reason)
+        return _failure_note(f"{failed[0].part} could not be measured", failed[0].reason)
     try:
         return make(contents)
     except Exception as error:  # noqa: BLE001 - whatever one part raises, the others are worth having
-        return _failed("This part could not be drawn", said(error))
+        return _failure_note("This part could not be drawn", describe_error(error))
 
 
-def _failed(what: str, why: str) -> str:
+def _failure_note(what: str, why: str) -> str:
     return paragraph(f"{what[0].upper()}{what[1:]}: {why} The numbers of the other parts are not affected.", "failed")
 
 

@@ -52,10 +52,10 @@ def png(image: Float[np.ndarray, "channels height width"], low: float, high: flo
     """A data URL of an image, `low` black and `high` white, to eight bits."""
     span = high - low if high > low else 1.0
     levels = np.clip(np.rint((image.astype(np.float64) - low) / span * 255), 0, 255).astype(np.uint8)
-    return "data:image/png;base64," + base64.b64encode(_encoded(levels)).decode()
+    return "data:image/png;base64," + base64.b64encode(_encode_png(levels)).decode()
 
 
-def _encoded(levels: UInt8[np.ndarray, "channels height width"]) -> bytes:
+def _encode_png(levels: UInt8[np.ndarray, "channels height width"]) -> bytes:
     channels, height, width = levels.shape
     rows = np.moveaxis(levels, 0, 2).reshape(height, width * channels)
     # Each line begins with the number of its filter, 0 for none.

@@ -1,1 +1,1 @@
-"""What a report shows, gathered from a model and its evaluation as plain data."""
+"""The numbers of a report as plain data, gathered from a model and its evaluation."""

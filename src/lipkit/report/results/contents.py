@@ -36,7 +36,7 @@ class Prints:
 @final
 @dataclass(frozen=True)
 class About:
-    """Where the numbers come from: the command that makes them again, and what it ran on.
+    """The origin of the numbers: the command that makes them again, the model, the data, the machine.
 
     `date` is the caller's, as it should be printed. What was trained here has a `recipe`, and `seconds` of the
     training; a model that was given as it is has neither ("" and None), and `model` names it. `data` names the data
@@ -89,7 +89,7 @@ class Constant:
 
     @classmethod
     def of_bound(cls, bound: Bound) -> "Constant":
-        """What a page says of a bound."""
+        """The part of a bound that a page shows."""
         logs = bound.log_value.detach().cpu()
         if bound.of is Of.PAIR and len(logs) > 1:
             logs = logs[~torch.eye(len(logs), dtype=torch.bool)]
@@ -131,7 +131,7 @@ class ClassRow:
 @final
 @dataclass(frozen=True)
 class CurvePoint:
-    """How many samples are certified beyond a radius."""
+    """The share of samples whose certified radius is above `radius`."""
 
     radius: float
     share: Share
@@ -289,7 +289,7 @@ class Contents:
 
     @classmethod
     def from_json(cls, text: str) -> "Contents":
-        """What `to_json` wrote; anything else is a `RecordError`."""
+        """The contents that `to_json` wrote; any other text raises a `RecordError`."""
         try:
             return from_plain(json.loads(text), cls)
         except (ValueError, RecursionError) as error:

@@ -1,5 +1,6 @@
 """From a model and its evaluation to everything a report shows."""
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -14,10 +15,10 @@ from lipkit.bounds.model_to_network import network_of
 from lipkit.certify import Evaluation, Sample
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError, BrokenCertificateError
+from lipkit.nn import Sequential
 from lipkit.report.results.contents import About, ClassRow, Constant, Contents, Entry, Failure, Outcomes
 from lipkit.report.results.gradient_lengths import gradient_norms
-from lipkit.report.results.layer_chains import opened
-from lipkit.report.results.neighbours import gallery, why_no_gallery
+from lipkit.report.results.image_gallery import gallery, why_no_gallery
 from lipkit.report.results.plane import in_the_plane, plane
 from lipkit.report.results.radius_counts import curve, histogram
 from lipkit.report.results.spectra import spectra
@@ -28,7 +29,7 @@ T = TypeVar("T")
 _BATCH = 256
 
 
-def gathered(
+def gather_contents(
     model: nn.Module,
     test: Examples,
     evaluation: Evaluation,
@@ -46,9 +47,9 @@ def gathered(
     """
     _check(test, evaluation)
     parts = _Parts()
-    example = _placed(model, test.at([0]))
+    example = _on_device_of(model, test.at([0]))
     with torch.no_grad():
-        network = parts.made("network", lambda: network_of(opened(model), example))
+        network = parts.try_to_make("network", lambda: network_of(open_chains(model), example))
     missing = why_no_gallery(test)
     samples = evaluation.samples
     return Contents(
@@ -65,17 +66,40 @@ def gathered(
         outcomes=_outcomes(samples),
         curve=curve(evaluation),
         histogram=histogram(evaluation),
-        layers=None if network is None else parts.made("layers", lambda: _layers(network, bound)),
-        spectra=None if network is None else parts.made("spectra", lambda: spectra(network)),
-        depth=parts.made("depth", lambda: gradient_norms(model, *_batch(model, test, samples))),
-        training=parts.made("training", lambda: tuple(map(_entry, journal))),
+        layers=None if network is None else parts.try_to_make("layers", lambda: _layers(network, bound)),
+        spectra=None if network is None else parts.try_to_make("spectra", lambda: spectra(network)),
+        depth=parts.try_to_make("depth", lambda: gradient_norms(model, *_batch(model, test, samples))),
+        training=parts.try_to_make("training", lambda: tuple(map(_entry, journal))),
         gallery=None
         if missing
-        else parts.made("gallery", lambda: gallery(model, test, samples, evaluation.p, about.seed)),
+        else parts.try_to_make("gallery", lambda: gallery(model, test, samples, evaluation.p, about.seed)),
         no_gallery=missing,
-        plane=parts.made("plane", lambda: plane(model, test, bound)) if in_the_plane(test) else None,
+        plane=parts.try_to_make("plane", lambda: plane(model, test, bound)) if in_the_plane(test) else None,
         failures=tuple(parts.failures),
     )
+
+
+def open_chains(model: nn.Module) -> nn.Module:
+    """The same function with every `lipkit.nn.Sequential` as torch's, which promises nothing as a whole.
+
+    A network captured from it has a row for each layer, where the chain would be one node. Layers, their promises and
+    their tensors are those of the model itself, which is left as it is; blocks that are no chains (residual ones, for
+    example) stay whole, because their constant is smaller than what their parts say. Guarantee: it computes the same.
+    Cost: one small object for each module that holds a chain.
+    """
+    return _open_module(model, {})
+
+
+def _open_module(module: nn.Module, known: dict[nn.Module, nn.Module]) -> nn.Module:
+    # A module that stands in several places stays one module.
+    if module not in known:
+        plain = module.condensed() if isinstance(module, Sequential) else module
+        inner = {name: None if part is None else _open_module(part, known) for name, part in plain._modules.items()}
+        if any(inner[name] is not part for name, part in plain._modules.items()):
+            plain = copy.copy(plain) if plain is module else plain
+            plain._modules = inner
+        known[module] = plain
+    return known[module]
 
 
 class _Parts:
@@ -84,17 +108,17 @@ class _Parts:
     def __init__(self) -> None:
         self.failures: list[Failure] = []
 
-    def made(self, part: str, make: Callable[[], T]) -> T | None:
+    def try_to_make(self, part: str, make: Callable[[], T]) -> T | None:
         try:
             return make()
         except BrokenCertificateError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever one part raises, the others are worth having
-            self.failures.append(Failure(part, said(error)))
+            self.failures.append(Failure(part, describe_error(error)))
             return None
 
 
-def said(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """The first line of an error, with its type where it is not one of lipkit's sentences."""
     first = (str(error).strip() or type(error).__name__).splitlines()[0]
     return first if type(error).__module__ == "lipkit.errors" else f"{type(error).__name__}: {first}"
@@ -109,14 +133,14 @@ def _check(test: Examples, evaluation: Evaluation) -> None:
             )
 
 
-def _placed(model: nn.Module, test: Examples) -> torch.Tensor:
+def _on_device_of(model: nn.Module, test: Examples) -> torch.Tensor:
     parameter = next(model.parameters(), None)
     return test.inputs if parameter is None else test.inputs.to(parameter.detach())
 
 
 def _batch(model: nn.Module, test: Examples, samples: Sequence[Sample]) -> tuple[torch.Tensor, torch.Tensor]:
     chosen = test.at([sample.index for sample in samples[:_BATCH]])
-    inputs = _placed(model, chosen)
+    inputs = _on_device_of(model, chosen)
     return inputs, chosen.labels.to(inputs.device)
 
 

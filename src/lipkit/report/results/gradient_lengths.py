@@ -1,4 +1,4 @@
-"""How long the gradient of the loss is after each module: whether a signal vanishes or explodes on its way back."""
+"""Lengths of the loss' gradient after each module, which show whether it vanishes or explodes on its way back."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

@@ -43,6 +43,6 @@ def histogram(evaluation: Evaluation) -> Histogram:
 
 
 def reach(samples: Sequence[Sample], eps: Sequence[float]) -> float:
-    """Where an axis of radii ends: the largest finite one, at least 1 if there is none above 0."""
+    """The end of an axis of radii: the largest finite one, or 1 if none is above 0."""
     finite = [s.radius for s in samples if s.radius < math.inf]
     return max([*finite, *eps], default=0.0) or 1.0

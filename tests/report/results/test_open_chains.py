@@ -7,7 +7,7 @@ from lipkit import nn as lnn
 from lipkit.bound import Metric
 from lipkit.bounds.certificates.issue import table_on
 from lipkit.regions import Everywhere
-from lipkit.report.results.layer_chains import opened
+from lipkit.report.results.gather import open_chains
 from lipkit.report.results.spectra import spectra
 from lipkit.trace.capture import capture
 
@@ -34,15 +34,15 @@ def names(model: nn.Module) -> list[str]:
 def test_the_layers_of_a_chain_are_seen() -> None:
     model = Holder().eval()
     assert names(model) == ["head"]
-    assert names(opened(model)) == ["body.0", "body.2.0", "head"]
-    rows = table_on(capture(opened(model), torch.zeros(1, 6)), Metric(2, 2), Everywhere(), savings=False)
+    assert names(open_chains(model)) == ["body.0", "body.2.0", "head"]
+    rows = table_on(capture(open_chains(model), torch.zeros(1, 6)), Metric(2, 2), Everywhere(), savings=False)
     assert sum("Linear 6->6" in row.operator for row in rows) == 2
 
 
 def test_it_computes_the_same_and_leaves_the_model_alone() -> None:
     model = Holder().eval()
     before = str(model)
-    plain, x = opened(model), torch.randn(5, 6)
+    plain, x = open_chains(model), torch.randn(5, 6)
     assert torch.equal(plain(x), model(x))
     assert str(model) == before
     assert {id(one) for one in plain.parameters()} == {id(one) for one in model.parameters()}
@@ -53,4 +53,4 @@ def test_it_computes_the_same_and_leaves_the_model_alone() -> None:
 
 def test_a_model_without_chains_is_itself() -> None:
     model = nn.Sequential(nn.Linear(2, 2), lnn.SLL(2))
-    assert opened(model) is model
+    assert open_chains(model) is model

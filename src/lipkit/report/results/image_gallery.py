@@ -25,7 +25,7 @@ _EACH, _DOUBLINGS = 8, 12
 
 
 def why_no_gallery(data: Examples) -> str:
-    """Why there is nothing to look at, "" for images."""
+    """The reason why these data have no gallery; "" for images, which have one."""
     shape = tuple(data.inputs.shape[1:])
     if len(shape) == 3 and shape[0] in (1, 3):
         return ""
@@ -69,7 +69,7 @@ class _Search:
         radii = torch.tensor([s.radius for s in samples], dtype=torch.float64, device=self._to.device)
         with frozen(self._model):
             found = self._nearest(x, labels, radii)
-            found = self._held(x, labels, radii, found, samples)
+            found = self._check_certificates(x, labels, radii, found, samples)
         with torch.no_grad(), evaluating(self._model):
             became = self._model(found.points).argmax(1).tolist()
         return tuple(
@@ -81,7 +81,7 @@ class _Search:
 
     def _nearest(self, x: Float[Tensor, "n ..."], labels: Int[Tensor, " n"], radii: Float64[Tensor, " n"]) -> Nearest:
         points, distances = x.clone(), torch.full_like(radii, math.inf)
-        # Nothing in the box is farther away than its corners are from each other.
+        # No two points of the box are farther apart than two opposite corners.
         diameter = (self._high - self._low) * x[0].numel() ** (1 / self._p)
         finite = radii[torch.isfinite(radii)]
         eps = min(diameter, max(diameter * 2.0**-_DOUBLINGS, 1.5 * float(finite.max()) if len(finite) else diameter))
@@ -97,8 +97,10 @@ class _Search:
             eps = min(2 * eps, diameter)
         return Nearest(points, distances)
 
-    def _held(self, x: Tensor, labels: Tensor, radii: Tensor, found: Nearest, samples: Sequence[Sample]) -> Nearest:
-        """The neighbours held against the certificates: what only rounding makes another class is none."""
+    def _check_certificates(
+        self, x: Tensor, labels: Tensor, radii: Tensor, found: Nearest, samples: Sequence[Sample]
+    ) -> Nearest:
+        """Compare the neighbours with the certificates; drop those that have another class by rounding alone."""
         inside = (found.radius < radii).nonzero().squeeze(1)
         if not len(inside):
             return found
