@@ -27,6 +27,7 @@ LAYERS = (
         "bound",
         "_typing",
         "_runtime",
+        "_evaluation_mode",
         "data",
     ),
     ("linops",),

@@ -233,7 +233,7 @@ def test_constants_made_on_the_way_need_no_second_trace(monkeypatch: pytest.Monk
     def refused(*_: object) -> None:
         raise AssertionError("traced again")
 
-    monkeypatch.setattr(canonical, "_decomposed", refused)
+    monkeypatch.setattr(canonical, "_decompose", refused)
     model, x = MakesConstants(), torch.randn(4, 2)
     network = capture(model, x[:1])
     torch.testing.assert_close(network(x), model(x).detach())

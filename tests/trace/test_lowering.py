@@ -174,10 +174,10 @@ def test_all_gaps_are_reported_at_once_with_their_places():
     for line, words in zip(
         lines,
         [
-            ("special_erfcx", "first", "test_lower.py:", "no rule", "declared_lipschitz"),
-            ("special_erfcx", "second", "test_lower.py:", "no rule", "declared_lipschitz"),
-            ("floor", "(model)", "test_lower.py:", "refused", "jumps"),
-            ("dropout", "(model)", "test_lower.py:", "random", "nn.Dropout"),
+            ("special_erfcx", "first", "test_lowering.py:", "no rule", "declared_lipschitz"),
+            ("special_erfcx", "second", "test_lowering.py:", "no rule", "declared_lipschitz"),
+            ("floor", "(model)", "test_lowering.py:", "refused", "jumps"),
+            ("dropout", "(model)", "test_lowering.py:", "random", "nn.Dropout"),
         ],
         strict=True,
     ):

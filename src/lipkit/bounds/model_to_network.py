@@ -8,13 +8,12 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
+from lipkit._evaluation_mode import evaluating, without_casts
 from lipkit.nn.core.computed import Computed
 from lipkit.nn.core.freeze import frozen
 from lipkit.trace import Network
-from lipkit.trace.arithmetic_in_use import without_casts
 from lipkit.trace.capture import capture
 from lipkit.trace.model_signature import first_samples
-from lipkit.trace.torch_export import evaluating
 
 Program = nn.Module | ExportedProgram
 Model = Program | Network

@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import reduce
 from typing import Self, final
 
@@ -12,11 +12,12 @@ from jaxtyping import Inexact
 from torch import Tensor
 
 from lipkit.errors import ShapeError
+from lipkit.linops.live import Live
 
 Shape = tuple[int, ...]
 
 
-class LinearOperator(ABC):
+class LinearOperator(Live, ABC):
     """A linear map from tensors of `in_shape` to tensors of `out_shape`, over the model's live tensors.
 
     A subclass is a frozen dataclass (`eq=False`) whose tensors are fields, or lie in fields that are operators or
@@ -65,25 +66,6 @@ class LinearOperator(ABC):
     def out_size(self) -> int:
         """Number of entries of one output."""
         return math.prod(self.out_shape)
-
-    @final
-    def tensors(self) -> tuple[Tensor, ...]:
-        """The live tensors behind the operator, in a fixed order."""
-        return _tensors_in(tuple(value for _, value in self._fields()))
-
-    @final
-    def map(self, fn: Callable[[Tensor], Tensor]) -> Self:
-        """The same operator over `fn(tensor)` for each of its tensors, in the order of `tensors`."""
-        mapped = {name: _map_value(value, fn) for name, value in self._fields()}
-        # Conversions that change nothing are frequent, and operators are values: the same one will do.
-        if all(mapped[name] is value for name, value in self._fields()):
-            return self
-        return replace(self, **mapped)  # pyright: ignore[reportArgumentType]
-
-    @final
-    def _fields(self) -> tuple[tuple[str, object], ...]:
-        # Every concrete operator is a dataclass; see the class docstring.
-        return tuple((f.name, getattr(self, f.name)) for f in fields(self))  # pyright: ignore[reportArgumentType]
 
     @final
     def with_tensors(self, tensors: tuple[Tensor, ...]) -> Self:
@@ -264,27 +246,6 @@ def promote(weight: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """Both in the wider of their dtypes: a real weight acts on complex vectors, and precision is never lost."""
     dtype = torch.promote_types(weight.dtype, x.dtype)
     return weight.to(dtype), x.to(dtype)
-
-
-def _map_value(value: object, fn: Callable[[Tensor], Tensor]) -> object:
-    if isinstance(value, Tensor):
-        return fn(value)
-    if isinstance(value, LinearOperator):
-        return value.map(fn)
-    if isinstance(value, tuple):
-        found = tuple(_map_value(v, fn) for v in value)
-        return value if all(new is old for new, old in zip(found, value, strict=True)) else found
-    return value
-
-
-def _tensors_in(value: object) -> tuple[Tensor, ...]:
-    if isinstance(value, Tensor):
-        return (value,)
-    if isinstance(value, LinearOperator):
-        return value.tensors()
-    if isinstance(value, tuple):
-        return tuple(t for v in value for t in _tensors_in(v))
-    return ()
 
 
 def _on_batches(fn: Callable[[Tensor], Tensor], x: Tensor, given: Shape, result: Shape, verb: str) -> Tensor:

@@ -8,9 +8,9 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from lipkit._evaluation_mode import evaluating
 from lipkit.errors import ArgumentError
 from lipkit.linops import Dense, LinearOperator, Shape, of
-from lipkit.trace.torch_export import evaluating
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
 Example = Tensor | Sequence[Any] | Mapping[str, Any]

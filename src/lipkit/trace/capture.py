@@ -11,25 +11,31 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.utils._pytree import TreeSpec
 
+from lipkit._evaluation_mode import evaluating, without_casts
 from lipkit.errors import ArgumentError, CaptureError
 from lipkit.trace.agreement import refuse_disagreement
-from lipkit.trace.arithmetic_in_use import without_casts
 from lipkit.trace.constant_folding import Folded, fold
 from lipkit.trace.declared_modules import Promises, declarations
 from lipkit.trace.exchanged_inputs import Exchange
 from lipkit.trace.lowering import Lowering, without_rule
-from lipkit.trace.model_signature import Argument, arguments, first_samples, result
+from lipkit.trace.model_signature import (
+    Argument,
+    arguments,
+    choose_inputs,
+    choose_output,
+    first_samples,
+    named_calls,
+    place_inputs,
+)
 from lipkit.trace.network import Network
-from lipkit.trace.network_input import inner, placed, sources
-from lipkit.trace.rewrites.recognition import checked, recognized
+from lipkit.trace.rewrites.merge_known_layers import merge_known_layers
 from lipkit.trace.sample_independence import refuse_mixing
 from lipkit.trace.torch_export import (
-    canonical,
-    evaluating,
-    exported,
-    functional,
+    canonical_graph,
+    export_model,
     is_composite,
     live_nodes,
+    make_functional,
     refuse_mutation,
     split_up,
 )
@@ -75,7 +81,7 @@ def capture(
         return network
     args, kwargs = first_samples(args, kwargs)
     with without_casts(), evaluating(model):
-        prepared = _prepared(exported(model, args, kwargs), model, args, kwargs, wrt, output)
+        prepared = _prepared(export_model(model, args, kwargs), model, args, kwargs, wrt, output)
         network = _lowered(prepared)
         refuse_mixing(model, args, kwargs, prepared.position, tuple(prepared.target.meta["val"].shape))
         _compare(network, prepared, model)
@@ -129,14 +135,14 @@ def _prepared(
     wrt: str | tuple[str, ...] | None,
     output: str | int | None,
 ) -> Prepared:
-    program = functional(program)
+    program = make_functional(program)
     tried: set[OpOverload] = set()
     while True:
         refuse_mutation(program)
-        graph = canonical(program)
+        graph = canonical_graph(program)
         given = arguments(program, graph, model, args, kwargs)
-        chosen = sources(graph, given, wrt)
-        position, target = result(program, graph, output)
+        chosen = choose_inputs(graph, given, wrt)
+        position, target = choose_output(program, graph, output)
         known = live_nodes(program, graph) | {argument.node: argument.value for argument in given}
         folded = fold(graph, chosen, known, target)
         promises, inside = declarations(model, folded, target, chosen)
@@ -144,18 +150,18 @@ def _prepared(
         if not unknown:
             spec = program.call_spec.in_spec
             assert spec is not None
-            return Prepared(given, spec, inner(given, wrt), folded, chosen, target, position, promises, inside)
+            return Prepared(given, spec, named_calls(given, wrt), folded, chosen, target, position, promises, inside)
         # What has no rule may be made of operations that have.
         tried |= unknown
         program = split_up(program, unknown)
 
 
 def _lowered(prepared: Prepared) -> Network:
-    builder, refs = placed(prepared.sources)
+    builder, refs = place_inputs(prepared.sources)
     lowering = Lowering(prepared.folded, builder, refs)
     lowering.run(prepared.promises, prepared.inside)
     network = lowering.finish(prepared.target)
-    return checked(network, recognized(network))
+    return merge_known_layers(network)
 
 
 def _compare(network: Network, prepared: Prepared, model: nn.Module) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
-from lipkit.trace.torch_export import is_control_flow, is_random
+from lipkit.trace.graph_nodes import is_control_flow, is_random
 
 aten = torch.ops.aten
 

@@ -12,10 +12,9 @@ from lipkit.bound import Of
 from lipkit.errors import CaptureError, MetricError, UnsupportedError
 from lipkit.linops import HasOperator
 from lipkit.regions import Everywhere
-from lipkit.trace.arithmetic_in_use import converts
 from lipkit.trace.constant_folding import Folded
+from lipkit.trace.graph_nodes import calls, converts
 from lipkit.trace.nodes.declared import Declared, DeclaresInEveryNorm, DeclaresLipschitz
-from lipkit.trace.torch_export import calls
 
 Promises = dict[Node, tuple[Declared, Node]]
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
+from lipkit.trace.graph_nodes import calls
 from lipkit.trace.model_signature import Argument
-from lipkit.trace.torch_export import calls
 
 
 class CannotExchange(Exception):

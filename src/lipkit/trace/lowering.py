@@ -15,11 +15,11 @@ from lipkit.errors import CaptureError, LipkitError
 from lipkit.linops import Shape
 from lipkit.trace.builder import Builder, Ref
 from lipkit.trace.constant_folding import Folded, is_item
+from lipkit.trace.graph_nodes import is_batch_statistic, is_control_flow, is_random, module_path, source_line
 from lipkit.trace.network import Network, Origin
 from lipkit.trace.nodes.declared import Declared
 from lipkit.trace.rules import RULES, Refusal
 from lipkit.trace.rules._registry import DISCONTINUOUS
-from lipkit.trace.torch_export import is_batch_statistic, is_control_flow, is_random, module_path, source_line
 
 
 class Verdict(enum.Enum):

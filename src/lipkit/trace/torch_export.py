@@ -1,12 +1,14 @@
-"""torch's export as a graph of public operations: every private or shifting name of torch is in this file.
+"""torch's export as a graph of public operations; private or shifting names of torch are here and in `graph_nodes`.
 
 For torch 2.11 and later: exports (not strict, static shapes) without decompositions keep composites such as `linear`.
 """
 
-import re
+import io
+import logging
+import sys
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr
 from functools import partial
 from typing import Any
 
@@ -20,7 +22,7 @@ from torch.utils import _pytree as pytree
 
 from lipkit._runtime import reading
 from lipkit.errors import CaptureError
-from lipkit.trace.quiet_export import unlogged
+from lipkit.trace.graph_nodes import argument_of, module_path
 
 aten = torch.ops.aten
 
@@ -46,35 +48,16 @@ _RENAMED = {
     # In place only as far as derivatives go; torch writes it after every constant that a model makes on the way.
     aten.detach_.default: aten.detach.default,
 }
-# Batch statistics, which mix the samples of a batch.
-_BATCH_STATISTICS = frozenset(
-    {aten._native_batch_norm_legit.default, aten._native_batch_norm_legit.no_stats, aten.native_batch_norm.default}
-)
 # The kernel of an operation that is defined by simpler ones.
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 # What the switches of training are called in schemas.
 _TRAINING = ("train", "training", "use_input_stats")
-# Operations that are random only if an argument is on.
-_OFF = {"dropout_p": 0.0, "train": False, "training": False}
 
 
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode; the mode of every submodule is put back, also after an error."""
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        for module, _ in modes:
-            module.training = False
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-
-
-def exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ExportedProgram:
+def export_model(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ExportedProgram:
     """The model on these arguments as a graph over its live tensors; refuses what torch.export cannot trace."""
     try:
-        with warnings.catch_warnings(), unlogged(), reading():
+        with warnings.catch_warnings(), without_logs(), reading():
             warnings.simplefilter("ignore")
             return torch.export.export(model, args, kwargs, strict=False)
     except Exception as error:
@@ -85,17 +68,17 @@ def exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         ) from error
 
 
-def functional(program: ExportedProgram) -> ExportedProgram:
+def make_functional(program: ExportedProgram) -> ExportedProgram:
     """The same program without in-place operations; composite operations are kept.
 
     A program that changes nothing is returned as it is, which saves a second trace.
     """
-    return _decomposed(program, {}) if any(_may_change(node) for node in program.graph.nodes) else program
+    return _decompose(program, {}) if any(_may_change(node) for node in program.graph.nodes) else program
 
 
 def split_up(program: ExportedProgram, ops: Collection[OpOverload]) -> ExportedProgram:
     """The same program with these operations written out in simpler ones, by torch's own definitions."""
-    return _decomposed(program, {op: _definition(op) for op in ops})
+    return _decompose(program, {op: _definition(op) for op in ops})
 
 
 def _definition(op: OpOverload) -> Callable[..., Any]:
@@ -119,7 +102,7 @@ def is_composite(op: OpOverload) -> bool:
     return tensors and (_has_kernel(op) or op in torch.export.default_decompositions())
 
 
-def _decomposed(program: ExportedProgram, table: dict[Any, Any]) -> ExportedProgram:
+def _decompose(program: ExportedProgram, table: dict[Any, Any]) -> ExportedProgram:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return program.run_decompositions(table)
@@ -132,20 +115,10 @@ def _may_change(node: Node) -> bool:
     if not isinstance(node.target, OpOverload) or node.target is aten.detach_.default:
         return False
     # Training switches update running statistics, which schemas do not tell.
-    return node.target._schema.is_mutable or any(_given(node, name) is True for name in _TRAINING)
+    return node.target._schema.is_mutable or any(argument_of(node, name) is True for name in _TRAINING)
 
 
-def _given(node: Node, name: str) -> object:
-    """The argument of this name, or its default; None if the operation has none."""
-    assert isinstance(node.target, OpOverload)
-    for position, argument in enumerate(node.target._schema.arguments):
-        if argument.name == name:
-            default = node.args[position] if position < len(node.args) else argument.default_value
-            return node.kwargs.get(name, default)
-    return None
-
-
-def canonical(program: ExportedProgram) -> Graph:
+def canonical_graph(program: ExportedProgram) -> Graph:
     """The graph over public operations: renamed, without checks, and nothing in it mutates anything."""
     graph = Graph()
     copied: dict[Node, Node] = {}
@@ -232,58 +205,6 @@ def live_nodes(program: ExportedProgram, graph: Graph) -> dict[Node, object]:
     return found
 
 
-def user_inputs(program: ExportedProgram) -> list[str]:
-    """The placeholders of the arguments, in the order in which (args, kwargs) flatten."""
-    return [s.arg.name for s in program.graph_signature.input_specs if s.kind is InputKind.USER_INPUT]
-
-
-def user_outputs(program: ExportedProgram) -> list[int]:
-    """The positions, among the graph's results, of what the model returns, in order."""
-    specs = program.graph_signature.output_specs
-    return [i for i, spec in enumerate(specs) if spec.kind is OutputKind.USER_OUTPUT]
-
-
-def calls(node: Node) -> tuple[str, ...]:
-    """The module calls around a node, outermost first, as paths; the second call of a module `l` is `l@1`."""
-    found: list[str] = []
-    for key, (path, _) in (node.meta.get("nn_module_stack") or {}).items():
-        again = key.partition("@")[2]
-        found.append(str(path).partition("@")[0] + (f"@{again}" if again else ""))
-    return tuple(found)
-
-
-def module_path(node: Node) -> str:
-    """The path of the innermost module that runs a node."""
-    return (calls(node) or ("",))[-1]
-
-
-def source_line(node: Node) -> str:
-    """File and line of the user's code behind a node: the innermost frame outside of torch, if there is one."""
-    # Code that was generated (by torch.fx) is in no file, and has another name in every copy of a module.
-    frames: Sequence[tuple[str, str]] = re.findall(r'File "([^"<]+)", line (\d+)', node.meta.get("stack_trace") or "")
-    own = [frame for frame in frames if "/torch/" not in frame[0]]
-    return f"{own[-1][0].rsplit('/', 1)[-1]}:{own[-1][1]}" if own else ""
-
-
-def is_control_flow(node: Node) -> bool:
-    """Whether a node chooses between graphs or repeats one."""
-    return isinstance(node.target, HigherOrderOperator)
-
-
-def is_batch_statistic(node: Node) -> bool:
-    """Whether a node normalises by the statistics of the batch."""
-    return node.target in _BATCH_STATISTICS
-
-
-def is_random(node: Node) -> bool:
-    """Whether a node draws random numbers; dropout that is off does not."""
-    op = node.target
-    if not isinstance(op, OpOverload) or torch.Tag.nondeterministic_seeded not in op.tags:
-        return False
-    names = [argument.name for argument in op._schema.arguments if argument.name in _OFF]
-    return not names or any(_given(node, name) != _OFF[name] for name in names)
-
-
 def _shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     leaves = pytree.tree_leaves((args, kwargs))
     return ", ".join(str(tuple(t.shape)) for t in leaves if isinstance(t, Tensor)) or "()"
@@ -292,3 +213,28 @@ def _shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 def _first_line(error: Exception) -> str:
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return text if text.endswith(".") else f"{text}."
+
+
+@contextmanager
+def without_logs() -> Iterator[None]:
+    """Hold back what torch logs and prints on the way, so that a failure is one sentence and not the last of many.
+
+    Without a failure, what was printed (by the model, then) is printed after all.
+    """
+    names = ["torch", *(name for name in logging.root.manager.loggerDict if name.startswith("torch."))]
+    handlers = {id(handler): handler for name in names for handler in logging.getLogger(name).handlers}.values()
+    printed = io.StringIO()
+    try:
+        for handler in handlers:
+            handler.addFilter(_nothing)
+        with redirect_stderr(printed):
+            yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(_nothing)
+    sys.stderr.write(printed.getvalue())
+
+
+def _nothing(record: logging.LogRecord) -> bool:
+    del record
+    return False

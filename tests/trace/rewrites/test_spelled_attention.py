@@ -11,7 +11,7 @@ from lipkit.linops import Reshape
 from lipkit.trace.capture import capture
 from lipkit.trace.network import Network
 from lipkit.trace.nodes import Identity, Pointwise, Softmax
-from lipkit.trace.rewrites.recognition import recognized
+from lipkit.trace.rewrites.merge_known_layers import merge_known_layers
 from lipkit.trace.rewrites.spelled_attention import merge_masks
 from lipkit.trace.value_range import Reach
 
@@ -55,7 +55,7 @@ MASKS: dict[str, Callable[[Tensor], Tensor]] = {
 def test_attention_by_hand_becomes_attention(name: str):
     model = Attends(MASKS[name]).double().eval()
     before = capture(model, torch.randn(1, 4, 6, dtype=torch.float64))
-    after = recognized(before)
+    after = merge_known_layers(before)
     assert names(after) == ["attention"]
     x = torch.randn(20, 4, 6, dtype=torch.float64)
     assert torch.allclose(after(x), model(x), rtol=1e-12, atol=1e-13)
@@ -64,7 +64,7 @@ def test_attention_by_hand_becomes_attention(name: str):
 def test_a_mask_of_large_numbers_stays_what_it_is():
     # -1e9 is a number, not -inf: the function with it is another one, by 1e-400000000.
     model = Attends(MASKS["large"]).double().eval()
-    after = recognized(capture(model, torch.randn(1, 4, 6, dtype=torch.float64)))
+    after = merge_known_layers(capture(model, torch.randn(1, 4, 6, dtype=torch.float64)))
     assert names(after) == ["matrix product", "softmax", "matrix product"]
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
+from lipkit._evaluation_mode import evaluating
 from lipkit.bounds.certificates.identity import row_hashes, sha256_of
 from lipkit.bounds.certificates.region_record import TensorRecord, dtype_of
 from lipkit.bounds.model_to_network import Call, Program, capture_call
@@ -16,7 +17,6 @@ from lipkit.errors import CertificateError
 from lipkit.linops import Shape
 from lipkit.trace import Network
 from lipkit.trace.sample_independence import takes_one_sample_only
-from lipkit.trace.torch_export import evaluating
 
 
 @final

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from lipkit._evaluation_mode import evaluating
 from lipkit.certify.attacks.objectives import Objective, margins
 from lipkit.errors import NonFiniteError, ShapeError
-from lipkit.trace.torch_export import evaluating
 
 Classifier = Callable[[Tensor], Tensor]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from lipkit._evaluation_mode import evaluating
 from lipkit._seeds import check_seed
 from lipkit.bound import Bound
 from lipkit.bounds.certificates.identity import contents, model_contents
@@ -22,7 +23,6 @@ from lipkit.certify.radii.forward import Logits
 from lipkit.certify.radii.radius import require_certifying
 from lipkit.errors import ArgumentError, MetricError, RecordError
 from lipkit.nn.core.freeze import frozen
-from lipkit.trace.torch_export import evaluating
 
 
 def accuracy(

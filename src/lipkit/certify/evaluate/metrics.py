@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from lipkit._evaluation_mode import evaluating
 from lipkit.bound import Bound
 from lipkit.certify.attacks import Attack
 from lipkit.certify.confidence_intervals import check_level
@@ -16,7 +17,6 @@ from lipkit.certify.evaluate.evaluation import Share
 from lipkit.certify.evaluate.running_sums import RunningMetric
 from lipkit.certify.radii.radius import check_classified, radius
 from lipkit.errors import ArgumentError
-from lipkit.trace.torch_export import evaluating
 
 
 @final

@@ -5,9 +5,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from lipkit._evaluation_mode import evaluating
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError, NonFiniteError
-from lipkit.trace.torch_export import evaluating
 
 
 def fit_to_model(model: nn.Module, test: Examples, target: str, data: str) -> Examples:

@@ -8,9 +8,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lipkit._evaluation_mode import evaluating
 from lipkit.errors import NonFiniteError
 from lipkit.report.results.contents import DepthRow
-from lipkit.trace.torch_export import evaluating
 
 # The quantiles of a row, in the order low, median, high.
 QUANTILES = (0.1, 0.5, 0.9)

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor, nn
 
+from lipkit._evaluation_mode import evaluating
 from lipkit._seeds import generator
 from lipkit.certify import Forward, Sample
 from lipkit.certify.attacks import PGD, MinimalRadius, Nearest
@@ -18,7 +19,6 @@ from lipkit.errors import ArgumentError
 from lipkit.nn.core.freeze import frozen
 from lipkit.report.html.pixels import Pixels
 from lipkit.report.results.contents import Gallery, Picture
-from lipkit.trace.torch_export import evaluating
 
 # Images in each row; how often the reach of the search is doubled at most.
 _EACH, _DOUBLINGS = 8, 12

@@ -3,11 +3,11 @@
 import torch
 from torch import nn
 
+from lipkit._evaluation_mode import evaluating
 from lipkit.bound import Bound
 from lipkit.certify import accuracy
 from lipkit.data import Examples
 from lipkit.report.results.contents import Plane
-from lipkit.trace.torch_export import evaluating
 
 # Points of a side of the map; test points shown on it.
 _SIDE, _SHOWN = 161, 300

@@ -9,8 +9,8 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from lipkit.linops import LinearOperator, Reshape, Shape
+from lipkit.linops.live import Live
 from lipkit.rounding.logarithm import exp_of
-from lipkit.trace.live_data import Live
 from lipkit.trace.value_range import Reach
 
 

@@ -4,18 +4,18 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol, final, runtime_checkable
+from typing import Any, Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lipkit.bound import Bound
 from lipkit.errors import UnsupportedError
 from lipkit.linops import Shape
 from lipkit.rounding.logarithm import log_norm_ratio, log_product
 from lipkit.rounding.slacks import MILLIONS_OF_ROUNDINGS, ROUNDINGS_8192
-from lipkit.trace.arithmetic_in_use import Watching
 from lipkit.trace.nodes._base import Node
 from lipkit.trace.value_range import Reach
 
@@ -101,7 +101,7 @@ class Declared(Node):
     def _trusted(self) -> float:
         """How far an entry may be off, by the narrowest numbers that occur between input and output."""
         device = next((t.device for t in self.parameters), torch.device("cpu"))
-        with torch.no_grad(), Watching() as seen:
+        with torch.no_grad(), _Watching() as seen:
             image = self._images(torch.zeros((1, *self.size), dtype=torch.float64, device=device))
         dtype = max(seen.narrowest, image.dtype, key=lambda one: torch.finfo(one).eps)
         if dtype not in _TRUSTED:
@@ -141,3 +141,20 @@ class Declared(Node):
 
     def __str__(self) -> str:
         return f"declared by {self.path or 'the model'}"
+
+
+@final
+class _Watching(TorchDispatchMode):
+    """Notes the narrowest floating-point type of any result computed inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.narrowest = torch.float64
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        found = func(*args, **(kwargs or {}))
+        for value in found if isinstance(found, tuple | list) else (found,):
+            if isinstance(value, Tensor) and value.is_floating_point():
+                self.narrowest = max(self.narrowest, value.dtype, key=lambda dtype: torch.finfo(dtype).eps)
+        return found

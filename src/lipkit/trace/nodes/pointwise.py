@@ -10,9 +10,9 @@ from torch import Tensor
 
 from lipkit.errors import UnsupportedError
 from lipkit.linops import Diagonal, Shape
+from lipkit.linops.live import Live
 from lipkit.rounding.logarithm import log_up
 from lipkit.rounding.slacks import ROUNDINGS_8, ROUNDINGS_128, ULP
-from lipkit.trace.live_data import Live
 from lipkit.trace.nodes._base import Node, Split
 from lipkit.trace.nodes.activations.curve import Interval
 from lipkit.trace.value_range import Reach, reach_of, tighten

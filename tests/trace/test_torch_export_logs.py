@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lipkit.trace.quiet_export import unlogged
+from lipkit.trace.torch_export import without_logs
 
 
 class _Heard(logging.Handler):
@@ -19,7 +19,7 @@ class _Heard(logging.Handler):
 
 
 def _fails(says: Callable[[], None]) -> None:
-    with unlogged():
+    with without_logs():
         says()
         raise KeyError
 
@@ -34,7 +34,7 @@ def test_loggers_of_torch_are_silent_inside_and_only_there(heard: _Heard, name: 
     logger = logging.getLogger(name)
     logger.addHandler(heard)
     try:
-        with unlogged():
+        with without_logs():
             logger.error("inside")
         with pytest.raises(KeyError):
             _fails(lambda: logger.error("before a failure"))
@@ -48,7 +48,7 @@ def test_other_loggers_are_heard(heard: _Heard) -> None:
     logger = logging.getLogger("torchlike")
     logger.addHandler(heard)
     try:
-        with unlogged():
+        with without_logs():
             logger.error("mine")
     finally:
         logger.removeHandler(heard)
@@ -56,7 +56,7 @@ def test_other_loggers_are_heard(heard: _Heard) -> None:
 
 
 def test_what_is_printed_comes_after_all_unless_something_fails(capsys: pytest.CaptureFixture[str]) -> None:
-    with unlogged():
+    with without_logs():
         print("from a model", file=sys.stderr)
     assert capsys.readouterr().err == "from a model\n"
     with pytest.raises(KeyError):

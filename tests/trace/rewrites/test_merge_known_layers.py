@@ -12,10 +12,10 @@ from lipkit.linops import Dense, Index, Reshape
 from lipkit.trace.capture import capture
 from lipkit.trace.network import Network
 from lipkit.trace.nodes import Identity, OrderStatistics, Pointwise, Product
-from lipkit.trace.rewrites.recognition import recognized
+from lipkit.trace.rewrites.merge_known_layers import merge_known_layers
+from lipkit.trace.rewrites.merge_order_statistics import merge_max_min
 from lipkit.trace.rewrites.spelled_gates import merge_gates
 from lipkit.trace.rewrites.spelled_normalization import merge_normalizers
-from lipkit.trace.rules.sorting import merge_max_min
 
 
 class Formula(nn.Module):
@@ -90,7 +90,7 @@ def test_gates_become_activations_with_their_constants(name: str):
 )
 def test_near_misses_are_left_alone(formula: Callable[[Tensor], Tensor]):
     before = network_of(formula)
-    after = recognized(before)
+    after = merge_known_layers(before)
     assert "product" in names(after)
     x = torch.randn(20, 4, 6, dtype=torch.float64)
     assert torch.equal(after(x), before(x))
@@ -157,7 +157,7 @@ def test_normalisation_becomes_one_node_with_its_constant(name: str):
 )
 def test_other_divisions_are_left_alone(formula: Callable[[Tensor], Tensor]):
     before = network_of(formula)
-    after = recognized(before)
+    after = merge_known_layers(before)
     assert "product" in names(after)
     x = torch.randn(20, 4, 6, dtype=torch.float64)
     assert torch.equal(after(x), before(x))
@@ -199,7 +199,7 @@ def test_a_sum_is_recognised_as_one_value():
         return rms(x) + x * torch.sigmoid(x)
 
     before = network_of(formula)
-    after = recognized(before)
+    after = merge_known_layers(before)
     assert sorted(names(after)) == ["RMS normalisation", "relu", "silu"]
     x = torch.randn(20, 4, 6, dtype=torch.float64)
     assert torch.allclose(after(x), before(x), rtol=1e-12, atol=1e-13)
@@ -207,7 +207,7 @@ def test_a_sum_is_recognised_as_one_value():
 
 def test_a_network_without_patterns_is_returned_as_it_is():
     network = network_of(lambda x: functional.relu(x) + x)
-    assert recognized(network) is network
+    assert merge_known_layers(network) is network
 
 
 def test_learned_numbers_are_not_frozen_into_an_activation():
@@ -215,7 +215,7 @@ def test_learned_numbers_are_not_frozen_into_an_activation():
     model = nn.Module()
     model.beta = nn.Parameter(torch.tensor(1.5))
     model.forward = lambda x: x * torch.sigmoid(model.beta * x)  # pyright: ignore[reportAttributeAccessIssue]
-    network = recognized(capture(model, torch.randn(1, 3)))
+    network = merge_known_layers(capture(model, torch.randn(1, 3)))
     assert "product" in names(network)
 
 
@@ -239,4 +239,4 @@ def test_a_product_of_values_that_were_joined_otherwise_is_left_alone():
         },
         target=(size,),
     )
-    assert recognized(network) is network
+    assert merge_known_layers(network) is network
