@@ -14,10 +14,10 @@ from torch import Tensor
 
 from lipkit import nn as lnn
 from lipkit.linops import materialize
-from lipkit.nn import Method
+from lipkit.nn import WeightMethod
 from lipkit.report.method_figures import style
 
-METHODS: dict[str, Method] = {
+METHODS: dict[str, WeightMethod] = {
     "AOL": lnn.AOL(),
     "Rescale(2)": lnn.Rescale(2),
     "Spectral": lnn.Spectral(),
@@ -34,7 +34,7 @@ LOOKS = {
 }
 
 
-def spectrum(method: Method, channels: int, size: int, random: bool) -> Tensor:
+def spectrum(method: WeightMethod, channels: int, size: int, random: bool) -> Tensor:
     """The singular values of one layer, in falling order."""
     torch.manual_seed(0)
     layer = lnn.Conv2d(channels, channels, 3, padding=1, method=method)

@@ -21,13 +21,14 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from lipkit import nn as lnn
 from lipkit.errors import LipkitError
-from lipkit.nn import Method, Promise
+from lipkit.nn import WeightMethod
+from lipkit.nn.methods._base import Promise
 from support.layers.checks import check_isometry, check_norm, promised
 from support.layers.examples import EVERY
 from support.layers.geometries import CONV, CONV_TRANSPOSE, FILLS, MODES, Drawn, filled
 
 
-def drawn(draw: random.Random, method: Method) -> Drawn | None:
+def drawn(draw: random.Random, method: WeightMethod) -> Drawn | None:
     """A layer and the shape of an input; None where torch itself refuses, or the matrix would be large."""
     kind = draw.choice(("linear", "conv", "conv", "conv", "transposed"))
     if kind == "linear":

@@ -26,7 +26,7 @@ from lipkit.certify.attacks import PGD
 from lipkit.cli.training import Goal, Precision, Recipe, Sets, only
 from lipkit.data import cifar10, cropped, flipped
 from lipkit.errors import ArgumentError
-from lipkit.losses import EMMA, Linear, LogitAnnealing, Schedule, WarmCosine
+from lipkit.losses import EMMA, LinearSchedule, LogitAnnealing, Schedule, WarmCosineSchedule
 from lipkit.optim import StiefelMuon
 
 # The mean of each channel over the training set.
@@ -98,7 +98,7 @@ class ShiftNet(nn.Module):
 
 
 def _max_min() -> nn.Module:
-    return lnn.MaxMin(lnn.Pairing.HALVES)
+    return lnn.MaxMin(lnn.ChannelPairing.HALVES)
 
 
 def _projected(many: int, few: int) -> list[nn.Module]:
@@ -188,7 +188,7 @@ class Cifar10Shift(Recipe):
     def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: float) -> Tensor:
         """Every rival is moved as far as it already is, but no farther than the radius of this moment; or annealing."""
         net = only(model, ShiftNet)
-        radius = Linear(0.1 * UNIT, self.target * UNIT, until=0.5)(progress)
+        radius = LinearSchedule(0.1 * UNIT, self.target * UNIT, until=0.5)(progress)
         logits, constants = model(inputs).float(), net.constants()
         if self.objective is Objective.EMMA:
             return EMMA(radius)(logits, labels, constants)
@@ -209,7 +209,7 @@ class Cifar10Shift(Recipe):
     @property
     def rate(self) -> Schedule:
         """Up over the first steps, then a cosine."""
-        return WarmCosine(self.warm)
+        return WarmCosineSchedule(self.warm)
 
     def settled(self, model: nn.Module) -> None:
         """Averages of orthogonal weights are not orthogonal: pull them back. Nothing trains them any more."""

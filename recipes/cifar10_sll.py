@@ -20,7 +20,7 @@ from lipkit import nn as lnn
 from lipkit.certify.attacks import PGD
 from lipkit.cli.training import Goal, Precision, Recipe, Sets
 from lipkit.data import cifar10, cropped, flipped
-from lipkit.losses import OffsetCrossEntropy, Piecewise, Schedule
+from lipkit.losses import OffsetCrossEntropy, PiecewiseSchedule, Schedule
 
 # The unit of radii: the customary one.
 UNIT = 36 / 255
@@ -78,7 +78,7 @@ class Cifar10SLL(Recipe):
     @property
     def rate(self) -> Schedule:
         """A triangle: up over the first 40 percent, down to nearly nothing."""
-        return Piecewise(((0.0, 0.001), (0.4, 1.0), (0.8, 0.05), (1.0, 0.001)))
+        return PiecewiseSchedule(((0.0, 0.001), (0.4, 1.0), (0.8, 0.05), (1.0, 0.001)))
 
     @property
     def goal(self) -> Goal:

@@ -26,7 +26,7 @@ from lipkit.bounds import PairwiseLipLT
 from lipkit.certify.attacks import PGD
 from lipkit.cli.training import Goal, Recipe, Sets, only
 from lipkit.data import mnist
-from lipkit.losses import CRM, EMMA, Exponential, Linear, RunningLipLT, Schedule, UpTo
+from lipkit.losses import CRM, EMMA, ExponentialSchedule, LinearSchedule, RadiusUpTo, RunningLipLT, Schedule
 
 
 class Objective(enum.Enum):
@@ -95,10 +95,10 @@ class MnistCRM(Recipe):
         """CRM after a start without: the radii of a constant answer are without end. Or EMMA, at a growing radius."""
         net = only(model, Net4C3F)
         if self.objective is Objective.EMMA:
-            radius = Linear(0.05 * self.target, self.target, until=0.5)(progress)
+            radius = LinearSchedule(0.05 * self.target, self.target, until=0.5)(progress)
             return EMMA(radius)(model(inputs), labels, net.constants())
-        weight = Linear(0.0, self.weight, since=self.warm, until=2 * self.warm)(progress)
-        loss = CRM(UpTo(self.target), weight=weight, temperature=self.temperature)
+        weight = LinearSchedule(0.0, self.weight, since=self.warm, until=2 * self.warm)(progress)
+        loss = CRM(RadiusUpTo(self.target), weight=weight, temperature=self.temperature)
         return loss(model(inputs), labels, net.constants())
 
     def optimizers(self, model: nn.Module) -> Sequence[torch.optim.Optimizer]:
@@ -108,7 +108,7 @@ class MnistCRM(Recipe):
     @property
     def rate(self) -> Schedule:
         """Held, then a thousandth by equal factors: constants fall for as long as steps become smaller."""
-        return Exponential(1.0, 1e-3, since=self.hold)
+        return ExponentialSchedule(1.0, 1e-3, since=self.hold)
 
     def constant(self, model: nn.Module) -> float:
         """The largest constant of a pair, as training sees it."""

@@ -24,7 +24,7 @@ from lipkit.bounds import PairwiseDAG
 from lipkit.certify.attacks import PGD
 from lipkit.cli.training import Goal, Recipe, Sets
 from lipkit.data import Examples, mnist
-from lipkit.losses import Constant, Schedule
+from lipkit.losses import ConstantSchedule, Schedule
 from lipkit.regularizers import TrainingNorm, layers_of
 
 
@@ -88,7 +88,7 @@ class MnistDivergence(Recipe):
     @property
     def rate(self) -> Schedule:
         """Constant: what grows is not to be hidden by steps that vanish."""
-        return Constant(1.0)
+        return ConstantSchedule(1.0)
 
     def constant(self, model: nn.Module) -> float:
         """The largest norm of a layer, an upper bound within 5 %."""

@@ -25,7 +25,7 @@ from lipkit.certify import head_pairwise
 from lipkit.certify.attacks import PGD
 from lipkit.cli.training import Goal, Recipe, Sets, only
 from lipkit.data import mnist
-from lipkit.losses import EMMA, Linear, Schedule, WarmCosine
+from lipkit.losses import EMMA, LinearSchedule, Schedule, WarmCosineSchedule
 from lipkit.optim import StiefelMuon
 
 
@@ -37,11 +37,11 @@ class Isometries(nn.Module):
         super().__init__()
         first = nn.Linear(784, width)
         nn.init.orthogonal_(first.weight)
-        parts: list[nn.Module] = [nn.Flatten(), first, lnn.MaxMin(lnn.Pairing.HALVES)]
+        parts: list[nn.Module] = [nn.Flatten(), first, lnn.MaxMin(lnn.ChannelPairing.HALVES)]
         for _ in range(depth - 1):
             layer = nn.Linear(width, width)
             layer.weight = nn.Parameter(lnn.near_identity(width))
-            parts += [layer, lnn.MaxMin(lnn.Pairing.HALVES)]
+            parts += [layer, lnn.MaxMin(lnn.ChannelPairing.HALVES)]
         self.trunk = nn.Sequential(*parts)
         self.head = nn.Linear(width, 10)
 
@@ -89,7 +89,7 @@ class MnistIsometry(Recipe):
 
     def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: float) -> Tensor:
         """Every rival is moved as far as it already is, but no farther than the radius of this moment."""
-        radius = Linear(0.1 * self.target, self.target, until=0.5)(progress)
+        radius = LinearSchedule(0.1 * self.target, self.target, until=0.5)(progress)
         return EMMA(radius)(model(inputs), labels, only(model, Isometries).constants())
 
     def optimizers(self, model: nn.Module) -> Sequence[torch.optim.Optimizer]:
@@ -103,7 +103,7 @@ class MnistIsometry(Recipe):
     @property
     def rate(self) -> Schedule:
         """Up over the first steps, then a cosine."""
-        return WarmCosine(self.warm)
+        return WarmCosineSchedule(self.warm)
 
     def settled(self, model: nn.Module) -> None:
         """Averages of orthonormal weights are not orthonormal: pull them back."""

@@ -25,7 +25,7 @@ from lipkit.certify import head_pairwise
 from lipkit.certify.attacks import PGD
 from lipkit.cli.training import Goal, Recipe, Sets
 from lipkit.data import cifar10, mnist
-from lipkit.losses import Cosine, MulticlassHKR, Schedule, TauCrossEntropy
+from lipkit.losses import CosineSchedule, MulticlassHKR, Schedule, TauCrossEntropy
 
 
 class Which(enum.Enum):
@@ -91,7 +91,7 @@ class RandomLabels(Recipe):
     @property
     def rate(self) -> Schedule:
         """A cosine to 1 %."""
-        return Cosine(1.0, 0.01)
+        return CosineSchedule(1.0, 0.01)
 
     def bound(self, model: nn.Module, example: Tensor) -> Bound:
         """Every layer proven as it is, the last one by pairs: for layers of norm one nothing is lost by the product."""

@@ -12,7 +12,9 @@ from torch.autograd.gradcheck import GradcheckError
 from lipkit import nn as lnn
 from lipkit.bound import Bound, Kind
 from lipkit.linops import Shape
-from lipkit.nn import Geometry, Method, Promise
+from lipkit.nn import WeightMethod
+from lipkit.nn.core.geometry import Geometry
+from lipkit.nn.methods._base import Promise
 from support.layers.checks import (
     check_declared,
     check_evaluation,
@@ -29,7 +31,7 @@ from support.programs.run import PROGRAMS, run_program
 
 
 @dataclass(frozen=True)
-class Loose(Method):
+class Loose(WeightMethod):
     """A weight that is too large by 2^-20, about what a float32 iteration leaves."""
 
     def promise(self, geometry: Geometry) -> Promise:
@@ -40,7 +42,7 @@ class Loose(Method):
 
 
 @dataclass(frozen=True)
-class OnePowerStep(Method):
+class OnePowerStep(WeightMethod):
     """Divided by a lower bound of the norm, which is what one step of power iteration gives."""
 
     def promise(self, geometry: Geometry) -> Promise:

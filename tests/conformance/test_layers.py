@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipkit import nn as lnn
-from lipkit.nn import Method, Promise
+from lipkit.nn import WeightMethod
+from lipkit.nn.methods._base import Promise
 from support.layers.checks import (
     check_declared,
     check_evaluation,
@@ -35,7 +36,9 @@ DTYPES = ("float32", "float64", "bfloat16")
 
 def test_every_method_is_in_the_suite() -> None:
     found = {
-        v for v in vars(lnn).values() if inspect.isclass(v) and issubclass(v, Method) and not inspect.isabstract(v)
+        v
+        for v in vars(lnn).values()
+        if inspect.isclass(v) and issubclass(v, WeightMethod) and not inspect.isabstract(v)
     }
     assert found == set(METHODS)
 
@@ -57,7 +60,7 @@ def test_is_a_frozen_value_that_prints(method: Any) -> None:
 @every_method
 @settings(max_examples=18)
 @given(data=st.data())
-def test_the_norm_of_the_stored_weights_is_at_most_one(method: Method, data: st.DataObject) -> None:
+def test_the_norm_of_the_stored_weights_is_at_most_one(method: WeightMethod, data: st.DataObject) -> None:
     drawn: Drawn = data.draw(layers(method))
     if drawn.layer is None:
         return
@@ -72,7 +75,7 @@ def test_the_norm_of_the_stored_weights_is_at_most_one(method: Method, data: st.
 @every_method
 @settings(max_examples=10)
 @given(data=st.data())
-def test_isometries_keep_all_singular_values(method: Method, data: st.DataObject) -> None:
+def test_isometries_keep_all_singular_values(method: WeightMethod, data: st.DataObject) -> None:
     drawn: Drawn = data.draw(accepted(method))
     layer = drawn.layer
     if promised(layer) is Promise.ISOMETRY:
@@ -84,7 +87,7 @@ def test_isometries_keep_all_singular_values(method: Method, data: st.DataObject
 @every_method
 @settings(max_examples=4)
 @given(data=st.data())
-def test_the_norm_holds_while_training(method: Method, data: st.DataObject) -> None:
+def test_the_norm_holds_while_training(method: WeightMethod, data: st.DataObject) -> None:
     drawn: Drawn = data.draw(accepted(method))
     check_steps(drawn.layer, drawn.in_shape)
 
@@ -92,7 +95,7 @@ def test_the_norm_holds_while_training(method: Method, data: st.DataObject) -> N
 @every_method
 @settings(max_examples=3)
 @given(data=st.data())
-def test_gradients(method: Method, data: st.DataObject) -> None:
+def test_gradients(method: WeightMethod, data: st.DataObject) -> None:
     drawn: Drawn = data.draw(accepted(method))
     filled(drawn.layer, "moved")
     check_gradients(drawn.layer, torch.randn(2, *drawn.in_shape))

@@ -12,22 +12,33 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from lipkit.errors import ShapeError
-from lipkit.losses import FenchelYoung, Regularizer, Shannon, SquaredNorm, TauCrossEntropy, Tempered
+from lipkit.losses import FenchelYoung, TauCrossEntropy
+from lipkit.losses.fenchel_young import (
+    ShannonRegularizer,
+    SimplexRegularizer,
+    SquaredNormRegularizer,
+    TemperedRegularizer,
+)
 
-REGULARIZERS = [Shannon(), SquaredNorm(), Tempered(Shannon(), 0.3), Tempered(SquaredNorm(), 2.0)]
+REGULARIZERS = [
+    ShannonRegularizer(),
+    SquaredNormRegularizer(),
+    TemperedRegularizer(ShannonRegularizer(), 0.3),
+    TemperedRegularizer(SquaredNormRegularizer(), 2.0),
+]
 each = pytest.mark.parametrize("omega", REGULARIZERS, ids=str)
 SCORES = torch.randn(6, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
 
 
-def value(omega: Regularizer, p: np.ndarray) -> float:
+def value(omega: SimplexRegularizer, p: np.ndarray) -> float:
     """The functions, written down once more."""
-    if isinstance(omega, Tempered):
+    if isinstance(omega, TemperedRegularizer):
         return omega.beta * value(omega.base, p)
-    return float(np.sum(p * np.log(np.maximum(p, 1e-300))) if isinstance(omega, Shannon) else p @ p / 2)
+    return float(np.sum(p * np.log(np.maximum(p, 1e-300))) if isinstance(omega, ShannonRegularizer) else p @ p / 2)
 
 
 @each
-def test_predictions_maximise_over_the_simplex(omega: Regularizer):
+def test_predictions_maximise_over_the_simplex(omega: SimplexRegularizer):
     for s in SCORES:
         found = minimize(
             lambda p, s=s: value(omega, p) - s.numpy() @ p,
@@ -42,14 +53,14 @@ def test_predictions_maximise_over_the_simplex(omega: Regularizer):
 
 
 @each
-def test_the_loss_vanishes_at_its_prediction_and_nowhere_else(omega: Regularizer):
+def test_the_loss_vanishes_at_its_prediction_and_nowhere_else(omega: SimplexRegularizer):
     loss = FenchelYoung(omega, reduction="none")
     torch.testing.assert_close(loss(SCORES, omega.predict(SCORES)), torch.zeros(6, dtype=torch.float64))
     assert bool((loss(SCORES, 0.9 * omega.predict(SCORES) + 0.1 / 4) > 1e-4).all())
 
 
 @each
-def test_the_gradient_is_the_error_of_the_prediction(omega: Regularizer):
+def test_the_gradient_is_the_error_of_the_prediction(omega: SimplexRegularizer):
     labels = torch.tensor([0, 1, 2, 3, 0, 1])
     s = SCORES.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(FenchelYoung(omega, reduction="sum")(s, labels), s)
@@ -59,24 +70,24 @@ def test_the_gradient_is_the_error_of_the_prediction(omega: Regularizer):
 
 @each
 @pytest.mark.parametrize("tau", [0.2, 1.0, 7.0])
-def test_an_inverse_temperature_scales_the_regularizer(omega: Regularizer, tau: float):
+def test_an_inverse_temperature_scales_the_regularizer(omega: SimplexRegularizer, tau: float):
     labels = torch.tensor([0, 1, 2, 3, 0, 1])
     left = FenchelYoung(omega)(tau * SCORES, labels)
-    torch.testing.assert_close(left, tau * FenchelYoung(Tempered(omega, 1 / tau))(SCORES, labels))
+    torch.testing.assert_close(left, tau * FenchelYoung(TemperedRegularizer(omega, 1 / tau))(SCORES, labels))
 
 
 def test_entropy_gives_cross_entropy():
     labels = torch.tensor([0, 1, 2, 3, 0, 1])
     for tau in (0.5, 1.0, 3.0):
         torch.testing.assert_close(
-            FenchelYoung(Tempered(Shannon(), 1 / tau))(SCORES, labels),
+            FenchelYoung(TemperedRegularizer(ShannonRegularizer(), 1 / tau))(SCORES, labels),
             torch.nn.functional.cross_entropy(tau * SCORES, labels) / tau,
         )
 
 
 @given(st.lists(st.floats(-1e4, 1e4), min_size=2, max_size=6))
 def test_sparse_predictions_are_points_of_the_simplex(scores: list[float]):
-    p = SquaredNorm().predict(torch.tensor(scores, dtype=torch.float64))
+    p = SquaredNormRegularizer().predict(torch.tensor(scores, dtype=torch.float64))
     # Differences of scores near 1e4 are known to 2e-12.
     assert float(p.sum()) == pytest.approx(1.0, abs=1e-10)
     assert bool((p >= 0).all())
@@ -85,8 +96,8 @@ def test_sparse_predictions_are_points_of_the_simplex(scores: list[float]):
 def test_huge_scores_keep_their_differences():
     s = torch.tensor([[1e8, 1e8 + 8, 1e8 - 8]], dtype=torch.float32)
     exact = math.log(1 + math.exp(-8) + math.exp(-16))
-    assert FenchelYoung(Shannon())(s, torch.tensor([1])).item() == pytest.approx(exact, rel=1e-5)
-    assert FenchelYoung(SquaredNorm())(s, torch.tensor([0])).item() == pytest.approx(8.0)
+    assert FenchelYoung(ShannonRegularizer())(s, torch.tensor([1])).item() == pytest.approx(exact, rel=1e-5)
+    assert FenchelYoung(SquaredNormRegularizer())(s, torch.tensor([0])).item() == pytest.approx(8.0)
 
 
 def test_the_limits_of_temperature():
@@ -125,4 +136,4 @@ def test_the_printed_simplex_is_empty():
 
 def test_distributions_have_the_shape_of_the_scores():
     with pytest.raises(ShapeError, match=r"\(6, 4\), got \(6, 3\)"):
-        inspect.unwrap(FenchelYoung.forward)(FenchelYoung(Shannon()), SCORES, SCORES[:, :3])
+        inspect.unwrap(FenchelYoung.forward)(FenchelYoung(ShannonRegularizer()), SCORES, SCORES[:, :3])

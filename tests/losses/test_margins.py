@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipkit.errors import ArgumentError, ShapeError
-from lipkit.losses import leads, margins, runner_up
+from lipkit.losses import leads, margins
 from lipkit.losses._base import signs
-from lipkit.losses.margins import check_classes
+from lipkit.losses.margins import check_classes, runner_up
 
 # Few different numbers, so that ties are the rule.
 rows = st.lists(st.lists(st.integers(-2, 2), min_size=3, max_size=3), min_size=1, max_size=6)

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from lipkit.bound import Bound, Kind, Metric, Of
 from lipkit.errors import ArgumentError, MetricError, NonFiniteError, ShapeError
-from lipkit.losses import label_constants, pair_constants
-from lipkit.losses.pair_constants import log_pair_factor
+from lipkit.losses.pair_constants import label_constants, log_pair_factor, pair_constants
 
 values = st.floats(1e-200, 1e200)
 

@@ -14,6 +14,10 @@ from torch import Tensor
 from lipkit import losses
 from lipkit.bound import Bound, Kind, Of
 from lipkit.errors import ArgumentError, ShapeError
+from lipkit.losses._base import Reduction
+from lipkit.losses.cross_entropy.crm import soft_radius
+from lipkit.losses.cross_entropy.gloro import bottom_logit
+from lipkit.losses.fenchel_young import ShannonRegularizer, TemperedRegularizer
 from support.unchecked import unchecked
 
 Row = list[float]
@@ -172,7 +176,7 @@ CASES = [
     ),
     Case(losses.TauCrossEntropy(2.5), lambda z, y, _: ce([2.5 * v for v in z], y)),
     Case(losses.TauCrossEntropy(2.5, divided=True), lambda z, y, _: ce([2.5 * v for v in z], y) / 2.5),
-    Case(losses.FenchelYoung(losses.Shannon()), lambda z, y, _: ce(z, y)),
+    Case(losses.FenchelYoung(ShannonRegularizer()), lambda z, y, _: ce(z, y)),
     Case(losses.OffsetCrossEntropy(), lambda z, y, _: 0.25 * ce(offset(z, y, 1.5 * math.sqrt(2), 0.25), y)),
     Case(losses.LogitAnnealing(), lambda z, y, _: annealed(z, y)),
     Case(losses.LipschitzMargin(0.6), lambda z, y, _: ce(margin_logits(z, y, 0.6), y), constants=True),
@@ -180,7 +184,7 @@ CASES = [
     Case(losses.GloRo(0.6), lambda z, y, _: gloro(z, y, 0.6), constants=True),
     Case(losses.GloRo(0.6, weight=2.5), lambda z, y, _: trades(z, y, 0.6, 2.5), constants=True),
     Case(
-        losses.CRM(losses.Decaying(0.5), weight=0.7, temperature=3.0),
+        losses.CRM(losses.DecayingRadius(0.5), weight=0.7, temperature=3.0),
         lambda z, y, _: crm(z, y, lambda r: math.exp(-r / 0.5)),
         constants=True,
     ),
@@ -190,7 +194,7 @@ CASES = [
         constants=True,
     ),
     Case(
-        losses.CRM(losses.UpTo(0.5), weight=0.7, temperature=3.0),
+        losses.CRM(losses.RadiusUpTo(0.5), weight=0.7, temperature=3.0),
         lambda z, y, _: crm(z, y, lambda r: -r) if radius(z, y) < 0.5 else ce(z, y),
         constants=True,
     ),
@@ -221,7 +225,7 @@ def called(loss: torch.nn.Module, case: Case, scores: Tensor, labels: Tensor, pa
     return loss(scores.squeeze(1) if case.binary else scores, labels, *extra)
 
 
-def reduced(case: Case, reduction: losses.Reduction) -> losses.Loss:
+def reduced(case: Case, reduction: Reduction) -> losses.Loss:
     loss = copy.deepcopy(case.loss)
     loss.reduction = reduction
     return loss
@@ -373,12 +377,12 @@ def test_numbers_appear_in_the_text_of_a_loss():
         (lambda: losses.HKR.torchlip(1.0, 1.0), "use the hinge loss alone"),
         (lambda: losses.EMMA(0.1, floor=1.5), r"floor of EMMA lies in \[0, 1\], got 1.5"),
         (lambda: losses.GloRo(math.nan), r"epsilon of GloRo lies in \[0, inf\), got nan"),
-        (lambda: losses.Decaying(0.0), "target radius"),
+        (lambda: losses.DecayingRadius(0.0), "target radius"),
         (lambda: losses.LseHKR.torchlip(1.0, 0.5, 2), "3 classes"),
-        (lambda: losses.Tempered(losses.Shannon(), 0.0), "temperature is a finite number"),
+        (lambda: TemperedRegularizer(ShannonRegularizer(), 0.0), "temperature is a finite number"),
         (lambda: losses.LogitAnnealing(beta=0.5)(torch.zeros(1, 2), torch.zeros(1, dtype=torch.long)), "beta is 0 or"),
         (
-            lambda: losses.soft_radius(torch.zeros(1, 2), torch.zeros(1, dtype=torch.long), torch.ones(2, 2), 0),
+            lambda: soft_radius(torch.zeros(1, 2), torch.zeros(1, dtype=torch.long), torch.ones(2, 2), 0),
             "smooth",
         ),
     ],
@@ -408,9 +412,9 @@ def test_a_single_sample_without_batch_axis_and_labels_out_of_range_get_one_sent
 def test_functions_of_logits_refuse_a_single_sample_too():
     logits, constants = torch.zeros(3), torch.ones(3, 3)
     for call in (
-        lambda: losses.soft_radius(logits, torch.tensor(0), constants, 1.0),
-        lambda: losses.bottom_logit(logits, 0.1, constants),
-        lambda: losses.FenchelYoung(losses.Shannon())(logits, torch.full((3,), 1 / 3)),
+        lambda: soft_radius(logits, torch.tensor(0), constants, 1.0),
+        lambda: bottom_logit(logits, 0.1, constants),
+        lambda: losses.FenchelYoung(ShannonRegularizer())(logits, torch.full((3,), 1 / 3)),
     ):
         with pytest.raises(ShapeError, match="give a single sample a batch axis"):
             call()

@@ -9,15 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipkit.errors import ArgumentError
-from lipkit.losses import Constant, Cosine, Exponential, Linear, LipschitzMargin, Piecewise, WarmCosine
+from lipkit.losses import (
+    ConstantSchedule,
+    CosineSchedule,
+    ExponentialSchedule,
+    LinearSchedule,
+    LipschitzMargin,
+    PiecewiseSchedule,
+    WarmCosineSchedule,
+)
 
-RAMPS = [Linear, Cosine, Exponential]
+RAMPS = [LinearSchedule, CosineSchedule, ExponentialSchedule]
 
 
 @pytest.mark.parametrize("ramp", RAMPS)
 @given(st.floats(0.01, 10), st.floats(0.01, 10), st.floats(0, 1), st.floats(0, 1), st.lists(st.floats(0, 1)))
 def test_ramps_are_monotone_between_their_ends(
-    ramp: type[Linear], start: float, end: float, a: float, b: float, times: list[float]
+    ramp: type[LinearSchedule], start: float, end: float, a: float, b: float, times: list[float]
 ):
     since, until = min(a, b), max(a, b)
     schedule = ramp(start, end, since, until)
@@ -32,21 +40,21 @@ def test_ramps_are_monotone_between_their_ends(
 
 
 def test_values_in_the_middle():
-    assert Constant(3.0)(0.4) == 3.0
-    assert Linear(1.0, 3.0, 0.2, 0.6)(0.3) == pytest.approx(1.5)
-    assert Cosine(1.0, 3.0)(0.5) == pytest.approx(2.0)
-    assert Cosine(1.0, 3.0)(1 / 3) == pytest.approx(1.5)
-    assert Exponential(1.0, 16.0)(0.25) == pytest.approx(2.0)
-    corner = Piecewise(((0.0, 1.0), (0.5, 2.0), (0.5, 5.0), (0.9, 3.0)))
+    assert ConstantSchedule(3.0)(0.4) == 3.0
+    assert LinearSchedule(1.0, 3.0, 0.2, 0.6)(0.3) == pytest.approx(1.5)
+    assert CosineSchedule(1.0, 3.0)(0.5) == pytest.approx(2.0)
+    assert CosineSchedule(1.0, 3.0)(1 / 3) == pytest.approx(1.5)
+    assert ExponentialSchedule(1.0, 16.0)(0.25) == pytest.approx(2.0)
+    corner = PiecewiseSchedule(((0.0, 1.0), (0.5, 2.0), (0.5, 5.0), (0.9, 3.0)))
     assert [corner(t) for t in (0.0, 0.25, 0.5, 0.7, 0.9, 1.0)] == pytest.approx([1.0, 1.5, 5.0, 4.0, 3.0, 3.0])
-    assert Piecewise(((0.5, 2.0),))(0.1) == 2.0
-    warm = WarmCosine(0.2)
+    assert PiecewiseSchedule(((0.5, 2.0),))(0.1) == 2.0
+    warm = WarmCosineSchedule(0.2)
     assert [warm(t) for t in (0.0, 0.1, 0.2, 0.6, 1.0)] == pytest.approx([1e-3, 0.5, 1.0, 0.5, 0.0])
-    assert WarmCosine(0.0)(0.0) == 1.0
+    assert WarmCosineSchedule(0.0)(0.0) == 1.0
 
 
 def test_a_loss_follows_a_schedule():
-    loss, ramp = LipschitzMargin(0.0), Linear(0.0, 0.5, until=0.5)
+    loss, ramp = LipschitzMargin(0.0), LinearSchedule(0.0, 0.5, until=0.5)
     seen = []
     for step in range(5):
         loss.epsilon = ramp(step / 4)
@@ -57,16 +65,16 @@ def test_a_loss_follows_a_schedule():
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [
-        (lambda: Linear(0.0, 1.0, 0.6, 0.5), "since <= until"),
-        (lambda: Linear(0.0, math.inf), "finite"),
-        (lambda: Exponential(0.0, 1.0), "ends > 0"),
-        (lambda: Constant(math.nan), "finite"),
-        (lambda: Piecewise(()), "at least one"),
-        (lambda: Piecewise(((0.5, 1.0), (0.2, 1.0))), "sort"),
-        (lambda: Linear(0.0, 1.0)(1.5), "divide the step"),
-        (lambda: Constant(1.0)(math.nan), "Progress"),
-        (lambda: WarmCosine(1.0), "share of the rise"),
-        (lambda: WarmCosine(math.nan), "share of the rise"),
+        (lambda: LinearSchedule(0.0, 1.0, 0.6, 0.5), "since <= until"),
+        (lambda: LinearSchedule(0.0, math.inf), "finite"),
+        (lambda: ExponentialSchedule(0.0, 1.0), "ends > 0"),
+        (lambda: ConstantSchedule(math.nan), "finite"),
+        (lambda: PiecewiseSchedule(()), "at least one"),
+        (lambda: PiecewiseSchedule(((0.5, 1.0), (0.2, 1.0))), "sort"),
+        (lambda: LinearSchedule(0.0, 1.0)(1.5), "divide the step"),
+        (lambda: ConstantSchedule(1.0)(math.nan), "Progress"),
+        (lambda: WarmCosineSchedule(1.0), "share of the rise"),
+        (lambda: WarmCosineSchedule(math.nan), "share of the rise"),
     ],
 )
 def test_what_is_no_schedule_is_refused(make: Callable[[], object], complaint: str):

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from lipkit.linops import Conv, Dense, Padding, materialize, symbol
-from lipkit.nn import Geometry, Spectral
+from lipkit.nn import Spectral
+from lipkit.nn.core.geometry import Geometry
 from lipkit.norms import SVD, Gram, KernelIsometry, Power, PublishedGrid, SmallGrid, Toeplitz
 
 

@@ -13,12 +13,12 @@ from lipkit.regularizers import (
     GradientPenalty,
     Orthogonality,
     SpectrumAlignment,
-    interlaced,
     layers_of,
-    parseval_step,
-    segments,
-    smoothing_gap,
+    points_between,
 )
+from lipkit.regularizers.activations.jasmin import interlacing_bound
+from lipkit.regularizers.activations.smoothing_gap import smoothing_gap
+from lipkit.regularizers.weights.parseval import parseval_step
 
 
 def scalar_layer(value: float) -> nn.Linear:
@@ -63,7 +63,7 @@ def test_a_critic_can_be_steep_between_samples_only() -> None:
 
     real, fake = torch.full((64, 1), 2.0), torch.full((64, 1), -2.0)
     assert float(GradientPenalty()(critic, torch.cat([real, fake])).detach()) == 0.0
-    between = segments(real, fake, torch.Generator().manual_seed(0))
+    between = points_between(real, fake, torch.Generator().manual_seed(0))
     # Half of the segment is steep, where the penalty is 16.
     assert float(GradientPenalty()(critic, between).detach()) == pytest.approx(8.0, abs=4.0)
 
@@ -74,9 +74,9 @@ def test_the_printed_chain_of_singular_values_breaks_for_two() -> None:
     # Printed: sigma_2 >= p_(n) with n = 2, but sigma_2 = 0.
     assert abs(float(sigma[1])) < 1e-15 < float(p[1])
     assert float(sigma[0]) == pytest.approx(0.5)
-    assert float(interlaced(p, 1)) == 0.5
+    assert float(interlacing_bound(p, 1)) == 0.5
     # g_n needs p_(n+1), which is not there: 0 keeps the chain.
-    assert float(p[1]) >= float(interlaced(p, 2)) == 0.25 >= float(sigma[1])
+    assert float(p[1]) >= float(interlacing_bound(p, 2)) == 0.25 >= float(sigma[1])
 
 
 def test_the_loss_gap_of_activation_decay_cannot_be_positive() -> None:

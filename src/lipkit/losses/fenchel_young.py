@@ -14,7 +14,7 @@ from lipkit.losses._base import Loss, Reduction, wide
 from lipkit.losses.margins import check_classes, check_logits
 
 
-class Regularizer(ABC):
+class SimplexRegularizer(ABC):
     """A strictly convex Omega on the probability simplex (+inf outside), along the last axis."""
 
     @abstractmethod
@@ -32,7 +32,7 @@ class Regularizer(ABC):
 
 @final
 @dataclass(frozen=True)
-class Shannon(Regularizer):
+class ShannonRegularizer(SimplexRegularizer):
     """Omega(p) = sum_k p_k log p_k: predictions are the softmax, the loss is cross-entropy."""
 
     def value(self, prediction: Float[Tensor, "*batch classes"]) -> Float[Tensor, "*batch"]:
@@ -47,7 +47,7 @@ class Shannon(Regularizer):
 
 @final
 @dataclass(frozen=True)
-class SquaredNorm(Regularizer):
+class SquaredNormRegularizer(SimplexRegularizer):
     """Omega(p) = ||p||^2 / 2: predictions are the Euclidean projection on the simplex, the loss is sparsemax's.
 
     Cost: one sort. Reference: Martins and Astudillo 2016; Blondel et al. 2020.
@@ -73,10 +73,10 @@ class SquaredNorm(Regularizer):
 
 @final
 @dataclass(frozen=True)
-class Tempered(Regularizer):
+class TemperedRegularizer(SimplexRegularizer):
     """beta Omega, at temperature beta: predictions get flatter. (beta Omega)*(s) = beta Omega*(s / beta)."""
 
-    base: Regularizer
+    base: SimplexRegularizer
     beta: float
 
     def __post_init__(self) -> None:
@@ -98,13 +98,13 @@ class FenchelYoung(Loss):
     """L(s, y) = Omega*(s) + Omega(y) - <s, y>: zero exactly if y is the regularised prediction for s.
 
     The gradient in s is predict(s) - y. With an inverse temperature, L_Omega(tau s, y) = tau L_(Omega / tau)(s, y):
-    `Tempered(omega, 1 / tau)`. Targets are class indices, or distributions of the shape of the scores.
+    `TemperedRegularizer(omega, 1 / tau)`. Targets are class indices, or distributions of the shape of the scores.
 
     Promise: >= 0, convex in s, smooth wherever Omega is strongly convex. Cost: that of the regularizer.
     Reference: Blondel, Martins, Niculae 2020.
     """
 
-    def __init__(self, regularizer: Regularizer, *, reduction: Reduction = "mean") -> None:
+    def __init__(self, regularizer: SimplexRegularizer, *, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
         self.regularizer = regularizer
 

@@ -2,7 +2,7 @@
 
 A loss reads plain attributes, so a schedule needs no hook:
 
-    ramp = Linear(0.0, 36 / 255, until=0.5)
+    ramp = LinearSchedule(0.0, 36 / 255, until=0.5)
     for step in range(total):
         loss.epsilon = ramp(step / total)
 """
@@ -31,7 +31,7 @@ class Schedule(ABC):
 
 @final
 @dataclass(frozen=True)
-class Constant(Schedule):
+class ConstantSchedule(Schedule):
     """The same value throughout."""
 
     value: float
@@ -70,7 +70,7 @@ class _Ramp(Schedule):
 
 @final
 @dataclass(frozen=True)
-class Linear(_Ramp):
+class LinearSchedule(_Ramp):
     """start + share (end - start), share = (progress - since) / (until - since) cut to [0, 1]."""
 
     def _between(self, share: float) -> float:
@@ -79,7 +79,7 @@ class Linear(_Ramp):
 
 @final
 @dataclass(frozen=True)
-class Cosine(_Ramp):
+class CosineSchedule(_Ramp):
     """Half a wave: end + (start - end) (1 + cos(pi share)) / 2, flat at both ends."""
 
     def _between(self, share: float) -> float:
@@ -89,13 +89,15 @@ class Cosine(_Ramp):
 
 @final
 @dataclass(frozen=True)
-class Exponential(_Ramp):
+class ExponentialSchedule(_Ramp):
     """start (end / start)^share: equal factors in equal times; both ends must be > 0."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not (self.start > 0.0 and self.end > 0.0):
-            raise ArgumentError(f"An exponential ramp needs ends > 0, got {self.start} and {self.end}; use Linear.")
+            raise ArgumentError(
+                f"An exponential ramp needs ends > 0, got {self.start} and {self.end}; use LinearSchedule."
+            )
 
     def _between(self, share: float) -> float:
         return math.exp((1.0 - share) * math.log(self.start) + share * math.log(self.end))
@@ -103,7 +105,7 @@ class Exponential(_Ramp):
 
 @final
 @dataclass(frozen=True)
-class WarmCosine(Schedule):
+class WarmCosineSchedule(Schedule):
     """progress / warm up to `warm`, at least a thousandth so that a first step moves; then half a wave from 1 to 0."""
 
     warm: float
@@ -120,7 +122,7 @@ class WarmCosine(Schedule):
 
 @final
 @dataclass(frozen=True)
-class Piecewise(Schedule):
+class PiecewiseSchedule(Schedule):
     """Straight lines through (progress, value) points in increasing order; constant outside. Equal progresses jump."""
 
     points: tuple[tuple[float, float], ...]

@@ -18,7 +18,7 @@ Example = Tensor | Sequence[Any] | Mapping[str, Any]
 
 @final
 @dataclass(frozen=True, eq=False)
-class Layer:
+class LinearLayer:
     """A linear layer at one input shape: its name in the model, and where its operator is read from."""
 
     name: str
@@ -35,7 +35,7 @@ class Layer:
         return tuple(p for p in self.module.parameters() if p.requires_grad)
 
 
-def layers_of(model: nn.Module, example: Example) -> tuple[Layer, ...]:
+def layers_of(model: nn.Module, example: Example) -> tuple[LinearLayer, ...]:
     """Every nn.Linear, convolution and attention projection of a model, at the shapes that `example` leads to.
 
     One evaluation of the model, in evaluation mode and without gradients, tells the input shape of each convolution;
@@ -60,14 +60,14 @@ def layers_of(model: nn.Module, example: Example) -> tuple[Layer, ...]:
     return found
 
 
-def _found(model: nn.Module, shapes: dict[str, list[Shape]]) -> Iterator[Layer]:
+def _found(model: nn.Module, shapes: dict[str, list[Shape]]) -> Iterator[LinearLayer]:
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear):
             yield _layer(name, module, (module.in_features,))
         elif isinstance(module, nn.MultiheadAttention):
             for part, weight in projection_readers(module).items():
                 read = _matrix_reader(weight)
-                yield Layer(f"{name}.{part}".lstrip("."), module, read().in_shape, read)
+                yield LinearLayer(f"{name}.{part}".lstrip("."), module, read().in_shape, read)
         else:
             for shape in shapes.get(name, []):
                 yield _layer(name, module, shape)
@@ -92,8 +92,8 @@ def _matrix_reader(weight: Callable[[], Tensor]) -> Callable[[], LinearOperator]
     return lambda: Dense(weight())
 
 
-def _layer(name: str, module: nn.Module, in_shape: Shape) -> Layer:
-    return Layer(name, module, in_shape, lambda: of(module, in_shape))
+def _layer(name: str, module: nn.Module, in_shape: Shape) -> LinearLayer:
+    return LinearLayer(name, module, in_shape, lambda: of(module, in_shape))
 
 
 def _shapes(model: nn.Module, example: Example) -> dict[str, list[Shape]]:

@@ -13,18 +13,18 @@ from lipkit.losses import (
     CRM,
     EMMA,
     CertificateRegularized,
-    Decaying,
+    DecayingRadius,
     GloRo,
     LipschitzMargin,
     LogitAnnealing,
     OffsetCrossEntropy,
+    RadiusUpTo,
     TauCrossEntropy,
     Truncated,
-    UpTo,
-    bottom_logit,
     margins,
-    soft_radius,
 )
+from lipkit.losses.cross_entropy.crm import soft_radius
+from lipkit.losses.cross_entropy.gloro import bottom_logit
 
 CLASSES = 5
 
@@ -143,9 +143,9 @@ def test_gradients_pull_constants_down_and_margins_up():
         LipschitzMargin(0.4),
         EMMA(0.4),
         GloRo(0.4),
-        CRM(Decaying(0.4)),
+        CRM(DecayingRadius(0.4)),
         CRM(Truncated(1.0)),
-        CRM(UpTo(1.0)),
+        CRM(RadiusUpTo(1.0)),
         CertificateRegularized(1.0),
     ):
         constant = torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
@@ -164,7 +164,7 @@ def test_wrong_samples_get_no_reward():
     z, labels, pairs, radius = affine()
     wrong = radius <= 0
     plain = torch.nn.functional.cross_entropy(z, labels, reduction="none")
-    for goal in (Decaying(0.1), Truncated(0.1), UpTo(1e3), torch.neg):
+    for goal in (DecayingRadius(0.1), Truncated(0.1), RadiusUpTo(1e3), torch.neg):
         found = CRM(goal, reduction="none")(z, labels, pairs)
         torch.testing.assert_close(found[wrong], plain[wrong])
         assert bool((found[~wrong] != plain[~wrong]).all())
@@ -183,7 +183,7 @@ def test_a_radius_that_is_reached_is_left_alone_though_its_smooth_form_is_not():
         torch.autograd.grad(loss, z)[0]
         for loss in (
             torch.nn.functional.cross_entropy(z, labels),
-            CRM(UpTo(0.2), temperature=5.0)(z, labels, pairs),
+            CRM(RadiusUpTo(0.2), temperature=5.0)(z, labels, pairs),
             CRM(Truncated(0.2), temperature=5.0)(z, labels, pairs),
         )
     )

@@ -15,7 +15,8 @@ from scipy.optimize import linprog, minimize
 from scipy.stats import norm, wasserstein_distance
 from torch import Tensor
 
-from lipkit.losses import HKR, KR, Hinge, MulticlassHKR, MulticlassKR, ReweightedKR, TauBCE, balanced_bias
+from lipkit.losses import HKR, KR, Hinge, MulticlassHKR, MulticlassKR, ReweightedKR, TauBCE
+from lipkit.losses.kantorovich.reweighted import balanced_bias
 
 Points = NDArray[np.floating]
 

@@ -16,6 +16,7 @@ from lipkit.nn.activations import (
     GELU,
     OPLU,
     Absolute,
+    ChannelPairing,
     CLipSwish,
     FullSort,
     GroupSort,
@@ -23,7 +24,6 @@ from lipkit.nn.activations import (
     LipSwish,
     MaxMin,
     Mish,
-    Pairing,
     PReLU,
     Rescaled,
     SiLU,
@@ -38,7 +38,7 @@ SORTING: dict[str, Callable[[], Stated]] = {
     "groups of 2": lambda: GroupSort(2),
     "groups of 3": lambda: GroupSort(3),
     "neighbours": MaxMin,
-    "halves": lambda: MaxMin(Pairing.HALVES),
+    "halves": lambda: MaxMin(ChannelPairing.HALVES),
     "OPLU": OPLU,
     "full": FullSort,
 }
@@ -152,7 +152,7 @@ def test_pairs_are_ordered_as_named():
     x = torch.tensor([[4.0, 1.0, 2.0, 3.0]])
     assert MaxMin()(x).tolist() == [[1.0, 4.0, 2.0, 3.0]]
     assert OPLU()(x).tolist() == [[4.0, 1.0, 3.0, 2.0]]
-    assert MaxMin(Pairing.HALVES)(x).tolist() == [[2.0, 1.0, 4.0, 3.0]]
+    assert MaxMin(ChannelPairing.HALVES)(x).tolist() == [[2.0, 1.0, 4.0, 3.0]]
     assert FullSort()(x).tolist() == [[1.0, 2.0, 3.0, 4.0]]
 
 

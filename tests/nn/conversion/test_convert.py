@@ -11,11 +11,11 @@ import lipkit
 from lipkit import bounds
 from lipkit.errors import ArgumentError, UnsupportedError
 from lipkit.nn.activations import MaxMin
-from lipkit.nn.conversion.conversion_report import Verdict
-from lipkit.nn.conversion.transfer import Start, nearest_isometry, positive_isometry
-from lipkit.nn.conversion.twin import Twin, lipschitzify
+from lipkit.nn.conversion.conversion_report import ConversionVerdict
+from lipkit.nn.conversion.transfer import ConversionStart, nearest_isometry, positive_isometry
+from lipkit.nn.conversion.twin import LipschitzTwin, lipschitzify
 from lipkit.nn.core.condense import condense
-from lipkit.nn.methods._base import Method
+from lipkit.nn.methods._base import WeightMethod
 from lipkit.nn.methods.bjorck import Bjorck
 from lipkit.nn.methods.rko import RKO
 from lipkit.nn.methods.spectral_normalization import Spectral
@@ -88,7 +88,7 @@ MODELS = {"ResNet-18": (ResNet18, (1, 3, 32, 32)), "small": (Small, (1, 1, 8, 8)
 
 
 @pytest.fixture(scope="module", params=MODELS)
-def converted(request: pytest.FixtureRequest) -> tuple[nn.Module, Twin, Tensor]:
+def converted(request: pytest.FixtureRequest) -> tuple[nn.Module, LipschitzTwin, Tensor]:
     torch.manual_seed(0)
     build, shape = MODELS[request.param]
     model = build()
@@ -96,7 +96,9 @@ def converted(request: pytest.FixtureRequest) -> tuple[nn.Module, Twin, Tensor]:
     return model, twin.eval(), torch.rand(shape)
 
 
-def test_the_constant_is_proven_from_the_operations_and_nearly_attained(converted: tuple[nn.Module, Twin, Tensor]):
+def test_the_constant_is_proven_from_the_operations_and_nearly_attained(
+    converted: tuple[nn.Module, LipschitzTwin, Tensor],
+):
     """Condensed, so that nothing is declared: norms of plain weights, folded through sums and concatenations."""
     _, twin, example = converted
     assert twin.gain == 2.0
@@ -108,16 +110,16 @@ def test_the_constant_is_proven_from_the_operations_and_nearly_attained(converte
     assert float(found.lower.value) >= 0.3 * 2.0
 
 
-def test_the_original_is_left_alone(converted: tuple[nn.Module, Twin, Tensor]):
+def test_the_original_is_left_alone(converted: tuple[nn.Module, LipschitzTwin, Tensor]):
     model, twin, example = converted
     assert not any("lipkit" in type(module).__module__ for module in model.modules())
     assert twin(example).shape == model.eval()(example).shape
     assert all(not module.inplace for module in twin.modules() if isinstance(module, nn.ReLU))
 
 
-@pytest.mark.parametrize("start", Start)
+@pytest.mark.parametrize("start", ConversionStart)
 @pytest.mark.parametrize("K", [0.5, 3.0])
-def test_jacobians_stay_below_the_constant_also_after_training(start: Start, K: float):
+def test_jacobians_stay_below_the_constant_also_after_training(start: ConversionStart, K: float):
     torch.manual_seed(0)
     twin, _ = lipschitzify(Small(), K, start=start)
     step = torch.optim.SGD(twin.parameters(), lr=0.5)
@@ -131,7 +133,7 @@ def test_jacobians_stay_below_the_constant_also_after_training(start: Start, K: 
 
 
 @pytest.mark.parametrize("conv", [Spectral(), RKO(Bjorck())])
-def test_other_methods(conv: Method):
+def test_other_methods(conv: WeightMethod):
     torch.manual_seed(0)
     twin, report = lipschitzify(Small(), conv=conv)
     assert sum(str(conv) in row.now for row in report.rows) == 3
@@ -160,7 +162,7 @@ def test_weights_give_a_multiple_of_the_function_where_methods_only_divide():
     model.norm.weight.data.copy_(torch.randn(4))
     model.norm.bias.data.copy_(torch.randn(4))
     model.eval()
-    twin, _ = lipschitzify(model, start=Start.WEIGHTS)
+    twin, _ = lipschitzify(model, start=ConversionStart.WEIGHTS)
     x = torch.randn(64, 4).double()
     ratio = twin(x) / model(x)
     # One number for all samples and outputs; weights are stored with a shrink of 2^-39 and logits come from logarithms.
@@ -171,11 +173,11 @@ def test_weights_give_a_multiple_of_the_function_where_methods_only_divide():
 def test_nothing_is_lost_by_isometries_and_sorting():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 6), MaxMin(), nn.Linear(6, 6), MaxMin(), nn.Linear(6, 6))
-    twin, report = lipschitzify(model, start=Start.ISOMETRY)
+    twin, report = lipschitzify(model, start=ConversionStart.ISOMETRY)
     singular = torch.linalg.svdvals(torch.autograd.functional.jacobian(twin, torch.randn(1, 6)).reshape(6, 6))
     # Float32 isometries.
     assert torch.allclose(singular, torch.ones(6), atol=1e-5)
-    assert [row.verdict for row in report.rows].count(Verdict.KEPT) == 2
+    assert [row.verdict for row in report.rows].count(ConversionVerdict.KEPT) == 2
 
 
 @pytest.mark.parametrize(("rows", "cols"), [(4, 4), (7, 3), (3, 7), (1, 5), (9, 4), (6, 1)])
@@ -277,8 +279,8 @@ def test_the_report_prints_as_a_table():
     ],
     ids=str,
 )
-@pytest.mark.parametrize("start", [Start.POSITIVE, Start.WEIGHTS])
-def test_single_layers(layer: nn.Module, shape: tuple[int, ...], start: Start):
+@pytest.mark.parametrize("start", [ConversionStart.POSITIVE, ConversionStart.WEIGHTS])
+def test_single_layers(layer: nn.Module, shape: tuple[int, ...], start: ConversionStart):
     twin, report = lipschitzify(layer, math.pi, start=start)
     assert len(report.rows) == 1
     assert steepest(twin.double().eval(), shape, points=2) <= math.pi * (1 + 1e-12)

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipkit.errors import UnsupportedError
-from lipkit.nn.conversion.conversion_report import Verdict
-from lipkit.nn.conversion.transfer import Start
+from lipkit.nn.conversion.conversion_report import ConversionVerdict
+from lipkit.nn.conversion.transfer import ConversionStart
 from lipkit.nn.conversion.twin import lipschitzify
 from support.jacobians import steepest
 
@@ -42,7 +42,7 @@ def test_dropout_follows_the_mode_of_the_twin(name: str, training: bool) -> None
     torch.manual_seed(0)
     model = Applied(DROPOUTS[name], 4).train(training)
     twin, report = lipschitzify(model)
-    assert any("random in training" in row.now for row in report.of(Verdict.KEPT))
+    assert any("random in training" in row.now for row in report.of(ConversionVerdict.KEPT))
     assert twin.training == training
     x = torch.randn(64, 4)
     assert torch.equal(twin.eval()(x), twin(x))
@@ -65,9 +65,9 @@ STACKS: dict[str, Callable[[Tensor, bool], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("start", Start, ids=str)
+@pytest.mark.parametrize("start", ConversionStart, ids=str)
 @pytest.mark.parametrize("name", STACKS)
-def test_stacks_are_scaled_like_concatenations(name: str, start: Start) -> None:
+def test_stacks_are_scaled_like_concatenations(name: str, start: ConversionStart) -> None:
     torch.manual_seed(0)
     outputs = 12 if name == "thrice" else 8
     twin, _ = lipschitzify(Applied(STACKS[name], outputs).eval(), start=start)

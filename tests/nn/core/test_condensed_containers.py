@@ -72,7 +72,7 @@ def test_a_part_that_is_exchanged_is_noticed(name: str) -> None:
     assert lipkit.lipschitz(model, x[:1], DAG()).value.item() >= steepest(model, x) > 1.5
 
 
-def wider(model: nn.Module, method: lnn.Method) -> nn.Module:
+def wider(model: nn.Module, method: lnn.WeightMethod) -> nn.Module:
     """The twin with another last layer that is constrained too, in a way that is none in l2, and used to the full."""
     body = model.get_submodule("body")
     other = lnn.Linear(8, 6, method=method)
@@ -84,7 +84,7 @@ def wider(model: nn.Module, method: lnn.Method) -> nn.Module:
 
 
 @pytest.mark.parametrize("method", [lnn.UnitRows(), lnn.LpBall(math.inf)], ids=str)
-def test_constraints_that_are_none_in_l2_are_noticed(method: lnn.Method) -> None:
+def test_constraints_that_are_none_in_l2_are_noticed(method: lnn.WeightMethod) -> None:
     torch.manual_seed(0)
     model = wider(twin(), method)
     with pytest.raises((UnsupportedError, MetricError)):

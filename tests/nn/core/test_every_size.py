@@ -18,12 +18,12 @@ from lipkit import nn as lnn
 from lipkit.bound import Metric
 from lipkit.errors import LipkitError, MetricError, NonFiniteError, ShapeError, UnsupportedError
 from lipkit.linops import Shape
-from lipkit.nn import Method
+from lipkit.nn import WeightMethod
 from lipkit.nn.core.constrained import Constrained
 from support.layers.checks import matrix_of
 from support.layers.examples import EVERY
 
-Build = Callable[[Method], Any]
+Build = Callable[[WeightMethod], Any]
 
 
 def feasible(layer: Any, weight: Tensor) -> bool:
@@ -37,7 +37,7 @@ def flat(excess: float, *axes: int) -> Tensor:
 
 
 @pytest.mark.parametrize("method", [lnn.AOL(), lnn.RKO(), lnn.Spectral(), lnn.Rescale()], ids=repr)
-def test_a_kernel_that_exceeds_one_on_long_signals_only_is_infeasible(method: Method) -> None:
+def test_a_kernel_that_exceeds_one_on_long_signals_only_is_infeasible(method: WeightMethod) -> None:
     layer: Any = lnn.Conv1d(1, 1, 31, method=method)
     signal = torch.ones(1, 1, 20000, dtype=torch.float64)
     over = nn.functional.conv1d(signal, flat(0.06, 31)).norm() / signal.norm()
@@ -82,7 +82,7 @@ GEOMETRIES: dict[str, Build] = {
 
 
 @pytest.mark.parametrize("method", EVERY, ids=repr)
-def test_a_method_finds_its_own_weights_feasible(method: Method) -> None:
+def test_a_method_finds_its_own_weights_feasible(method: WeightMethod) -> None:
     torch.manual_seed(0)
     for name, build in GEOMETRIES.items():
         try:
@@ -228,7 +228,7 @@ LINES = [lnn.UnitRows(), *(lnn.UnitLines(m) for m in (Metric(2.0, math.inf), Met
 
 
 @pytest.mark.parametrize("method", [*LINES, lnn.UnitLines(Metric(1.0, 1.0))], ids=repr)
-def test_convolutions_in_other_norms_are_proven_on_large_images(method: Method) -> None:
+def test_convolutions_in_other_norms_are_proven_on_large_images(method: WeightMethod) -> None:
     torch.manual_seed(0)
     layer: Any = lnn.Conv2d(16, 16, 3, padding=1, method=method)
     bound = layer.declared_lipschitz((16, 64, 64))

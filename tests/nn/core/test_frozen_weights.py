@@ -58,7 +58,7 @@ def test_other_parameters_are_not_given_what_is_held(build: type[nn.Module]) -> 
     ids=str,
 )
 @pytest.mark.parametrize("grad", [True, False])
-def test_captured_weights_are_those_that_the_model_multiplies_with(method: lnn.Method, grad: bool) -> None:
+def test_captured_weights_are_those_that_the_model_multiplies_with(method: lnn.WeightMethod, grad: bool) -> None:
     torch.manual_seed(0)
     layer = lnn.Linear(40, 24, method=method, bias=False)
     with torch.no_grad():

@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 
 from lipkit.errors import LipkitError
-from lipkit.nn import Method
+from lipkit.nn import WeightMethod
 from lipkit.nn.core.geometry import geometry_of
 from support.layers.examples import METHODS
 from support.repository import ROOT
@@ -28,7 +28,7 @@ COLUMNS: dict[str, nn.Module] = {
 }
 
 
-def answer(method: Method, module: nn.Module) -> str:
+def answer(method: WeightMethod, module: nn.Module) -> str:
     try:
         return str(method.promise(geometry_of(module)))
     except LipkitError:
@@ -46,7 +46,7 @@ def test_every_method_has_a_row() -> None:
 
 
 @pytest.mark.parametrize("kind", METHODS, ids=lambda kind: kind.__name__)
-def test_the_row_is_what_the_method_answers(kind: type[Method]) -> None:
+def test_the_row_is_what_the_method_answers(kind: type[WeightMethod]) -> None:
     assert table()[kind.__name__] == [answer(kind(), module) for module in COLUMNS.values()]
 
 

@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from lipkit import nn as lnn
 from lipkit.bound import L2
 from lipkit.errors import NonFiniteError
-from lipkit.nn import Method
+from lipkit.nn import WeightMethod
 from lipkit.nn.core.geometry import geometry_of
 from support.layers.examples import EVERY, covers
 
 TYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 
-def _plain(method: Method, dtype: torch.dtype) -> tuple[nn.Module, ...]:
+def _plain(method: WeightMethod, dtype: torch.dtype) -> tuple[nn.Module, ...]:
     torch.manual_seed(0)
     matrices = (nn.Linear(12, 12), nn.Linear(20, 7), nn.Conv1d(6, 4, 1)) if covers(method, kernel=False) else ()
     kernels = (nn.Conv2d(3, 4, 3), nn.ConvTranspose1d(4, 6, 4, stride=2)) if covers(method, kernel=True) else ()
@@ -31,7 +31,7 @@ def _weight(module: nn.Module) -> Tensor:
     return weight.detach()
 
 
-def _dense_norm(module: nn.Module, method: Method) -> float:
+def _dense_norm(module: nn.Module, method: WeightMethod) -> float:
     """The norm of the layer in the norms of the method, from the columns of its matrix on a small image."""
     geometry = geometry_of(module)
     channels = geometry.groups * (geometry.rows if geometry.transposed else geometry.cols)
@@ -53,7 +53,7 @@ def _dense_norm(module: nn.Module, method: Method) -> float:
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("method", EVERY, ids=str)
-def test_plain_weights_are_projected_once_and_soundly(method: Method, dtype: torch.dtype) -> None:
+def test_plain_weights_are_projected_once_and_soundly(method: WeightMethod, dtype: torch.dtype) -> None:
     for module in _plain(method, dtype):
         with torch.no_grad():
             module.get_parameter("weight").mul_(3)
@@ -67,7 +67,7 @@ def test_plain_weights_are_projected_once_and_soundly(method: Method, dtype: tor
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("method", EVERY, ids=str)
-def test_free_numbers_are_moved_once(method: Method, dtype: torch.dtype) -> None:
+def test_free_numbers_are_moved_once(method: WeightMethod, dtype: torch.dtype) -> None:
     for module in _plain(method, dtype):
         lnn.parametrize(module, "weight", method)
         raw = module.get_parameter("parametrizations.weight.original")
@@ -80,7 +80,7 @@ def test_free_numbers_are_moved_once(method: Method, dtype: torch.dtype) -> None
 
 
 @pytest.mark.parametrize("method", [lnn.SingularClip(), lnn.LpBall(), lnn.Clip()], ids=str)
-def test_many_calls_do_not_wear_a_weight_down(method: Method) -> None:
+def test_many_calls_do_not_wear_a_weight_down(method: WeightMethod) -> None:
     torch.manual_seed(0)
     layer = lnn.Linear(16, 16, method=method).bfloat16()
     before = torch.linalg.matrix_norm(layer.weight.detach().double(), 2)

@@ -45,7 +45,7 @@ def test_condensing_keeps_the_mode_and_what_is_trained() -> None:
 
 
 @pytest.mark.parametrize("method", [lnn.Bjorck(), lnn.Cayley(), lnn.Spectral(), lnn.AOL(), lnn.SingularClip()], ids=str)
-def test_float64_weights_are_proven_after_rounding_to_float32(method: lnn.Method) -> None:
+def test_float64_weights_are_proven_after_rounding_to_float32(method: lnn.WeightMethod) -> None:
     for seed in range(6):
         torch.manual_seed(seed)
         layer = lnn.Linear(3 + seed, 3 + seed, dtype=torch.float64, method=method)

@@ -33,7 +33,7 @@ LAYERS: list[Stated] = [
     lnn.Softplus(),
     lnn.GroupSort(4),
     lnn.MaxMin(),
-    lnn.MaxMin(lnn.Pairing.HALVES),
+    lnn.MaxMin(lnn.ChannelPairing.HALVES),
     lnn.OPLU(),
     lnn.FullSort(),
     lnn.Spline(8),

@@ -14,6 +14,7 @@ from lipkit._runtime import _transforms_interfere, is_reading
 from lipkit.errors import LipkitError, ShapeError, UnsupportedError
 from lipkit.nn.core.precision import _exact, exact_products
 from lipkit.nn.methods._arithmetic import rescaling_step as _one_step
+from lipkit.nn.methods._base import MatrixMethod
 
 
 def slope(module: Callable[[Tensor], Tensor], x: Tensor) -> float:
@@ -159,7 +160,7 @@ def test_a_weight_that_is_not_the_method_s_states_no_gain() -> None:
 
 @pytest.mark.parametrize("method", [lnn.Cayley(), lnn.Exponential()], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_rotations_of_the_largest_numbers_are_finite(method: lnn.MatrixMethod, dtype: torch.dtype) -> None:
+def test_rotations_of_the_largest_numbers_are_finite(method: MatrixMethod, dtype: torch.dtype) -> None:
     signs = torch.tensor([[1.0, 1, -1], [-1, 1, 1], [1, -1, 1], [1, 1, 1]], dtype=dtype)
     raw = (signs * torch.finfo(dtype).max).requires_grad_()
     weight = method.matrix(raw[None])

@@ -11,17 +11,17 @@ from torch.nn import functional
 
 from lipkit import nn as lnn
 from lipkit.errors import ArgumentError
-from lipkit.nn import Geometry
+from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.methods._arithmetic import rescaling_step as _one_step
 from lipkit.nn.methods._arithmetic.filter_gram import absolute_sums, half_gram, polyphase, unphased
 from lipkit.nn.methods._arithmetic.majorant import majorant
 from lipkit.nn.methods._arithmetic.rescaling_step import one_step
-from lipkit.nn.methods.rescale import AOL, Rescale, Side
+from lipkit.nn.methods.rescale import AOL, Rescale, RescaledSide
 from support.layers.checks import singular_values
 from support.layers.geometries import FILLS, accepted, filled
 from support.layers.launches import Launches
 
-METHODS = [AOL(), AOL(Side.SMALLER), Rescale(2), Rescale(3), Rescale(2, Side.SMALLER)]
+METHODS = [AOL(), AOL(RescaledSide.SMALLER), Rescale(2), Rescale(3), Rescale(2, RescaledSide.SMALLER)]
 
 
 def kernel3(rows: int, cols: int, stride: int = 1) -> Geometry:
@@ -35,7 +35,7 @@ def drawn(geometry: Geometry, dtype: torch.dtype = torch.float64, seed: int = 0)
 @pytest.mark.parametrize("method", METHODS, ids=str)
 @given(data=st.data())
 @settings(max_examples=10)
-def test_norm_is_at_most_one_in_every_geometry(method: lnn.Method, data: st.DataObject) -> None:
+def test_norm_is_at_most_one_in_every_geometry(method: lnn.WeightMethod, data: st.DataObject) -> None:
     layer, _, in_shape = data.draw(accepted(method))
     assert layer is not None
     filled(layer, data.draw(st.sampled_from(sorted(FILLS))))
@@ -257,7 +257,7 @@ def test_correction_costs_little() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
-def test_orthogonal_weights_stay(method: lnn.Method) -> None:
+def test_orthogonal_weights_stay(method: lnn.WeightMethod) -> None:
     geometry = Geometry(1, 8, 8)
     start = torch.linalg.qr(drawn(geometry))[0]
     # Storing shrinks by 2^-39.
@@ -267,7 +267,7 @@ def test_orthogonal_weights_stay(method: lnn.Method) -> None:
 def test_smaller_side_keeps_wide_isometries_and_columns_do_not() -> None:
     geometry = Geometry(1, 4, 16)
     wide = torch.linalg.qr(drawn(Geometry(1, 16, 4)))[0].mT
-    torch.testing.assert_close(AOL(Side.SMALLER)(wide, geometry), wide, rtol=1e-11, atol=1e-15)
+    torch.testing.assert_close(AOL(RescaledSide.SMALLER)(wide, geometry), wide, rtol=1e-11, atol=1e-15)
     assert float(torch.linalg.matrix_norm(AOL()(wide, geometry)[0], 2)) < 0.9
 
 
@@ -317,7 +317,7 @@ def test_strided_kernels_are_tight() -> None:
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
 @pytest.mark.parametrize("geometry", [Geometry(1, 5, 4), kernel3(4, 6), kernel3(6, 4, stride=2)], ids=str)
-def test_inverse_on_the_range(method: lnn.Method, geometry: Geometry) -> None:
+def test_inverse_on_the_range(method: lnn.WeightMethod, geometry: Geometry) -> None:
     weight = method(drawn(geometry), geometry)
     again = method(method.inverse(weight, geometry), geometry)
     # The fixed point is found to 1e-8.
@@ -326,7 +326,7 @@ def test_inverse_on_the_range(method: lnn.Method, geometry: Geometry) -> None:
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
 @pytest.mark.parametrize("geometry", [Geometry(1, 3, 4), kernel3(2, 2), kernel3(2, 2, stride=2)], ids=str)
-def test_gradients(method: lnn.Method, geometry: Geometry) -> None:
+def test_gradients(method: lnn.WeightMethod, geometry: Geometry) -> None:
     raw = drawn(geometry).requires_grad_()
     assert torch.autograd.gradcheck(lambda r: method(r, geometry), raw)
     small = drawn(Geometry(1, 2, 2)).requires_grad_()
@@ -335,7 +335,7 @@ def test_gradients(method: lnn.Method, geometry: Geometry) -> None:
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
 @pytest.mark.parametrize("scale", [0.0, 1e-37, 1e30])
-def test_degenerate_numbers(method: lnn.Method, scale: float) -> None:
+def test_degenerate_numbers(method: lnn.WeightMethod, scale: float) -> None:
     geometry = kernel3(3, 3)
     raw = (scale * drawn(geometry, torch.float32)).requires_grad_()
     weight = method(raw, geometry)
@@ -370,7 +370,7 @@ def test_columns_of_very_different_size_stay_below_one() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
-def test_maps_over_batches(method: lnn.Method) -> None:
+def test_maps_over_batches(method: lnn.WeightMethod) -> None:
     geometry = kernel3(2, 2)
     raws = torch.stack([drawn(geometry, seed=s) for s in range(3)])
     mapped = torch.vmap(lambda raw: method(raw, geometry))(raws)
@@ -380,5 +380,5 @@ def test_maps_over_batches(method: lnn.Method) -> None:
 def test_arguments() -> None:
     with pytest.raises(ArgumentError, match=r"1\.\.6"):
         Rescale(0)
-    assert str(Rescale(2, Side.SMALLER)) == "rescaling, 2 steps on the smaller side"
+    assert str(Rescale(2, RescaledSide.SMALLER)) == "rescaling, 2 steps on the smaller side"
     assert math.isclose(lnn.Conv2d(2, 2, 3).gain, 1.0)

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from lipkit import nn as lnn
 from lipkit.errors import ArgumentError, UnsupportedError
-from lipkit.nn import Geometry, Promise
+from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.methods._arithmetic.symbol_norm import norm_above, schatten
+from lipkit.nn.methods._base import Promise
 from lipkit.nn.methods.bjorck import Bjorck
 from lipkit.nn.methods.rko import RKO, overlap
 from lipkit.nn.methods.spectral_normalization import Spectral
@@ -34,7 +35,7 @@ def conv(rows: int, cols: int, taps: int, stride: int = 1, dilation: int = 1) ->
 @pytest.mark.parametrize("method", METHODS, ids=str)
 @given(data=st.data())
 @settings(max_examples=12)
-def test_norm_is_at_most_one_in_every_geometry(method: lnn.Method, data: st.DataObject) -> None:
+def test_norm_is_at_most_one_in_every_geometry(method: lnn.WeightMethod, data: st.DataObject) -> None:
     layer, _, in_shape = data.draw(accepted(method))
     assert layer is not None
     filled(layer, data.draw(st.sampled_from(sorted(FILLS))))
@@ -97,7 +98,7 @@ def test_gradients(geometry: Geometry) -> None:
 
 @pytest.mark.parametrize("method", [*METHODS, LinearResidual()], ids=str)
 @pytest.mark.parametrize("scale", [0.0, 1e-37, 1e30])
-def test_degenerate_numbers(method: lnn.Method, scale: float) -> None:
+def test_degenerate_numbers(method: lnn.WeightMethod, scale: float) -> None:
     geometry = conv(3, 3, 3)
     raw = (scale * drawn(geometry.shape)).float().requires_grad_()
     weight = method(raw, geometry)
@@ -109,7 +110,7 @@ def test_degenerate_numbers(method: lnn.Method, scale: float) -> None:
 
 @pytest.mark.parametrize("geometry", [Geometry(1, 3, 4), conv(2, 3, 3), conv(3, 2, 4, stride=2)], ids=str)
 @pytest.mark.parametrize("method", METHODS, ids=str)
-def test_inverse_on_the_range(method: lnn.Method, geometry: Geometry) -> None:
+def test_inverse_on_the_range(method: lnn.WeightMethod, geometry: Geometry) -> None:
     weight = method(drawn(geometry.shape), geometry)
     again = method(method.inverse(weight, geometry), geometry)
     # Each pass stores with a factor 1 - 2^-39; Björck has converged to 1e-9.

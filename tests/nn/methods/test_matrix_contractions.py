@@ -11,8 +11,8 @@ from torch import Tensor
 from lipkit.bound import L2, Metric
 from lipkit.errors import ArgumentError, UnsupportedError
 from lipkit.linops import Padding, materialize
-from lipkit.nn import Geometry, Promise
-from lipkit.nn.methods._base import Method
+from lipkit.nn.core.geometry import Geometry
+from lipkit.nn.methods._base import Promise, WeightMethod
 from lipkit.nn.methods.clipping import Clip
 from lipkit.nn.methods.frobenius import Frobenius
 from lipkit.nn.methods.lp_ball import LpBall
@@ -34,7 +34,7 @@ from support.layers.matrix_methods import (
 DTYPES = (torch.float32, torch.float64)
 
 
-def made(method: Method, raw: Tensor) -> Tensor:
+def made(method: WeightMethod, raw: Tensor) -> Tensor:
     return method(raw, Geometry(len(raw), raw.shape[1], raw.shape[2]))
 
 
@@ -50,7 +50,7 @@ def induced(matrix: Tensor, metric: Metric) -> float:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("method", [*CONTRACTIONS, *OTHER_NORMS], ids=str)
-def test_the_norm_is_at_most_one_and_gradients_are_finite(method: Method, dtype: torch.dtype) -> None:
+def test_the_norm_is_at_most_one_and_gradients_are_finite(method: WeightMethod, dtype: torch.dtype) -> None:
     most = method.radius if isinstance(method, LpBall) else 1.0
     for shape in SHAPES:
         metric = method.metric(Geometry(1, *shape))
@@ -91,7 +91,7 @@ def test_singular_clip_does_not_trust_its_decomposition(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     "method", [SingularClip(), LpBall(1.0), LpBall(math.inf), UnitLines(), UnitLines(SUM)], ids=str
 )
-def test_what_is_inside_already_is_left_alone(method: Method) -> None:
+def test_what_is_inside_already_is_left_alone(method: WeightMethod) -> None:
     inside = 0.05 * gaussian(6, 5)
     assert method.is_feasible(inside, Geometry(1, 6, 5))
     torch.testing.assert_close(made(method, inside), inside, atol=0, rtol=1e-11)
@@ -187,7 +187,7 @@ def test_the_limit_without_the_number_of_windows_is_not_enough() -> None:
 
 
 @pytest.mark.parametrize("method", [*CONTRACTIONS, *OTHER_NORMS], ids=str)
-def test_promises_and_inverse(method: Method) -> None:
+def test_promises_and_inverse(method: WeightMethod) -> None:
     geometry = Geometry(1, 5, 4)
     assert method.promise(geometry) is Promise.CONTRACTION
     weight = made(method, gaussian(5, 4) if not isinstance(method, LpBall) else method.radius * gaussian(5, 4) / 20)

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from lipkit.errors import UnsupportedError
-from lipkit.nn import Geometry
-from lipkit.nn.methods._base import Method
+from lipkit.nn.core.geometry import Geometry
+from lipkit.nn.methods._base import WeightMethod
 from lipkit.nn.methods.newton_schulz import NewtonSchulz
 from lipkit.nn.methods.polar import Polar
 from lipkit.nn.methods.singular_clip import SingularClip
@@ -15,7 +15,7 @@ from support.layers.matrix_methods import CONTRACTIONS, ISOMETRIES, METHODS, gau
 
 @pytest.mark.parametrize("shape", [(3, 3), (4, 2)], ids=str)
 @pytest.mark.parametrize("method", METHODS, ids=str)
-def test_first_and_second_derivatives_against_finite_differences(method: Method, shape: tuple[int, int]) -> None:
+def test_first_and_second_derivatives_against_finite_differences(method: WeightMethod, shape: tuple[int, int]) -> None:
     # Away from kinks: entries are clipped or not by a margin, singular values are on both sides of one.
     raw = (0.8 * gaussian(*shape, 4)).requires_grad_()
     torch.autograd.gradcheck(lambda x: method(x, Geometry(1, *shape)), raw)
@@ -23,7 +23,7 @@ def test_first_and_second_derivatives_against_finite_differences(method: Method,
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
-def test_vmap_and_jacrev(method: Method) -> None:
+def test_vmap_and_jacrev(method: WeightMethod) -> None:
     geometry = Geometry(1, 4, 3)
     batch = torch.stack([gaussian(4, 3, seed) for seed in range(3)])
 
@@ -38,7 +38,7 @@ def test_vmap_and_jacrev(method: Method) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
-def test_gradient_of_a_gradient_penalty_by_torch_func(method: Method) -> None:
+def test_gradient_of_a_gradient_penalty_by_torch_func(method: WeightMethod) -> None:
     geometry, x = Geometry(1, 4, 3), gaussian(1, 3, 7)[0, 0]
 
     def penalty(raw: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ def test_gradient_of_a_gradient_penalty_by_torch_func(method: Method) -> None:
 
 
 @pytest.mark.parametrize("method", [Polar(), NewtonSchulz(25)], ids=str)
-def test_projections_do_not_move_along_the_free_matrix(method: Method) -> None:
+def test_projections_do_not_move_along_the_free_matrix(method: WeightMethod) -> None:
     raw = gaussian(7, 4).requires_grad_()
     weight = method(raw, Geometry(1, 7, 4))
     (gradient,) = torch.autograd.grad((weight * gaussian(7, 4, 1)).sum(), raw)
@@ -75,7 +75,7 @@ def test_the_closed_form_agrees_with_unrolled_steps() -> None:
 
 
 @pytest.mark.parametrize("method", [Polar(), SingularClip()], ids=str)
-def test_derivatives_are_finite_where_singular_values_meet(method: Method) -> None:
+def test_derivatives_are_finite_where_singular_values_meet(method: WeightMethod) -> None:
     # The derivative of the decomposition itself is infinite here, to first and second order.
     for scale in (0.5, 1.0, 2.0):
         raw = (scale * orthogonal(5, 5)).requires_grad_()
@@ -105,7 +105,7 @@ def test_second_derivative_of_clipping_at_equal_singular_values(scale: float) ->
 
 
 @pytest.mark.parametrize("method", [*ISOMETRIES, *CONTRACTIONS], ids=str)
-def test_float32_gradients_are_those_of_float64(method: Method) -> None:
+def test_float32_gradients_are_those_of_float64(method: WeightMethod) -> None:
     raw = orthogonal(16, 16) + 0.05 * gaussian(16, 16)
     if str(method).startswith("clipped"):
         raw = raw / 4

@@ -5,14 +5,14 @@ import torch
 from torch import Tensor
 
 from lipkit.errors import ArgumentError, UnsupportedError
-from lipkit.nn import Geometry, Promise
-from lipkit.nn.methods._base import MatrixMethod, Method
+from lipkit.nn.core.geometry import Geometry
+from lipkit.nn.methods._base import MatrixMethod, Promise, WeightMethod
 from lipkit.nn.methods.cayley import Cayley
 from lipkit.nn.methods.exponential import Exponential
 from lipkit.nn.methods.householder import Householder
 from lipkit.nn.methods.newton_schulz import NewtonSchulz
 from lipkit.nn.methods.polar import Polar
-from lipkit.nn.methods.qr import QR, Factorization
+from lipkit.nn.methods.qr import QR, QRFactorization
 from support.layers.matrix_methods import (
     ALWAYS,
     FULL_RANK,
@@ -27,7 +27,7 @@ from support.layers.matrix_methods import (
 DTYPES = (torch.float32, torch.float64)
 
 
-def made(method: Method, raw: Tensor) -> Tensor:
+def made(method: WeightMethod, raw: Tensor) -> Tensor:
     return method(raw, Geometry(len(raw), raw.shape[1], raw.shape[2]))
 
 
@@ -42,7 +42,7 @@ def proven_at_most_one(weight: Tensor) -> bool:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("method", ISOMETRIES, ids=str)
-def test_all_singular_values_are_one(method: Method, dtype: torch.dtype) -> None:
+def test_all_singular_values_are_one(method: WeightMethod, dtype: torch.dtype) -> None:
     for shape in SHAPES:
         for name, raw in ordinary(*shape).items():
             weight = made(method, raw.to(dtype))
@@ -55,7 +55,7 @@ def test_all_singular_values_are_one(method: Method, dtype: torch.dtype) -> None
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("method", ISOMETRIES, ids=str)
-def test_degenerate_free_matrices_give_finite_contractions(method: Method, dtype: torch.dtype) -> None:
+def test_degenerate_free_matrices_give_finite_contractions(method: WeightMethod, dtype: torch.dtype) -> None:
     for shape in SHAPES:
         for name, raw in degenerate(*shape).items():
             free = raw.to(dtype).requires_grad_()
@@ -67,7 +67,7 @@ def test_degenerate_free_matrices_give_finite_contractions(method: Method, dtype
 
 # A zero column is no reflection, so that zero and tiny free matrices give the identity; still an isometry.
 @pytest.mark.parametrize("method", ALWAYS, ids=str)
-def test_these_are_isometries_of_every_free_matrix(method: Method) -> None:
+def test_these_are_isometries_of_every_free_matrix(method: WeightMethod) -> None:
     for shape in SHAPES:
         for name, raw in degenerate(*shape).items():
             weight = made(method, raw.to(torch.float32))
@@ -75,7 +75,7 @@ def test_these_are_isometries_of_every_free_matrix(method: Method) -> None:
 
 
 @pytest.mark.parametrize("method", FULL_RANK, ids=str)
-def test_a_singular_free_matrix_comes_out_short_and_is_told(method: Method) -> None:
+def test_a_singular_free_matrix_comes_out_short_and_is_told(method: WeightMethod) -> None:
     weight = made(method, gaussian(8, 1) @ gaussian(1, 8))
     assert float(singular_values(weight).min()) < 0.99
     assert not method.is_feasible(weight, Geometry(1, 8, 8))
@@ -83,15 +83,15 @@ def test_a_singular_free_matrix_comes_out_short_and_is_told(method: Method) -> N
 
 
 @pytest.mark.parametrize("method", [Polar(), NewtonSchulz(30)], ids=str)
-def test_projections_give_the_polar_factor(method: Method) -> None:
+def test_projections_give_the_polar_factor(method: WeightMethod) -> None:
     for shape in SHAPES:
         raw = gaussian(*shape)
         # 1e-9: condition 100 times 2^-53, and Newton-Schulz's last step; the storing shrinks by 2e-12.
         torch.testing.assert_close(made(method, raw), orthogonal(*shape), atol=1e-9, rtol=0)
 
 
-@pytest.mark.parametrize("by", Factorization, ids=str)
-def test_qr_is_the_factor_with_positive_diagonal(by: Factorization) -> None:
+@pytest.mark.parametrize("by", QRFactorization, ids=str)
+def test_qr_is_the_factor_with_positive_diagonal(by: QRFactorization) -> None:
     raw = gaussian(9, 6)
     weight = made(QR(by), raw)
     triangular = weight.mT @ raw
@@ -150,7 +150,7 @@ def test_inverse_finds_free_numbers_of_feasible_matrices(method: MatrixMethod) -
 
 
 @pytest.mark.parametrize("method", ISOMETRIES, ids=str)
-def test_initial_weights_are_feasible_and_survive_the_inverse(method: Method) -> None:
+def test_initial_weights_are_feasible_and_survive_the_inverse(method: WeightMethod) -> None:
     single = ((1,), (1,), ((0, 0),), (1,))
     for geometry in (Geometry(1, 8, 8), Geometry(2, 7, 7, *single), Geometry(1, 9, 4), Geometry(3, 4, 6, *single)):
         start = method.start(geometry).to(torch.float64)
@@ -160,7 +160,7 @@ def test_initial_weights_are_feasible_and_survive_the_inverse(method: Method) ->
 
 
 @pytest.mark.parametrize("method", [Cayley(), Exponential()], ids=str)
-def test_the_other_determinant_is_out_of_reach_and_replaced_by_a_near_rotation(method: Method) -> None:
+def test_the_other_determinant_is_out_of_reach_and_replaced_by_a_near_rotation(method: WeightMethod) -> None:
     weight, geometry = orthogonal(5, 5), Geometry(1, 5, 5)
     weight[:, 0] *= -torch.linalg.det(weight).sign()
     assert not method.is_feasible(weight, geometry)
@@ -205,7 +205,7 @@ def test_reflections_of_the_identity_are_all_alive() -> None:
 
 
 @pytest.mark.parametrize("method", ISOMETRIES, ids=str)
-def test_promises(method: Method) -> None:
+def test_promises(method: WeightMethod) -> None:
     assert method.promise(Geometry(1, 3, 4)) is Promise.ISOMETRY
     assert method.promise(Geometry(1, 3, 4, (1,), (2,), ((0, 0),), (1,))) is Promise.CONTRACTION
     with pytest.raises(UnsupportedError, match="RKO"):
@@ -219,7 +219,7 @@ def test_newton_schulz_wants_two_steps_and_does_not_blow_up() -> None:
 
 
 @pytest.mark.parametrize("method", [Cayley(), Exponential(), Householder(), Polar(), QR(), NewtonSchulz(25)], ids=str)
-def test_float32_rounding_stays_below_one_at_width_256(method: Method) -> None:
+def test_float32_rounding_stays_below_one_at_width_256(method: WeightMethod) -> None:
     values = singular_values(made(method, 0.06 * gaussian(256, 256).float() + orthogonal(256, 256).float()))
     assert float(values.max()) <= 1
     assert float(values.min()) >= 1 - 2e-5

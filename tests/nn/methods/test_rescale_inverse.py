@@ -9,7 +9,7 @@ from lipkit import nn as lnn
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("method", [lnn.AOL(), lnn.Rescale(2), lnn.Rescale(3)], ids=str)
-def test_channels_that_do_not_correlate_all_get_norm_one(method: lnn.Method, dtype: torch.dtype) -> None:
+def test_channels_that_do_not_correlate_all_get_norm_one(method: lnn.WeightMethod, dtype: torch.dtype) -> None:
     layer = nn.Linear(6, 6, bias=False, dtype=dtype)
     with torch.no_grad():
         layer.weight.copy_(torch.diag(torch.tensor([1.0, 0.5, 0.1, 0.01, 0.9, 0.3])))
@@ -23,7 +23,7 @@ def test_channels_that_do_not_correlate_all_get_norm_one(method: lnn.Method, dty
 @pytest.mark.parametrize("alone", [False, True])
 @pytest.mark.parametrize("method", [lnn.AOL(), lnn.Rescale(2), lnn.Rescale(3)], ids=str)
 def test_channels_of_almost_nothing_stay_finite(
-    method: lnn.Method, alone: bool, dtype: torch.dtype, small: float
+    method: lnn.WeightMethod, alone: bool, dtype: torch.dtype, small: float
 ) -> None:
     torch.manual_seed(0)
     layer = nn.Linear(6, 6, bias=False, dtype=dtype)

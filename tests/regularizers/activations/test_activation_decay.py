@@ -11,14 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipkit.errors import ArgumentError, ShapeError
-from lipkit.regularizers import (
-    ActivationDecay,
-    DecayedCrossEntropy,
-    LayerwiseActivation,
-    TaylorDecay,
-    recording,
-    smoothing_gap,
-)
+from lipkit.regularizers import ActivationDecay, DecayedCrossEntropy, LayerwiseActivation, TaylorDecay, recording
+from lipkit.regularizers.activations.smoothing_gap import smoothing_gap
 
 
 def problem(samples: int = 4, features: int = 6, classes: int = 3, seed: int = 0) -> tuple[nn.Linear, Tensor, Tensor]:

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.norms import SVD
-from lipkit.regularizers import JaSMin, Projections, SpecFormer, interlaced, projections_of
+from lipkit.regularizers import JaSMin, SpecFormer, attention_projections
+from lipkit.regularizers.activations.jasmin import interlacing_bound
+from lipkit.regularizers.weights.spec_former import AttentionProjections
 
 
 @given(st.integers(1, 9), st.floats(0.1, 20.0), st.integers(0, 10_000))
@@ -23,7 +25,7 @@ def test_the_interlacing_chain(size: int, sharpness: float, seed: int) -> None:
     # eigvalsh is off by some units of 2^-53 of the norm, which is below 1.
     slack = 1e-14
     for k in range(1, size + 1):
-        g = float(interlaced(p, k))
+        g = float(interlacing_bound(p, k))
         assert float(ordered[k - 1]) + slack >= g >= float(sigma[k - 1]) - slack
         if k < size:
             assert float(sigma[k - 1]) + slack >= float(ordered[k])
@@ -35,7 +37,7 @@ def test_a_flat_top_bounds_the_norm(size: int, sharpness: float, seed: int, data
     logits = torch.randn(size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     p = torch.softmax(sharpness * logits, 0)
     largest = float(torch.linalg.eigvalsh(torch.diag(p) - torch.outer(p, p))[-1])
-    ratio = float(interlaced(p, 1) / interlaced(p, k))
+    ratio = float(interlacing_bound(p, 1) / interlacing_bound(p, k))
     assert largest <= ratio / k * (1 + 1e-12) + 1e-14
 
 
@@ -105,13 +107,13 @@ def test_jasmin_refuses() -> None:
     with pytest.raises(ArgumentError, match="no attention"):
         JaSMin()([])
     with pytest.raises(ArgumentError, match="1 <= k"):
-        interlaced(torch.ones(3) / 3, 4)
+        interlacing_bound(torch.ones(3) / 3, 4)
 
 
 def test_specformer_in_closed_form() -> None:
     torch.manual_seed(0)
     weights = [torch.randn(4, 5, dtype=torch.float64, requires_grad=True) for _ in range(3)]
-    penalty = SpecFormer(0.1, 0.2, 0.3, norm=SVD())([Projections(*weights)])
+    penalty = SpecFormer(0.1, 0.2, 0.3, norm=SVD())([AttentionProjections(*weights)])
     singular = [torch.linalg.svd(w.detach()) for w in weights]
     expected = sum(share * float(s[0]) ** 2 for share, (_, s, _) in zip((0.1, 0.2, 0.3), singular, strict=True))
     assert float(penalty.detach()) == pytest.approx(expected, rel=1e-12)
@@ -125,13 +127,13 @@ def test_specformer_finds_attention_in_a_model() -> None:
     model: Any = nn.TransformerEncoder(
         nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2, enable_nested_tensor=False
     )
-    found = projections_of(model)
+    found = attention_projections(model)
     assert len(found) == 2
     SpecFormer()(found).backward()
     for layer in model.layers:
         assert bool(layer.self_attn.in_proj_weight.grad.any())
     with pytest.raises(ArgumentError, match="MultiheadAttention"):
-        projections_of(nn.Linear(2, 2))
+        attention_projections(nn.Linear(2, 2))
     with pytest.raises(ArgumentError, match="query"):
         SpecFormer(query=-1.0)
     with pytest.raises(ArgumentError, match="no attention"):

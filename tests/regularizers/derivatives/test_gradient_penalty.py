@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipkit.errors import ArgumentError, ShapeError
-from lipkit.regularizers import GradientPenalty, InputGradient, Sided, segments
+from lipkit.regularizers import GradientPenalty, InputGradient, points_between
+from lipkit.regularizers.derivatives.gradient_penalty import PenalizedSide
 
 
 def critic(dtype: torch.dtype = torch.float64) -> Any:
@@ -34,27 +35,29 @@ def norm_by_differences(model: nn.Module, x: Tensor) -> float:
     return total**0.5
 
 
-@pytest.mark.parametrize("sided", Sided)
+@pytest.mark.parametrize("side", PenalizedSide)
 @pytest.mark.parametrize("target", [0.0, 0.35, 1.0])
-def test_values_are_those_of_a_loop(sided: Sided, target: float) -> None:
+def test_values_are_those_of_a_loop(side: PenalizedSide, target: float) -> None:
     model, x = critic(), points()
     norms = [norm_by_differences(model, one) for one in x]
-    excess = [n - target if sided is Sided.TWO else max(0.0, n - target) for n in norms]
+    excess = [n - target if side is PenalizedSide.TWO else max(0.0, n - target) for n in norms]
     expected = sum(e * e for e in excess) / len(excess)
     # Central differences: 1e-12 of truncation, 1e-10 of rounding.
-    assert float(GradientPenalty(target, sided)(model, x).detach()) == pytest.approx(expected, abs=1e-8)
+    assert float(GradientPenalty(target, side)(model, x).detach()) == pytest.approx(expected, abs=1e-8)
 
 
-@pytest.mark.parametrize("sided", Sided)
-def test_a_linear_function_of_norm_one_has_no_penalty(sided: Sided) -> None:
+@pytest.mark.parametrize("side", PenalizedSide)
+def test_a_linear_function_of_norm_one_has_no_penalty(side: PenalizedSide) -> None:
     layer: Any = nn.Linear(4, 1).double()
     with torch.no_grad():
         layer.weight.div_(layer.weight.norm())
     x = torch.randn(3, 4, dtype=torch.float64)
-    assert float(GradientPenalty(sided=sided)(layer, x).detach()) < 1e-30
+    assert float(GradientPenalty(side=side)(layer, x).detach()) < 1e-30
     with torch.no_grad():
         layer.weight.mul_(0.5)
-    assert float(GradientPenalty(sided=sided)(layer, x).detach()) == pytest.approx(0.25 if sided is Sided.TWO else 0.0)
+    assert float(GradientPenalty(side=side)(layer, x).detach()) == pytest.approx(
+        0.25 if side is PenalizedSide.TWO else 0.0
+    )
 
 
 def derivative(model: nn.Module, weight: Tensor, direction: Tensor, value) -> float:
@@ -76,7 +79,7 @@ def test_training_gradients_are_those_of_the_values(which: str) -> None:
         if which in ("squares", "norms"):
             loss = lambda y, t: functional.softplus(-t * y.flatten())  # noqa: E731
             return InputGradient(which == "squares")(m, x, torch.tensor([1.0, -1, 1, 1, -1]), loss)
-        return GradientPenalty(0.3, Sided.TWO if which == "two-sided" else Sided.ONE)(m, x)
+        return GradientPenalty(0.3, PenalizedSide.TWO if which == "two-sided" else PenalizedSide.ONE)(m, x)
 
     for layer in (model[1], model[3]):
         weight = layer.weight
@@ -126,14 +129,14 @@ def test_narrow_types(dtype: torch.dtype) -> None:
 
 def test_segments_lie_between_their_ends() -> None:
     real, fake = torch.zeros(400, 2, 3), torch.ones(400, 2, 3)
-    found = segments(real, fake, torch.Generator().manual_seed(0))
+    found = points_between(real, fake, torch.Generator().manual_seed(0))
     assert bool((found == found[:, :1, :1]).all())
     shares = found[:, 0, 0]
     assert bool(((shares >= 0) & (shares <= 1)).all())
     # Uniform: mean 1/2 and variance 1/12, five standard deviations each.
     assert abs(float(shares.mean()) - 0.5) < 5 * (1 / 12 / 400) ** 0.5
     assert abs(float(shares.var()) - 1 / 12) < 0.02
-    assert torch.equal(found, segments(real, fake, torch.Generator().manual_seed(0)))
+    assert torch.equal(found, points_between(real, fake, torch.Generator().manual_seed(0)))
 
 
 def test_without_gradients_only_the_value_is_computed() -> None:
@@ -163,6 +166,6 @@ def test_misuse_is_refused() -> None:
     with pytest.raises(ShapeError, match="batch axis"):
         GradientPenalty()(lambda x: x.sum(), torch.zeros(4, 3))
     with pytest.raises(ShapeError, match="pairs"):
-        segments(torch.zeros(3, 2), torch.zeros(4, 2))
+        points_between(torch.zeros(3, 2), torch.zeros(4, 2))
     with pytest.raises(ArgumentError, match="target"):
         GradientPenalty(-1.0)

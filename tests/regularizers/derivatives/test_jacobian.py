@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.regularizers import (
     DirichletEnergy,
-    Exact,
+    ExactJacobian,
     Hutchinson,
     JacobianPenalty,
     JacobianSymmetry,
@@ -35,7 +35,9 @@ def jacobians(model: nn.Module, x: Tensor) -> list[Any]:
 def test_exact_values(outputs: int) -> None:
     model, x = model_of(outputs), points()
     norms = [float(j.norm()) for j in jacobians(model, x)]
-    assert float(JacobianPenalty(Exact())(model, x).detach()) == pytest.approx(sum(n * n for n in norms) / 3, rel=1e-12)
+    assert float(JacobianPenalty(ExactJacobian())(model, x).detach()) == pytest.approx(
+        sum(n * n for n in norms) / 3, rel=1e-12
+    )
     assert float(DirichletEnergy()(model, x).detach()) == pytest.approx(sum(n * n for n in norms) / 3, rel=1e-12)
     assert float(DirichletEnergy(1)(model, x).detach()) == pytest.approx(sum(norms) / 3, rel=1e-12)
 
@@ -105,7 +107,7 @@ def test_training_gradients_are_those_of_the_values(name: str) -> None:
     def value() -> Tensor:
         generator = torch.Generator().manual_seed(3)
         penalties = {
-            "exact": JacobianPenalty(Exact()),
+            "exact": JacobianPenalty(ExactJacobian()),
             "hutchinson": JacobianPenalty(Hutchinson(2, generator)),
             "energy": DirichletEnergy(1),
             "symmetry": JacobianSymmetry(),
@@ -143,7 +145,7 @@ def test_narrow_types_and_images() -> None:
 def test_without_gradients_only_values() -> None:
     model, x = model_of(4), points()
     with torch.no_grad():
-        for penalty in (JacobianPenalty(Exact()), DirichletEnergy(1), JacobianSymmetry(), StochasticSymmetry()):
+        for penalty in (JacobianPenalty(ExactJacobian()), DirichletEnergy(1), JacobianSymmetry(), StochasticSymmetry()):
             assert not penalty(model, x).requires_grad
 
 

@@ -14,8 +14,9 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from lipkit.errors import ArgumentError, UnsupportedError
 from lipkit.linops import materialize
-from lipkit.regularizers import Orthogonality, StochasticParseval, layers_of, parseval_step, parseval_step_
+from lipkit.regularizers import Orthogonality, StochasticParseval, layers_of, parseval_step_
 from lipkit.regularizers.weights.orthogonality import residual
+from lipkit.regularizers.weights.parseval import parseval_step
 
 
 def operator_of(module: nn.Module, *shape: int):

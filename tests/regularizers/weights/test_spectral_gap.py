@@ -11,17 +11,16 @@ from lipkit.errors import ArgumentError
 from lipkit.linops import materialize
 from lipkit.norms import SVD, Gram
 from lipkit.regularizers import (
-    Between,
-    Counted,
-    Directions,
-    Extremes,
-    Goal,
+    GapBetween,
+    GapGoal,
+    GapOfExtremes,
     SpectralGap,
     SpectrumAlignment,
     layers_of,
     remove_growth_,
-    singular_values,
 )
+from lipkit.regularizers.weights.norm_growth import PenalizedDrift, SingularDirections
+from lipkit.regularizers.weights.spectral_gap import singular_values
 
 
 def linear(rows: int, cols: int, seed: int = 0) -> nn.Linear:
@@ -37,12 +36,12 @@ def layers(model: nn.Module, *shape: int):
 def test_gaps_are_differences_of_singular_values(shape: tuple[int, int]) -> None:
     layer: Any = linear(*shape)
     u, s, v = torch.linalg.svd(layer.weight.detach(), full_matrices=False)
-    for pair, i, j in ((Extremes(), 0, 2), (Between(1, 2), 0, 1), (Between(2, 3), 1, 2)):
+    for pair, i, j in ((GapOfExtremes(), 0, 2), (GapBetween(1, 2), 0, 1), (GapBetween(2, 3), 1, 2)):
         found = SpectralGap(pair)(layers(layer, shape[1]))
         assert float(found.detach()) == pytest.approx(float(s[i] - s[j]), rel=1e-12)
         (gradient,) = torch.autograd.grad(found, [layer.weight])
         assert torch.allclose(gradient, torch.outer(u[:, i], v[i]) - torch.outer(u[:, j], v[j]), atol=1e-12)
-    opened = SpectralGap(goal=Goal.OPEN)(layers(layer, shape[1]))
+    opened = SpectralGap(goal=GapGoal.OPEN)(layers(layer, shape[1]))
     assert float(opened.detach()) == pytest.approx(float(s[2] - s[0]), rel=1e-12)
 
 
@@ -56,7 +55,7 @@ def test_the_smallest_is_the_smallest_that_is_not_zero() -> None:
     found.backward()
     assert float(found.detach()) == 0.0
     with pytest.raises(ArgumentError, match="nonzero"):
-        SpectralGap(Between(1, 2))(layers(layer, 4))
+        SpectralGap(GapBetween(1, 2))(layers(layer, 4))
 
 
 def test_zero_if_and_only_if_all_are_equal() -> None:
@@ -120,7 +119,7 @@ def test_the_drift_is_the_slope_of_the_norm_along_a_gradient_step() -> None:
         assert float(rate.detach()) == pytest.approx(drift / size, rel=1e-9)
     penalty = SpectrumAlignment(norm=SVD())(problem.loss(), problem.layers)
     assert float(penalty.detach()) == pytest.approx(sum(abs(d) for d in drifts), rel=1e-12)
-    growth = SpectrumAlignment(norm=SVD(), counted=Counted.GROWTH)(problem.loss(), problem.layers)
+    growth = SpectrumAlignment(norm=SVD(), counted=PenalizedDrift.GROWTH)(problem.loss(), problem.layers)
     assert float(growth.detach()) == pytest.approx(sum(max(d, 0.0) for d in drifts), rel=1e-12)
 
 
@@ -136,13 +135,13 @@ def by_hand(problem: Problem, held: list[Tensor] | None = None) -> float:
     return total
 
 
-@pytest.mark.parametrize("directions", Directions)
+@pytest.mark.parametrize("directions", SingularDirections)
 @pytest.mark.parametrize("norm", [SVD(), Gram(11)], ids=str)
-def test_the_derivative_is_exact_or_leaves_out_the_directions(directions: Directions, norm: SVD | Gram) -> None:
+def test_the_derivative_is_exact_or_leaves_out_the_directions(directions: SingularDirections, norm: SVD | Gram) -> None:
     problem = Problem()
     weights = [problem.model[0].weight, problem.model[2].weight]
     held: list[Tensor] | None = None
-    if directions is Directions.DETACHED:
+    if directions is SingularDirections.DETACHED:
         held = []
         for weight in weights:
             u, _, v = torch.linalg.svd(weight.detach())
@@ -202,11 +201,11 @@ def test_surgery_on_growth_only_spares_what_shrinks() -> None:
     drifts = [float(d.detach()) for d in SpectrumAlignment(norm=SVD()).drifts(problem.loss(), problem.layers)]
     problem.loss().backward()
     before = [layer.weight.grad.clone() for layer in (problem.model[0], problem.model[2])]
-    remove_growth_(problem.layers, counted=Counted.GROWTH, norm=SVD())
+    remove_growth_(problem.layers, counted=PenalizedDrift.GROWTH, norm=SVD())
     for layer, gradient, drift in zip((problem.model[0], problem.model[2]), before, drifts, strict=True):
         assert torch.equal(layer.weight.grad, gradient) == (drift <= 0)
         layer.weight.grad = -gradient
-    remove_growth_(problem.layers, counted=Counted.GROWTH, norm=SVD())
+    remove_growth_(problem.layers, counted=PenalizedDrift.GROWTH, norm=SVD())
     for layer, gradient, drift in zip((problem.model[0], problem.model[2]), before, drifts, strict=True):
         assert torch.equal(layer.weight.grad, -gradient) == (drift >= 0)
 
@@ -240,4 +239,4 @@ def test_misuse_is_refused() -> None:
     with pytest.raises(ArgumentError, match="no layers"):
         SpectralGap()([])
     with pytest.raises(ArgumentError, match="first < second"):
-        Between(2, 2)
+        GapBetween(2, 2)

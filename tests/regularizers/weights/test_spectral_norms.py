@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from lipkit.errors import ArgumentError, NonFiniteError
 from lipkit.linops import materialize
 from lipkit.norms import SVD, Circulant, Gram, Power
-from lipkit.regularizers import LogNormSum, NormHinge, NormSum, SpectralPenalty, SquaredNormSum, layers_of
+from lipkit.regularizers import LogNormSum, NormHinge, NormSum, SquaredNormSum, layers_of
+from lipkit.regularizers.weights.spectral_norms import SpectralPenalty
 
 
 def model_of(dtype: torch.dtype = torch.float64) -> Any:

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from lipkit import nn as lnn
 from lipkit.bound import L2, Bound, Metric
 from lipkit.linops import Shape
-from lipkit.nn import Promise
+from lipkit.nn.methods._base import Promise
 
 UNIT = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
 

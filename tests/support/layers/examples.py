@@ -9,13 +9,15 @@ from lipkit import nn as lnn
 from lipkit.bound import Metric
 from lipkit.errors import UnsupportedError
 from lipkit.linops import Shape
-from lipkit.nn import Method, Side
+from lipkit.nn import RescaledSide, WeightMethod
+from lipkit.nn.core.geometry import Geometry
+from lipkit.nn.methods.qr import QRFactorization
 
 # For processes of their own: one thread, and no matrix tiles, which some virtual machines announce and cannot execute.
 QUIET = {"OMP_NUM_THREADS": "1", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
 
-METHODS: dict[type[Method], tuple[Method, ...]] = {
-    lnn.AOL: (lnn.AOL(), lnn.AOL(Side.SMALLER)),
+METHODS: dict[type[WeightMethod], tuple[WeightMethod, ...]] = {
+    lnn.AOL: (lnn.AOL(), lnn.AOL(RescaledSide.SMALLER)),
     lnn.Bjorck: (lnn.Bjorck(), lnn.Bjorck(steps=3)),
     lnn.Cayley: (lnn.Cayley(),),
     lnn.Clip: (lnn.Clip(),),
@@ -26,7 +28,7 @@ METHODS: dict[type[Method], tuple[Method, ...]] = {
     lnn.LpBall: (lnn.LpBall(),),
     lnn.NewtonSchulz: (lnn.NewtonSchulz(),),
     lnn.Polar: (lnn.Polar(),),
-    lnn.QR: tuple(map(lnn.QR, lnn.Factorization)),
+    lnn.QR: tuple(map(lnn.QR, QRFactorization)),
     lnn.Rescale: (lnn.Rescale(), lnn.Rescale(3)),
     lnn.RKO: (lnn.RKO(), lnn.RKO(lnn.Cayley())),
     lnn.SingularClip: (lnn.SingularClip(),),
@@ -39,10 +41,10 @@ METHODS: dict[type[Method], tuple[Method, ...]] = {
 EVERY = [method for some in METHODS.values() for method in some]
 
 
-def covers(method: Method, kernel: bool) -> bool:
+def covers(method: WeightMethod, kernel: bool) -> bool:
     """Whether the method takes kernels with several taps (True) or matrices (False)."""
     shape = (1, 2, 2, 3) if kernel else (1, 2, 2)
-    geometry = lnn.Geometry(*shape[:3], shape[3:], (1,) * kernel, ((1, 1),) * kernel, (1,) * kernel)
+    geometry = Geometry(*shape[:3], shape[3:], (1,) * kernel, ((1, 1),) * kernel, (1,) * kernel)
     try:
         method.promise(geometry)
     except UnsupportedError:
@@ -50,7 +52,7 @@ def covers(method: Method, kernel: bool) -> bool:
     return True
 
 
-def _with(method: Method) -> tuple[nn.Module, Shape]:
+def _with(method: WeightMethod) -> tuple[nn.Module, Shape]:
     if covers(method, kernel=False):
         return lnn.Linear(6, 6, method=method), (6,)
     return lnn.Conv1d(2, 4, 3, padding=1, method=method), (2, 5)
@@ -76,7 +78,7 @@ PARTS: dict[str, Callable[[], tuple[nn.Module, Shape]]] = {
     "ShiftBlock": lambda: (lnn.ShiftBlock(16), (16, 3, 3)),
     "Absolute": lambda: (lnn.Absolute(), IMAGE),
     "MaxMin": lambda: (lnn.MaxMin(), IMAGE),
-    "MaxMin of halves": lambda: (lnn.MaxMin(lnn.Pairing.HALVES), IMAGE),
+    "MaxMin of halves": lambda: (lnn.MaxMin(lnn.ChannelPairing.HALVES), IMAGE),
     "OPLU": lambda: (lnn.OPLU(), IMAGE),
     "FullSort": lambda: (lnn.FullSort(), IMAGE),
     "GroupSort": lambda: (lnn.GroupSort(4), IMAGE),

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lipkit import nn as lnn
 from lipkit.errors import LipkitError
 from lipkit.linops import Shape
-from lipkit.nn import Method
+from lipkit.nn import WeightMethod
 from support.operators.conv_geometries import LIMIT, LONGEST, built
 
 CONV = {1: lnn.Conv1d, 2: lnn.Conv2d, 3: lnn.Conv3d}
@@ -56,13 +56,13 @@ def filled(layer: torch.nn.Module, fill: str) -> None:
 
 
 @st.composite
-def linear(draw: DrawFn, method: Method) -> Drawn:
+def linear(draw: DrawFn, method: WeightMethod) -> Drawn:
     inputs, outputs = draw(st.tuples(st.integers(1, 12), st.integers(1, 12)))
     return _built(lambda: lnn.Linear(inputs, outputs, method=method), (inputs,))
 
 
 @st.composite
-def convolution(draw: DrawFn, method: Method) -> Drawn:
+def convolution(draw: DrawFn, method: WeightMethod) -> Drawn:
     rank = draw(st.sampled_from([1, 2, 2, 3]))
     spatial = tuple(draw(st.integers(2, LONGEST[rank])) for _ in range(rank))
     kernel = tuple(draw(st.integers(1, _WIDEST[rank])) for _ in range(rank))
@@ -83,7 +83,7 @@ def convolution(draw: DrawFn, method: Method) -> Drawn:
 
 
 @st.composite
-def transposed(draw: DrawFn, method: Method) -> Drawn:
+def transposed(draw: DrawFn, method: WeightMethod) -> Drawn:
     rank = draw(st.sampled_from([1, 2]))
     spatial = tuple(draw(st.integers(1, 4)) for _ in range(rank))
     kernel = tuple(draw(st.integers(1, 3)) for _ in range(rank))
@@ -98,13 +98,13 @@ def transposed(draw: DrawFn, method: Method) -> Drawn:
     )
 
 
-def layers(method: Method) -> SearchStrategy[Drawn]:
+def layers(method: WeightMethod) -> SearchStrategy[Drawn]:
     """Layers of every kind with this method, small enough for a dense matrix; refused ones with the reason."""
     kinds = st.one_of(linear(method), convolution(method), convolution(method), transposed(method))
     return built(kinds.filter(_small))
 
 
-def accepted(method: Method) -> SearchStrategy[Drawn]:
+def accepted(method: WeightMethod) -> SearchStrategy[Drawn]:
     """Those of them that the method covers."""
     return layers(method).filter(lambda drawn: drawn.layer is not None)
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lipkit.bound import Metric
-from lipkit.nn.methods._base import Method
+from lipkit.nn.methods._base import WeightMethod
 from lipkit.nn.methods.cayley import Cayley
 from lipkit.nn.methods.clipping import Clip
 from lipkit.nn.methods.exponential import Exponential
@@ -15,18 +15,18 @@ from lipkit.nn.methods.householder import Householder
 from lipkit.nn.methods.lp_ball import LpBall
 from lipkit.nn.methods.newton_schulz import NewtonSchulz
 from lipkit.nn.methods.polar import Polar
-from lipkit.nn.methods.qr import QR, Factorization
+from lipkit.nn.methods.qr import QR, QRFactorization
 from lipkit.nn.methods.singular_clip import SingularClip
 from lipkit.nn.methods.unit_rows import UnitLines, UnitRows
 
 EUCLIDEAN, SUM, LARGEST = Metric(2.0, math.inf), Metric(1.0, 1.0), Metric(math.inf, math.inf)
 
 # Isometries from every free matrix, and those that need one of full rank.
-ALWAYS: tuple[Method, ...] = (Cayley(), Exponential(), Householder(), Polar())
-FULL_RANK: tuple[Method, ...] = (*(QR(by) for by in Factorization), NewtonSchulz(25))
+ALWAYS: tuple[WeightMethod, ...] = (Cayley(), Exponential(), Householder(), Polar())
+FULL_RANK: tuple[WeightMethod, ...] = (*(QR(by) for by in QRFactorization), NewtonSchulz(25))
 ISOMETRIES = (*ALWAYS, *FULL_RANK)
-CONTRACTIONS: tuple[Method, ...] = (SingularClip(), Frobenius(), Clip(), LpBall(2.0), LpBall(2.0, 0.5))
-OTHER_NORMS: tuple[Method, ...] = (
+CONTRACTIONS: tuple[WeightMethod, ...] = (SingularClip(), Frobenius(), Clip(), LpBall(2.0), LpBall(2.0, 0.5))
+OTHER_NORMS: tuple[WeightMethod, ...] = (
     *(UnitRows(), UnitLines(EUCLIDEAN), UnitLines(LARGEST), UnitLines(SUM)),
     *(LpBall(1.0), LpBall(math.inf), LpBall(math.inf, 0.5)),
 )

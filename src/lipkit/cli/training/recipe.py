@@ -19,7 +19,7 @@ from lipkit.certify.attacks import Attack
 from lipkit.certify.evaluate.accuracy import check_radii
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError
-from lipkit.losses import Cosine, Schedule
+from lipkit.losses import CosineSchedule, Schedule
 
 
 def plain_fields(recipe: "Recipe") -> dict[str, str]:
@@ -154,7 +154,7 @@ class Recipe(ABC):
     @property
     def rate(self) -> Schedule:
         """The factor of the learning rates over the run; by default a cosine from 1 to 0."""
-        return Cosine(1.0, 0.0)
+        return CosineSchedule(1.0, 0.0)
 
     def augmented(self, inputs: Tensor) -> Tensor:
         """Training inputs, changed at random; by default as they are."""

@@ -54,9 +54,10 @@ class CRM(Loss):
 
         CE(z, y) + weight 1[z_y > max_{j != y} z_j] g(R_t)
 
-    g is a `RadiusGoal` (`Decaying(r0)`: exp(-r / r0); `Truncated(r0)`: -min(r, r0); `UpTo(r0)`: -r while R < r0) or any
-    decreasing function; R_t is `soft_radius` at `temperature`. The indicator is not differentiated. Constants as in
-    `LipschitzMargin`, which receive gradients: pulling constants down and margins up both enlarge radii.
+    g is a `RadiusGoal` (`DecayingRadius(r0)`: exp(-r / r0); `Truncated(r0)`: -min(r, r0); `RadiusUpTo(r0)`: -r while R
+    < r0) or any decreasing function; R_t is `soft_radius` at `temperature`. The indicator is not differentiated.
+    Constants as in `LipschitzMargin`, which receive gradients: pulling constants down and margins up both enlarge
+    radii.
 
     Promise: none for a number; minimising it enlarges a lower bound of the certified radius. Cost: one pass, no attack.
     Reference: Fazlyab, Entesari, Roy, Chellappa 2023.

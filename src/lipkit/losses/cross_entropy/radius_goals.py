@@ -40,7 +40,7 @@ class Truncated(RadiusGoal):
 
 @final
 @dataclass(frozen=True)
-class UpTo(RadiusGoal):
+class RadiusUpTo(RadiusGoal):
     """g(r) = -r, for samples whose radius is below r0, and nothing for others.
 
     It differs from `Truncated` where the smooth radius R_t is far below R: by up to log(K - 1) / t, 0.44 for ten
@@ -61,7 +61,7 @@ class UpTo(RadiusGoal):
 
 @final
 @dataclass(frozen=True)
-class Decaying(RadiusGoal):
+class DecayingRadius(RadiusGoal):
     """g(r) = exp(-r / r0): small radii are worth most, in units of r0."""
 
     target: float

@@ -11,10 +11,10 @@ from lipkit.nn.activations.rescaled import Rescaled as Rescaled
 from lipkit.nn.activations.rescaled import SiLU as SiLU
 from lipkit.nn.activations.rescaled import Softplus as Softplus
 from lipkit.nn.activations.sorting import OPLU as OPLU
+from lipkit.nn.activations.sorting import ChannelPairing as ChannelPairing
 from lipkit.nn.activations.sorting import FullSort as FullSort
 from lipkit.nn.activations.sorting import GroupSort as GroupSort
 from lipkit.nn.activations.sorting import MaxMin as MaxMin
-from lipkit.nn.activations.sorting import Pairing as Pairing
 from lipkit.nn.activations.spline import Spline as Spline
 from lipkit.nn.activations.spline import SplineStart as SplineStart
 from lipkit.nn.activations.stairs import TriangularStairs as TriangularStairs

@@ -12,7 +12,7 @@ from lipkit.nn.activations._channels import channels_of
 from lipkit.nn.core.stated_constants import EveryNorm, Isometric
 
 
-class Pairing(enum.Enum):
+class ChannelPairing(enum.Enum):
     """Which channels are compared by MaxMin."""
 
     # Channels 0 and 1, 2 and 3, ...
@@ -75,7 +75,7 @@ class MaxMin(EveryNorm, Isometric):
     first. The number of channels must be even. Reference: Anil, Lucas and Grosse 2019.
     """
 
-    def __init__(self, pairing: Pairing = Pairing.NEIGHBOURS, axis: int = 1) -> None:
+    def __init__(self, pairing: ChannelPairing = ChannelPairing.NEIGHBOURS, axis: int = 1) -> None:
         super().__init__()
         self.pairing = pairing
         self.axis = axis
@@ -83,7 +83,7 @@ class MaxMin(EveryNorm, Isometric):
     def forward(self, x: Tensor) -> Tensor:
         """Each pair in ascending order, in the place of its channels."""
         _whole(x, self.axis, 2, "MaxMin")
-        if self.pairing is Pairing.NEIGHBOURS:
+        if self.pairing is ChannelPairing.NEIGHBOURS:
             return _sorted_neighbours(x, self.axis, descending=False)
         first, second = x.chunk(2, self.axis)
         return torch.cat(ordered(first, second), self.axis)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import final
 
 
-class Verdict(enum.Enum):
+class ConversionVerdict(enum.Enum):
     """What became of one operation."""
 
     KEPT = "kept"
@@ -23,24 +23,24 @@ class Row:
 
     place: str
     was: str
-    verdict: Verdict
+    verdict: ConversionVerdict
     now: str
 
 
 @final
 @dataclass(frozen=True)
-class Report:
+class ConversionReport:
     """Everything a conversion changed, kept and refused, in the order of the computation; prints as a table."""
 
     K: float
     rows: tuple[Row, ...]
 
-    def of(self, verdict: Verdict) -> tuple[Row, ...]:
+    def of(self, verdict: ConversionVerdict) -> tuple[Row, ...]:
         """The rows with this verdict."""
         return tuple(row for row in self.rows if row.verdict is verdict)
 
     def __str__(self) -> str:
-        counts = ", ".join(f"{len(self.of(verdict))} {verdict}" for verdict in Verdict)
+        counts = ", ".join(f"{len(self.of(verdict))} {verdict}" for verdict in ConversionVerdict)
         return "\n".join([f"K = {self.K:g}: {counts}", *table(self.rows)])
 
 

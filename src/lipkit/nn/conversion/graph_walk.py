@@ -10,10 +10,10 @@ from torch.nn import functional
 from lipkit.nn.combinators.branch import Concat
 from lipkit.nn.combinators.sums import ConvexSum
 from lipkit.nn.conversion import functions
-from lipkit.nn.conversion.conversion_report import Row, Verdict
+from lipkit.nn.conversion.conversion_report import ConversionVerdict, Row
 from lipkit.nn.conversion.converted_layers import Shift
 from lipkit.nn.conversion.modules import DROPOUT, Choices, Refusal, Replacement, replacement
-from lipkit.nn.conversion.transfer import Start
+from lipkit.nn.conversion.transfer import ConversionStart
 
 # Of n sums, each gives its longer branch a share of 1 / (4 n) at the start: along the shorter ones (1 - 1 / (4 n))^n is
 # left, at least .75 at every depth.
@@ -45,7 +45,7 @@ class Walk:
             try:
                 self._visit(node)
             except Refusal as refusal:
-                self._say(node, Verdict.REFUSED, str(refusal))
+                self._say(node, ConversionVerdict.REFUSED, str(refusal))
                 # What follows is looked at as if this had worked: all gaps are told at once.
                 self.scales[node] = 1.0
         self.body.graph.lint()
@@ -62,7 +62,7 @@ class Walk:
         elif any(arg in self.scales for arg in node.all_input_nodes):
             {"call_module": self._module, "call_function": self._function, "call_method": self._function}[node.op](node)
 
-    def _say(self, node: fx.Node, verdict: Verdict, now: str) -> None:
+    def _say(self, node: fx.Node, verdict: ConversionVerdict, now: str) -> None:
         stack = list(node.meta.get("nn_module_stack", {}).values())
         path = stack[-1][0] if stack else ""
         name = str(node.target) if node.op == "call_module" else functions.said(node.target)
@@ -88,7 +88,7 @@ class Walk:
         if target not in self.done:
             self.done[target] = replacement(module, self.scales[source], self.choices)
         found = self.done[target]
-        self._say(node, Verdict.KEPT if found.module is None else Verdict.CHANGED, found.words)
+        self._say(node, ConversionVerdict.KEPT if found.module is None else ConversionVerdict.CHANGED, found.words)
         if found.module is not None:
             self.body.set_submodule(target, found.module)
         self.scales[node] = self.scales[source] * found.ratio
@@ -147,7 +147,7 @@ class Walk:
             self._unaliased(node, source)
         found = replacement(module, self.scales[source], self.choices)
         changed = found.module is not None
-        self._say(node, Verdict.CHANGED if changed else Verdict.KEPT, found.words)
+        self._say(node, ConversionVerdict.CHANGED if changed else ConversionVerdict.KEPT, found.words)
         self._becomes(node, found.module or module, (source,), self.scales[source] * found.ratio)
 
     def _sum(self, node: fx.Node) -> None:
@@ -167,13 +167,13 @@ class Walk:
         sizes = self._shares(first, second)
         module = ConvexSum((sizes[0] / sum(sizes), sizes[1] / sum(sizes)))
         shares = ", ".join(f"{weight:.3g}" for weight in module.start)
-        self._say(node, Verdict.CHANGED, f"ConvexSum, starting with {shares}")
+        self._say(node, ConversionVerdict.CHANGED, f"ConvexSum, starting with {shares}")
         scale = 1 / sum(1 / self.scales[part] for part in (first, second))
-        self._becomes(node, module, (first, second), scale if self.choices.start is Start.WEIGHTS else 1.0)
+        self._becomes(node, module, (first, second), scale if self.choices.start is ConversionStart.WEIGHTS else 1.0)
 
     def _shares(self, first: fx.Node, second: fx.Node) -> tuple[float, float]:
         """Weights of a sum: those that keep the function, or most to the part with fewer layers behind it."""
-        if self.choices.start is Start.WEIGHTS:
+        if self.choices.start is ConversionStart.WEIGHTS:
             return 1 / self.scales[first], 1 / self.scales[second]
         a, b = (self._layers(part) for part in (first, second))
         longer = _LONGER / self.sums
@@ -190,7 +190,7 @@ class Walk:
         scale = self.scales[live]
         if isinstance(other, int | float):
             node.args = tuple(live if arg is live else other * scale for arg in node.args)
-            self._say(node, Verdict.KEPT, f"a translation, times {scale:.3g}")
+            self._say(node, ConversionVerdict.KEPT, f"a translation, times {scale:.3g}")
             self.scales[node] = scale
             return
         if not (isinstance(other, fx.Node) and other.op == "get_attr") or node.args[0] is not live:
@@ -200,7 +200,7 @@ class Walk:
         module = Shift(offset)
         assert isinstance(module.offset, Tensor)
         module.offset.data.mul_(sign * scale)
-        self._say(node, Verdict.CHANGED, f"Shift, times {scale:.3g}")
+        self._say(node, ConversionVerdict.CHANGED, f"Shift, times {scale:.3g}")
         self._becomes(node, module, (live,), scale)
 
     def _factor(self, node: fx.Node) -> None:
@@ -214,7 +214,7 @@ class Walk:
                 "constant on the whole space"
             )
         value = float(factor) if node.target in functions.MUL else 1 / float(factor)
-        self._say(node, Verdict.CHANGED, f"the factor {value:.4g} left out")
+        self._say(node, ConversionVerdict.CHANGED, f"the factor {value:.4g} left out")
         with self.body.graph.inserting_before(node):
             new = self.body.graph.call_function(operator.pos if value > 0 else operator.neg, (live,))
         self.scales[new] = self.scales[live] / abs(value)
@@ -234,7 +234,7 @@ class Walk:
         root = sum(size * size for size in sizes) ** 0.5
         module = Concat(int(axis), sizes)
         shares = ", ".join(f"{size / root:.3g}" for size in sizes)
-        self._say(node, Verdict.CHANGED, f"Concat, parts times {shares}")
+        self._say(node, ConversionVerdict.CHANGED, f"Concat, parts times {shares}")
         self._becomes(node, module, tuple(parts), 1 / root)
 
     def _with_axis(self, node: fx.Node, part: fx.Node, axis: int) -> fx.Node:

@@ -11,7 +11,7 @@ from lipkit.errors import LipkitError
 from lipkit.nn.activations.prelu import PReLU
 from lipkit.nn.activations.rescaled import GELU, Mish, Rescaled, SiLU, Softplus
 from lipkit.nn.conversion.converted_layers import ChannelScale, bounded
-from lipkit.nn.conversion.transfer import Start, constrained_twin, take_bias, take_weight
+from lipkit.nn.conversion.transfer import ConversionStart, constrained_twin, take_bias, take_weight
 from lipkit.nn.core.gain import gain_of
 from lipkit.nn.core.slopes import switches_with_a_jump
 from lipkit.nn.layers.normalization import BatchCentering, CenterNorm
@@ -24,7 +24,7 @@ from lipkit.nn.layers.pooling import (
     ScaledAvgPool2d,
     ScaledAvgPool3d,
 )
-from lipkit.nn.methods._base import Method
+from lipkit.nn.methods._base import WeightMethod
 
 _BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
@@ -60,9 +60,9 @@ class Refusal(Exception):
 class Choices:
     """How layers are constrained, and from where they start."""
 
-    linear: Method
-    conv: Method
-    start: Start
+    linear: WeightMethod
+    conv: WeightMethod
+    start: ConversionStart
 
 
 def replacement(module: nn.Module, scale: float, choices: Choices) -> Replacement:
@@ -78,9 +78,9 @@ def _replacement(module: nn.Module, scale: float, choices: Choices) -> Replaceme
     twin = constrained_twin(module, linear, conv)
     if twin is not None:
         ratio = take_weight(twin, module, start)
-        take_bias(twin, module, scale * ratio if start is Start.WEIGHTS else 0.0)
+        take_bias(twin, module, scale * ratio if start is ConversionStart.WEIGHTS else 0.0)
         method = linear if isinstance(module, nn.Linear) else conv
-        how = f"weights times {ratio:.3g}" if start is Start.WEIGHTS else str(start)
+        how = f"weights times {ratio:.3g}" if start is ConversionStart.WEIGHTS else str(start)
         return Replacement(twin, f"{type(module).__name__} by {method}, {how}", ratio)
     if isinstance(module, _BATCH_NORM):
         return _centered(module, scale, start)
@@ -136,12 +136,12 @@ def _some(padding: int | tuple[int, ...]) -> bool:
     return any(padding) if isinstance(padding, tuple) else padding != 0
 
 
-def _centered(module: Any, scale: float, start: Start) -> Replacement:
+def _centered(module: Any, scale: float, start: ConversionStart) -> Replacement:
     if module.running_mean is None:
         raise Refusal("set track_running_stats=True: statistics of the batch are no function of one sample")
     weight = torch.ones_like(module.running_var) if module.weight is None else module.weight
     centering = BatchCentering(module.num_features, module.momentum or 0.1).to(weight)
-    if start is not Start.WEIGHTS:
+    if start is not ConversionStart.WEIGHTS:
         words = "BatchCentering and ChannelScale, statistics anew"
         return Replacement(nn.Sequential(centering, ChannelScale(torch.ones_like(weight))), words)
     factors, largest = bounded(weight / (module.running_var + module.eps).sqrt())

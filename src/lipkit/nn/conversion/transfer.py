@@ -14,7 +14,7 @@ from lipkit.nn.core.constrained import Constrained
 from lipkit.nn.layers.conv import Conv1d, Conv2d, Conv3d
 from lipkit.nn.layers.conv_transpose import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from lipkit.nn.layers.linear import Linear
-from lipkit.nn.methods._base import Method, proxy
+from lipkit.nn.methods._base import WeightMethod, proxy
 from lipkit.norms import Auto
 
 _CONVOLUTIONS: dict[type[nn.Module], type[Any]] = {
@@ -27,7 +27,7 @@ _CONVOLUTIONS: dict[type[nn.Module], type[Any]] = {
 }
 
 
-def constrained_twin(module: nn.Module, linear: Method, conv: Method) -> nn.Module | None:
+def constrained_twin(module: nn.Module, linear: WeightMethod, conv: WeightMethod) -> nn.Module | None:
     """The constrained layer with the arguments of a plain one; None if it is neither nn.Linear nor a convolution."""
     if torch.nn.utils.parametrize.is_parametrized(module):
         return None
@@ -53,7 +53,7 @@ def constrained_twin(module: nn.Module, linear: Method, conv: Method) -> nn.Modu
 _TRACE = 0.02
 
 
-class Start(enum.Enum):
+class ConversionStart(enum.Enum):
     """What the weights of the original become."""
 
     # A nearby isometry without negative entries: rectifiers cut nothing off positive signals, which add up.
@@ -67,7 +67,7 @@ class Start(enum.Enum):
         return self.value
 
 
-def take_weight(twin: nn.Module, plain: nn.Module, start: Start) -> float:
+def take_weight(twin: nn.Module, plain: nn.Module, start: ConversionStart) -> float:
     """Give the twin the weight of the plain layer in the way `start` says; how much smaller it became.
 
     Isometries are near the sum over taps, which is what the layer does to constant images, and stand at the central
@@ -84,7 +84,7 @@ def take_weight(twin: nn.Module, plain: nn.Module, start: Start) -> float:
         geometry = constraint.geometry
         size = float(Auto(failure=0)(proxy(geometry.blocks(wide), geometry)).value)
         wanted = wide / size if size > 0 else wide
-        if start is not Start.WEIGHTS:
+        if start is not ConversionStart.WEIGHTS:
             wanted = geometry.joined(_central(geometry.blocks(wide), start)) + _TRACE * wanted
         raw = twin.get_parameter("parametrizations.weight.original")
         raw.copy_(constraint.right_inverse(wanted))
@@ -92,16 +92,16 @@ def take_weight(twin: nn.Module, plain: nn.Module, start: Start) -> float:
         assert isinstance(found, Tensor)
         ratio = (found.to(torch.float64) * wide).sum() / wide.square().sum().clamp(min=1e-300)
     # A method may turn a weight by so much that no positive factor fits.
-    return max(float(ratio), 1e-6) if start is Start.WEIGHTS else 1.0
+    return max(float(ratio), 1e-6) if start is ConversionStart.WEIGHTS else 1.0
 
 
 def _central(
-    blocks: Float64[Tensor, "groups rows cols *taps"], start: Start
+    blocks: Float64[Tensor, "groups rows cols *taps"], start: ConversionStart
 ) -> Float64[Tensor, "groups rows cols *taps"]:
     """The matrices nearest to the sum over taps, at the central tap; zero at all others."""
     taps = blocks.shape[3:]
     matrices = blocks.flatten(3).sum(-1) if taps else blocks
-    near = positive_isometry if start is Start.POSITIVE else nearest_isometry
+    near = positive_isometry if start is ConversionStart.POSITIVE else nearest_isometry
     found = torch.zeros_like(blocks)
     found[(..., *((t - 1) // 2 for t in taps))] = near(matrices)
     return found

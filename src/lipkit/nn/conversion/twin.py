@@ -8,20 +8,20 @@ from torch import Tensor, fx, nn
 from torch.fx.proxy import TraceError
 
 from lipkit.errors import ArgumentError, UnsupportedError
-from lipkit.nn.conversion.conversion_report import Report, Verdict, table
+from lipkit.nn.conversion.conversion_report import ConversionReport, ConversionVerdict, table
 from lipkit.nn.conversion.graph_walk import Walk
 from lipkit.nn.conversion.modules import Choices
-from lipkit.nn.conversion.transfer import Start
+from lipkit.nn.conversion.transfer import ConversionStart
 from lipkit.nn.core.gain import HasGain
 from lipkit.nn.core.stated_constants import SAFE, Stated
 from lipkit.nn.layers._weighted import Weighted
-from lipkit.nn.methods._base import Method
+from lipkit.nn.methods._base import WeightMethod
 from lipkit.nn.methods.bjorck import Bjorck
 from lipkit.nn.methods.rescale import AOL
 
 
 @final
-class Twin(Stated):
+class LipschitzTwin(Stated):
     """A converted model: `body`, in which every tensor is a 1-Lipschitz function of the input, times K.
 
     Guarantee: constant K on inputs of every shape, in evaluation mode; with BatchCentering in training for a batch as
@@ -66,10 +66,10 @@ def _parts(body: nn.Module) -> dict[str, str]:
 def lipschitzify(
     model: nn.Module,
     K: float = 1.0,
-    linear: Method | None = None,
-    conv: Method | None = None,
-    start: Start = Start.POSITIVE,
-) -> tuple[Twin, Report]:
+    linear: WeightMethod | None = None,
+    conv: WeightMethod | None = None,
+    start: ConversionStart = ConversionStart.POSITIVE,
+) -> tuple[LipschitzTwin, ConversionReport]:
     """A copy of an ordinary model with constant K by construction, and a report of what was changed and kept.
 
     nn.Linear and convolutions become constrained layers, by `linear` (Bjorck()) and `conv` (AOL()); sums become convex
@@ -77,10 +77,10 @@ def lipschitzify(
     divided by its constant, activations with slopes above 1 by their slope. What has no place in a model with a
     constant is refused, all of it at once, with place and remedy.
 
-    The twin is to be trained; `start` says from where. An isometry near each original layer, and the
-    shorter branch of each sum with most of the weight, leave much of K at once, and gradients arrive. Start.WEIGHTS
-    begins as a multiple of the original function as far as the methods allow (weights divided by their norms; biases,
-    means and shares to their scale), but layers whose singular vectors do not meet leave little of K: measured 1e-7 for
+    The twin is to be trained; `start` says from where. An isometry near each original layer, and the shorter branch of
+    each sum with most of the weight, leave much of K at once, and gradients arrive. ConversionStart.WEIGHTS begins as a
+    multiple of the original function as far as the methods allow (weights divided by their norms; biases, means and
+    shares to their scale), but layers whose singular vectors do not meet leave little of K: measured 1e-7 for
     a random ResNet-18 by AOL, 1e-4 by Spectral.
 
     Guarantee: ||twin(x) - twin(y)|| <= K ||x - y||. Limit: models that torch.fx can trace; batch statistics of the
@@ -92,12 +92,12 @@ def lipschitzify(
     choices = Choices(Bjorck() if linear is None else linear, AOL() if conv is None else conv, start)
     walk = Walk(body, choices)
     walk.run()
-    report = Report(K, tuple(walk.rows))
-    refused = report.of(Verdict.REFUSED)
+    report = ConversionReport(K, tuple(walk.rows))
+    refused = report.of(ConversionVerdict.REFUSED)
     if refused:
         lines = "\n".join(table(refused))
         raise UnsupportedError(f"{len(refused)} operations of {type(model).__name__} have no counterpart:\n{lines}")
-    return Twin(body, K).train(model.training), report
+    return LipschitzTwin(body, K).train(model.training), report
 
 
 class _Tracer(fx.Tracer):

@@ -14,14 +14,14 @@ from lipkit.linops import Padding
 from lipkit.nn.core.computed import Computed
 from lipkit.nn.core.geometry import Geometry, geometry_of
 from lipkit.nn.core.precision import in_full_precision, worst_norm
-from lipkit.nn.methods._base import Method
+from lipkit.nn.methods._base import WeightMethod
 
 
 @final
 class Constrained(Computed):
     """The parametrization of one weight: raw numbers -> method(raw), with the meaning of the entries in `geometry`."""
 
-    def __init__(self, method: Method, geometry: Geometry) -> None:
+    def __init__(self, method: WeightMethod, geometry: Geometry) -> None:
         super().__init__()
         self.promise = method.promise(geometry)
         self.method = method
@@ -45,7 +45,7 @@ class Constrained(Computed):
             return self.geometry.joined(self.method.inverse(wide, self.geometry)).to(weight.dtype)
 
     def is_feasible(self, weight: Tensor) -> bool:
-        """Whether `weight` keeps the promise of the method; see `Method.is_feasible`."""
+        """Whether `weight` keeps the promise of the method; see `WeightMethod.is_feasible`."""
         return self.method.is_feasible(self.geometry.blocks(weight), self.geometry)
 
     def extra_repr(self) -> str:
@@ -53,7 +53,7 @@ class Constrained(Computed):
         return f"{self.method}, {self.promise}"
 
 
-def parametrize(module: nn.Module, name: str, method: Method) -> nn.Module:
+def parametrize(module: nn.Module, name: str, method: WeightMethod) -> nn.Module:
     """Constrain the weight `name` of nn.Linear or a convolution to norm at most one; the module is returned.
 
     On top of torch.nn.utils.parametrize: the free numbers are module.parametrizations.<name>.original, and
@@ -80,11 +80,11 @@ def unchecked_geometry(module: nn.Module) -> Geometry:
     return geometry
 
 
-def constrain(module: nn.Module, name: str, method: Method, geometry: Geometry) -> nn.Module:
+def constrain(module: nn.Module, name: str, method: WeightMethod, geometry: Geometry) -> nn.Module:
     """Register the parametrization, with the geometry given."""
-    if not isinstance(method, Method):
+    if not isinstance(method, WeightMethod):
         raise ArgumentError(
-            f"The method of {type(module).__name__} must be an instance of lipkit.nn.Method, got {method!r}; "
+            f"The method of {type(module).__name__} must be an instance of lipkit.nn.WeightMethod, got {method!r}; "
             "for example lipkit.nn.Bjorck()."
         )
     torch_parametrize.register_parametrization(module, name, Constrained(method, geometry))

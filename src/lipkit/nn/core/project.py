@@ -11,7 +11,7 @@ from lipkit.errors import NonFiniteError, UnsupportedError
 from lipkit.nn.core.constrained import Constrained, parametrized_names, sites, unchecked_geometry
 from lipkit.nn.core.geometry import CONVOLUTIONS, TRANSPOSED, Geometry
 from lipkit.nn.core.precision import rooms, uncast, unit_of
-from lipkit.nn.methods._base import Blocks, Method
+from lipkit.nn.methods._base import Blocks, WeightMethod
 from lipkit.rounding.slacks import FLOAT32_ROUNDINGS_16
 
 # How often a method that has not converged is applied again: 8 Björck steps reach from 1/58 to 1.
@@ -22,7 +22,7 @@ _ALIKE = 2.0**-20
 _SPARE = 2.0**-6
 
 
-def project(model: nn.Module, linear: Method | None = None, conv: Method | None = None) -> nn.Module:
+def project(model: nn.Module, linear: WeightMethod | None = None, conv: WeightMethod | None = None) -> nn.Module:
     """Replace weights by ones that a method can make, in place: w <- method(inverse(w)). The model is returned.
 
     The other way to keep a constraint: train free weights and call this after every optimizer step, instead of
@@ -70,7 +70,7 @@ def project(model: nn.Module, linear: Method | None = None, conv: Method | None 
     return model
 
 
-def _geometry(module: nn.Module, method: Method) -> Geometry:
+def _geometry(module: nn.Module, method: WeightMethod) -> Geometry:
     if parametrized_names(module):
         raise UnsupportedError(
             f"The weight of {type(module).__name__} is computed by another parametrization, so it cannot be replaced; "
@@ -96,7 +96,7 @@ def _free_numbers(raw: Tensor, constraint: Constrained) -> Tensor:
     return _settled(raw, moved)
 
 
-def _weight(weight: Tensor, method: Method, geometry: Geometry) -> Tensor:
+def _weight(weight: Tensor, method: WeightMethod, geometry: Geometry) -> Tensor:
     """A weight that the method leaves alone, made smaller by as little as that takes."""
     first, *others = rooms(geometry.shape, weight.dtype)
 
@@ -130,7 +130,7 @@ def _settled(numbers: Tensor, moved: Callable[[Tensor], tuple[Tensor, bool]]) ->
     return numbers
 
 
-def _size(difference: Blocks, method: Method, geometry: Geometry, dtype: torch.dtype, enough: float) -> float:
+def _size(difference: Blocks, method: WeightMethod, geometry: Geometry, dtype: torch.dtype, enough: float) -> float:
     """A bound of the norm in which the method works, sharp where rounding is coarse."""
     if method.metric(geometry) != L2 or unit_of(dtype) > FLOAT32_ROUNDINGS_16:
         return method.norm_on_every_size(difference, geometry, enough)

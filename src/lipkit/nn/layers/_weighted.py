@@ -11,14 +11,14 @@ from lipkit.linops import LinearOperator, Shape
 from lipkit.nn.core.constrained import constrain, is_constrained, kept_gain
 from lipkit.nn.core.geometry import Geometry, geometry_of
 from lipkit.nn.core.precision import dtype_in_use, worst_norm
-from lipkit.nn.methods._base import Method
+from lipkit.nn.methods._base import WeightMethod
 
 
 class Weighted(nn.Module):
     """A linear layer whose `weight` is constrained: initialisation and declared constant."""
 
     geometry: Geometry
-    method: Method
+    method: WeightMethod
     weight: Tensor
 
     @property
@@ -34,7 +34,7 @@ class Weighted(nn.Module):
             )
         return kept_gain(self)
 
-    def constrained_by(self, method: Method) -> None:
+    def constrained_by(self, method: WeightMethod) -> None:
         """Constrain the weight, and draw it anew; the last step of a constructor."""
         self.method = method
         self.geometry = geometry_of(self)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from lipkit.nn.layers._weighted import Convolution
-from lipkit.nn.methods._base import Method
+from lipkit.nn.methods._base import WeightMethod
 from lipkit.nn.methods.rescale import AOL
 
 PaddingMode = Literal["zeros", "circular", "reflect", "replicate"]
@@ -34,7 +34,7 @@ class Conv1d(Convolution, nn.Conv1d):
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
         *,
-        method: Method | None = None,
+        method: WeightMethod | None = None,
     ) -> None:
         shape = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
         nn.Conv1d.__init__(self, *shape, bias, padding_mode, device, dtype)
@@ -68,7 +68,7 @@ class Conv2d(Convolution, nn.Conv2d):
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
         *,
-        method: Method | None = None,
+        method: WeightMethod | None = None,
     ) -> None:
         shape = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
         nn.Conv2d.__init__(self, *shape, bias, padding_mode, device, dtype)
@@ -102,7 +102,7 @@ class Conv3d(Convolution, nn.Conv3d):
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
         *,
-        method: Method | None = None,
+        method: WeightMethod | None = None,
     ) -> None:
         shape = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
         nn.Conv3d.__init__(self, *shape, bias, padding_mode, device, dtype)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from lipkit.nn.layers._weighted import Convolution
-from lipkit.nn.methods._base import Method
+from lipkit.nn.methods._base import WeightMethod
 from lipkit.nn.methods.rescale import AOL
 
 
@@ -32,7 +32,7 @@ class ConvTranspose1d(Convolution, nn.ConvTranspose1d):
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
         *,
-        method: Method | None = None,
+        method: WeightMethod | None = None,
     ) -> None:
         shape = (in_channels, out_channels, kernel_size, stride, padding, output_padding, groups)
         nn.ConvTranspose1d.__init__(self, *shape, bias, dilation, padding_mode, device, dtype)
@@ -61,7 +61,7 @@ class ConvTranspose2d(Convolution, nn.ConvTranspose2d):
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
         *,
-        method: Method | None = None,
+        method: WeightMethod | None = None,
     ) -> None:
         shape = (in_channels, out_channels, kernel_size, stride, padding, output_padding, groups)
         nn.ConvTranspose2d.__init__(self, *shape, bias, dilation, padding_mode, device, dtype)
@@ -90,7 +90,7 @@ class ConvTranspose3d(Convolution, nn.ConvTranspose3d):
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
         *,
-        method: Method | None = None,
+        method: WeightMethod | None = None,
     ) -> None:
         shape = (in_channels, out_channels, kernel_size, stride, padding, output_padding, groups)
         nn.ConvTranspose3d.__init__(self, *shape, bias, dilation, padding_mode, device, dtype)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from lipkit.nn.layers._weighted import Weighted
-from lipkit.nn.methods._base import Method
+from lipkit.nn.methods._base import WeightMethod
 from lipkit.nn.methods.bjorck import Bjorck
 
 
@@ -26,7 +26,7 @@ class Linear(Weighted, nn.Linear):
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
         *,
-        method: Method | None = None,
+        method: WeightMethod | None = None,
     ) -> None:
         nn.Linear.__init__(self, in_features, out_features, bias, device, dtype)
         self.constrained_by(Bjorck() if method is None else method)

@@ -33,7 +33,7 @@ class Promise(enum.Enum):
         return self.value
 
 
-class Method(ABC):
+class WeightMethod(ABC):
     """How free numbers become a weight whose operator has norm at most one, on every input size of the geometry.
 
     Subclasses are frozen dataclasses: their fields are the hyper-parameters. Calling one is pure and differentiable,
@@ -93,7 +93,7 @@ class Method(ABC):
         return KernelIsometry() if geometry.taps else NearIsometry()
 
 
-class MatrixMethod(Method):
+class MatrixMethod(WeightMethod):
     """A method for matrices; it also covers convolutions with a single tap, which are a matrix at every position."""
 
     @abstractmethod

@@ -8,14 +8,14 @@ import torch
 
 from lipkit.errors import ArgumentError, UnsupportedError
 from lipkit.nn.core.geometry import Geometry
-from lipkit.nn.methods._base import Blocks, Method, Promise
+from lipkit.nn.methods._base import Blocks, Promise, WeightMethod
 from lipkit.nn.methods.rko import overlap
 from lipkit.rounding.slacks import FLOAT32_ROUNDINGS_4
 
 
 @final
 @dataclass(frozen=True)
-class Clip(Method):
+class Clip(WeightMethod):
     """Entries clipped to [-c, c], so that ||W|| <= overlap^(1/2) ||W||_F <= (overlap rows cols taps)^(1/2) c <= 1.
 
     `limit` is c; None takes the largest that proves norm one, and a larger one is refused. Norm 1 is reached only if

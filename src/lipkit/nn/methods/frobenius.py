@@ -9,14 +9,14 @@ import torch
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.methods._arithmetic.safe_scaling import LEAST
 from lipkit.nn.methods._arithmetic.stored_digits import stored
-from lipkit.nn.methods._base import Blocks, Method, Promise
+from lipkit.nn.methods._base import Blocks, Promise, WeightMethod
 from lipkit.nn.methods.rko import overlap
 from lipkit.rounding.slacks import UNIT
 
 
 @final
 @dataclass(frozen=True)
-class Frobenius(Method):
+class Frobenius(WeightMethod):
     """W / (||W||_F overlap^(1/2)), for each group; overlap: how often a convolution reads an entry, 1 for matrices.
 
     Norm 1 if W has rank one, as for a single output; otherwise smaller, down to rank^(-1/2).

@@ -11,7 +11,7 @@ from lipkit.bound import Metric
 from lipkit.errors import ArgumentError, UnsupportedError
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.methods._arithmetic.stored_digits import stored
-from lipkit.nn.methods._base import Blocks, Method, Promise
+from lipkit.nn.methods._base import Blocks, Promise, WeightMethod
 from lipkit.norms import Auto, Mixed, Norm
 from lipkit.rounding.slacks import UNIT
 
@@ -21,7 +21,7 @@ _STEPS = 6
 
 @final
 @dataclass(frozen=True)
-class LpBall(Method):
+class LpBall(WeightMethod):
     """W / max(1, ||W||_p / radius), untouched inside the ball: ||W||_p is the norm from l_p to l_p.
 
         p = 1    the largest absolute column sum, also of convolutions

@@ -15,7 +15,7 @@ from lipkit.nn.methods._isometry import IsometryMethod
 _RIDGE = {torch.float32: 2.0**-22, torch.float64: 2.0**-40}
 
 
-class Factorization(enum.Enum):
+class QRFactorization(enum.Enum):
     """How the triangular factor is found."""
 
     # LAPACK's QR: as stable as can be.
@@ -48,19 +48,19 @@ class QR(IsometryMethod):
 
     may_fall_short: ClassVar[bool] = True
 
-    by: Factorization = Factorization.HOUSEHOLDER
+    by: QRFactorization = QRFactorization.HOUSEHOLDER
 
     def __str__(self) -> str:
         return f"QR by {self.by}"
 
     def isometry(self, tall: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
-        if self.by is Factorization.CHOLESKY:
+        if self.by is QRFactorization.CHOLESKY:
             wide = _scaled(tall.to(torch.float64))
             return _by_cholesky(_by_cholesky(wide))
         scaled = _scaled(tall)
         identity = torch.eye(tall.shape[-1], dtype=tall.dtype, device=tall.device).expand(len(tall), -1, -1)
         full = torch.cat([scaled, _RIDGE[tall.dtype] * identity], -2)
-        orthogonal = _by_householder(full) if self.by is Factorization.HOUSEHOLDER else _by_gram_schmidt(full)
+        orthogonal = _by_householder(full) if self.by is QRFactorization.HOUSEHOLDER else _by_gram_schmidt(full)
         return orthogonal[:, : tall.shape[-2]]
 
 

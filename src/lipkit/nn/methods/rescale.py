@@ -15,7 +15,7 @@ from lipkit.nn.methods._arithmetic.filter_gram import absolute_gram, polyphase, 
 from lipkit.nn.methods._arithmetic.majorant import majorant
 from lipkit.nn.methods._arithmetic.rescaling_step import inverse_root, largest, one_step, over_taps, shrinking, worth_it
 from lipkit.nn.methods._arithmetic.stored_digits import room_for
-from lipkit.nn.methods._base import Blocks, Method, Promise
+from lipkit.nn.methods._base import Blocks, Promise, WeightMethod
 
 # Rounds of the fixed point behind `inverse`, each a product of small matrices, or with more steps a whole rescaling.
 _ROUNDS = 1000
@@ -24,7 +24,7 @@ _COSTLY_ROUNDS = 40
 _SMALLEST_SHARE = 2.0**-10
 
 
-class Side(enum.Enum):
+class RescaledSide(enum.Enum):
     """Which side of a weight is rescaled; the value is how it prints."""
 
     # The columns, as published: the input channels (with a stride, each phase of them) of a matrix or a convolution.
@@ -35,7 +35,7 @@ class Side(enum.Enum):
 
 @final
 @dataclass(frozen=True)
-class Rescale(Method):
+class Rescale(WeightMethod):
     """W R with the diagonal R_i = T_i^(-1/2) and W'W <= diag(T), from `steps` Gram products; see `rescaled`.
 
         T_i = (sum_{j, shifts} |M_ij|)^(1 / 2^(steps - 1)),   M = (W'W)^(2^(steps - 1))
@@ -52,7 +52,7 @@ class Rescale(Method):
     """
 
     steps: int = 2
-    side: Side = Side.COLUMNS
+    side: RescaledSide = RescaledSide.COLUMNS
 
     def __post_init__(self) -> None:
         if not 1 <= self.steps <= 6:
@@ -73,12 +73,12 @@ class Rescale(Method):
         return unscaled(weight, geometry, self.steps, self.side)
 
 
-def _said(steps: int, side: Side) -> str:
-    tail = "" if side is Side.COLUMNS else f" on the {side.value}"
+def _said(steps: int, side: RescaledSide) -> str:
+    tail = "" if side is RescaledSide.COLUMNS else f" on the {side.value}"
     return f"{steps} step{'s' if steps > 1 else ''}{tail}"
 
 
-def rescaled(raw: Blocks, geometry: Geometry, steps: int, side: Side) -> Blocks:
+def rescaled(raw: Blocks, geometry: Geometry, steps: int, side: RescaledSide) -> Blocks:
     """The weights of `Rescale` and `AOL`: every channel i times T_i^(-1/2); channels of zeros stay zero."""
     kernel = polyphase(raw, geometry)
     flipped = _flipped(kernel, side)
@@ -93,7 +93,9 @@ def rescaled(raw: Blocks, geometry: Geometry, steps: int, side: Side) -> Blocks:
     return unphased(found.transpose(1, 2) if flipped else found, geometry)
 
 
-def unscaled(weight: Float64[Tensor, "groups rows cols *taps"], geometry: Geometry, steps: int, side: Side) -> Blocks:
+def unscaled(
+    weight: Float64[Tensor, "groups rows cols *taps"], geometry: Geometry, steps: int, side: RescaledSide
+) -> Blocks:
     """W D for which `rescaled` gives W / c: D is the positive fixed point of D -> T(W D)^(1/2), up to the factor c.
 
     For one step, T(W D) = D |M| D: D is the Perron vector of |M| and c^2 its eigenvalue, which is 1 exactly for the
@@ -125,13 +127,13 @@ def unscaled(weight: Float64[Tensor, "groups rows cols *taps"], geometry: Geomet
     return unphased(wide.transpose(1, 2) if flipped else wide, geometry)
 
 
-def _flipped(kernel: Float[Tensor, "groups rows phased *lengths"], side: Side) -> bool:
-    return side is Side.SMALLER and kernel.shape[1] < kernel.shape[2]
+def _flipped(kernel: Float[Tensor, "groups rows phased *lengths"], side: RescaledSide) -> bool:
+    return side is RescaledSide.SMALLER and kernel.shape[1] < kernel.shape[2]
 
 
 @final
 @dataclass(frozen=True)
-class AOL(Method):
+class AOL(WeightMethod):
     """W R with R_i = (sum_{j, shifts} |M_ij|)^(-1/2), M the Gram matrix W'W or the filter Gram of a kernel.
 
     M_ij at a shift is the correlation of input channels i and j, summed over outputs. W'W <= R^(-2) because a matrix is
@@ -144,10 +146,10 @@ class AOL(Method):
     (docs/errata.md). Factors for each phase of a stride, and the rounding, are ours.
     """
 
-    side: Side = Side.COLUMNS
+    side: RescaledSide = RescaledSide.COLUMNS
 
     def __str__(self) -> str:
-        return "AOL" if self.side is Side.COLUMNS else f"AOL on the {self.side.value}"
+        return "AOL" if self.side is RescaledSide.COLUMNS else f"AOL on the {self.side.value}"
 
     def promise(self, geometry: Geometry) -> Promise:
         return Promise.CONTRACTION

@@ -11,13 +11,13 @@ from lipkit.linops import Padding
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.layers.pooling import covering
 from lipkit.nn.methods._arithmetic.stored_digits import shrink
-from lipkit.nn.methods._base import ALMOST_ONE, Blocks, MatrixMethod, Method, Promise, smallest
+from lipkit.nn.methods._base import ALMOST_ONE, Blocks, MatrixMethod, Promise, WeightMethod, smallest
 from lipkit.nn.methods.bjorck import Bjorck
 
 
 @final
 @dataclass(frozen=True)
-class RKO(Method):
+class RKO(WeightMethod):
     """The kernel as a matrix (rows, cols taps) made orthogonal by `inner`, times 1/sqrt(c), c the overlap of windows.
 
     On each axis an entry of the input is met by at most ceil(k gcd(s, d) / s) taps, with stride s and dilation d; the

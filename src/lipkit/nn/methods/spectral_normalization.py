@@ -10,12 +10,12 @@ from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.methods._arithmetic.filter_gram import polyphase
 from lipkit.nn.methods._arithmetic.stored_digits import stored
 from lipkit.nn.methods._arithmetic.symbol_norm import norm_above
-from lipkit.nn.methods._base import Blocks, Method, Promise
+from lipkit.nn.methods._base import Blocks, Promise, WeightMethod
 
 
 @final
 @dataclass(frozen=True)
-class Spectral(Method):
+class Spectral(WeightMethod):
     """W / b with a certified b >= ||W||: from above, unlike power iteration, so the result never exceeds norm one.
 
     b is found by `steps` Gram products in float64: for matrices the Schatten norm of index p = 2^(steps + 1), with an

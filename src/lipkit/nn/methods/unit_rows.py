@@ -13,7 +13,7 @@ from lipkit.linops import Padding
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.methods._arithmetic.safe_scaling import LEAST
 from lipkit.nn.methods._arithmetic.stored_digits import stored
-from lipkit.nn.methods._base import Blocks, Method, Promise
+from lipkit.nn.methods._base import Blocks, Promise, WeightMethod
 from lipkit.norms import Mixed, Norm
 from lipkit.rounding.slacks import UNIT
 
@@ -25,7 +25,7 @@ _EXPONENT = {_EUCLIDEAN: 2.0, _LARGEST: 1.0, Metric(1.0, 1.0): 1.0}
 
 @final
 @dataclass(frozen=True)
-class UnitRows(Method):
+class UnitRows(WeightMethod):
     """Every row divided by its Euclidean norm: each output alone is 1-Lipschitz ("disjoint neurons").
 
     What is kept is ||W||_{2 -> inf} = max_i ||w_i||_2 = 1, not the l2 norm, which may be rows^(1/2). A margin between
@@ -64,7 +64,7 @@ class UnitRows(Method):
 
 @final
 @dataclass(frozen=True)
-class UnitLines(Method):
+class UnitLines(WeightMethod):
     """Every row (every column for l1) divided by max(1, its norm), so that ||W|| <= 1 in the norms of `between`:
         l2 -> linf    rows of Euclidean norm at most 1: the first layer of an l_inf network
         linf -> linf  rows of absolute sum at most 1: its further layers
@@ -120,7 +120,7 @@ def _lines(wide: Tensor, metric: Metric, geometry: Geometry) -> Tensor:
     return torch.linalg.vector_norm(wide, _EXPONENT[metric], dim=axes, keepdim=True) * slack
 
 
-def _refuse(geometry: Geometry, metric: Metric, method: Method) -> None:
+def _refuse(geometry: Geometry, metric: Metric, method: WeightMethod) -> None:
     # On a circle shorter than the kernel taps meet, and the Euclidean norm of a sum is not bounded by its parts'.
     if metric == _EUCLIDEAN and geometry.mode is Padding.CIRCULAR and any(map(any, geometry.padding)):
         raise UnsupportedError(

@@ -11,13 +11,13 @@ from torch import Tensor
 from lipkit.errors import ArgumentError, UnsupportedError
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.methods._arithmetic.stored_digits import stored
-from lipkit.nn.methods._base import Blocks, Method, Promise
+from lipkit.nn.methods._base import Blocks, Promise, WeightMethod
 from lipkit.nn.methods.spectral_normalization import divided
 
 
 @final
 @dataclass(frozen=True)
-class LinearResidual(Method):
+class LinearResidual(WeightMethod):
     """(I + Q) / b with free Q and a certified b >= ||I + Q||: the linear residual layer of LiResNet, as a method.
 
     Use it in lnn.Linear(n, n, method=LinearResidual()) or lnn.Conv2d(n, n, 3, padding=1, method=LinearResidual()): the

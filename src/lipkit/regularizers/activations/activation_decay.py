@@ -13,7 +13,7 @@ from torch.nn import functional
 from lipkit.errors import ArgumentError, ShapeError
 
 
-class Decay(ABC):
+class HeadDecay(ABC):
     """What is added to the cross-entropy of a linear head's logits for noise of size sigma on its weights."""
 
     @abstractmethod
@@ -25,7 +25,7 @@ class Decay(ABC):
 
 @final
 @dataclass(frozen=True)
-class ActivationDecay(Decay):
+class ActivationDecay(HeadDecay):
     """mean over samples (tokens) of sigma^2/2 ||h||^2, h the input of the last linear layer.
 
     With it the loss bounds the smoothed one: for Delta_ij ~ N(0, sigma^2),
@@ -66,7 +66,7 @@ class ActivationDecay(Decay):
 
 @final
 @dataclass(frozen=True)
-class TaylorDecay(Decay):
+class TaylorDecay(HeadDecay):
     """sigma^2/2 ||h||^2 sum_i p_i (1 - p_i), p = softmax(W h): the smoothed loss to second order in sigma.
 
     Guarantee: none, an approximation for small sigma ||h||, not a bound; never above `ActivationDecay` with `classes`.
@@ -107,7 +107,7 @@ class DecayedCrossEntropy(nn.Module):
     Guarantee: that of the decay, for every position. Cost: the head. Reference: as of the decay.
     """
 
-    def __init__(self, head: nn.Linear, decay: Decay, *, ignore_index: int = -100, reduction: str = "mean") -> None:
+    def __init__(self, head: nn.Linear, decay: HeadDecay, *, ignore_index: int = -100, reduction: str = "mean") -> None:
         super().__init__()
         if reduction not in ("none", "mean", "sum"):
             raise ArgumentError(f'reduction must be "none", "mean" or "sum", got {reduction!r}.')

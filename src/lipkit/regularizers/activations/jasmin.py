@@ -15,7 +15,7 @@ from lipkit.errors import ArgumentError, ShapeError
 _LEAST = 1e-12
 
 
-def interlaced(probabilities: Float[Tensor, "*rows keys"], k: int) -> Float[Tensor, "*rows"]:
+def interlacing_bound(probabilities: Float[Tensor, "*rows keys"], k: int) -> Float[Tensor, "*rows"]:
     """g_k(p) = p_(k) (1 - p_(k) + p_(k+1)), entries sorted downwards, p_(n+1) = 0.
 
     It lies between the k-th singular value of the softmax Jacobian M = diag(p) - p p' and p_(k):
@@ -35,8 +35,8 @@ def interlaced(probabilities: Float[Tensor, "*rows keys"], k: int) -> Float[Tens
 class JaSMin:
     """sum over layers and heads of max over rows of log g_1(p) (k = 0), or of log(g_1(p)/g_k(p)), mean over the batch.
 
-    p are rows of attention probabilities, g_k as in `interlaced`. With k = 0 the largest ||M||_2 is pushed down; with
-    k >= 1 the top of the spectrum is evened out: g_1/g_k <= c implies ||M||_2 <= c/k, since p_(k) <= 1/k.
+    p are rows of attention probabilities, g_k as in `interlacing_bound`. With k = 0 the largest ||M||_2 is pushed
+    down; with k >= 1 the top of the spectrum is evened out: g_1/g_k <= c implies ||M||_2 <= c/k, since p_(k) <= 1/k.
 
     `mask` is True where a key may be attended to, as in torch's scaled dot product; rows with fewer than k + 1 such
     keys (the first of a causal mask, padding) say nothing and are skipped, a head without any other row counts 0.
@@ -82,9 +82,9 @@ class JaSMin:
         valid = allowed.sum(-1) > self.k
         # Rows that are skipped may hold NaN: a softmax over nothing.
         p = torch.where(allowed & valid[..., None], p, 0.0)
-        value = _log(interlaced(p, 1))
+        value = _log(interlacing_bound(p, 1))
         if self.k >= 1:
-            value = value - _log(interlaced(p, self.k))
+            value = value - _log(interlacing_bound(p, self.k))
         worst = value.masked_fill(~valid, -math.inf).amax(-1)
         return torch.where(valid.any(-1), worst, 0.0).sum(1).mean()
 

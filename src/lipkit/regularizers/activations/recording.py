@@ -12,7 +12,7 @@ from lipkit.errors import ArgumentError
 
 @final
 @dataclass(frozen=True, eq=False)
-class Recording:
+class RecordedActivations:
     """First inputs and outputs of the recorded modules, in the order of the calls, with their graphs."""
 
     inputs: list[Tensor] = field(default_factory=list)
@@ -30,7 +30,7 @@ class Recording:
 
 
 @contextmanager
-def recording(*modules: nn.Module) -> Iterator[Recording]:
+def recording(*modules: nn.Module) -> Iterator[RecordedActivations]:
     """Record what goes into and out of modules for the length of a block; hooks are gone afterwards, also on errors.
 
         with recording(model.head) as seen:
@@ -39,7 +39,7 @@ def recording(*modules: nn.Module) -> Iterator[Recording]:
 
     Cost: none but the memory, which training keeps anyway. Limits: with `torch.compile`, put the block inside.
     """
-    seen = Recording()
+    seen = RecordedActivations()
 
     def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         given = args[0] if args else next(iter(kwargs.values()), None)

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipkit.errors import ArgumentError
-from lipkit.regularizers.activations.activation_decay import Decay
+from lipkit.regularizers.activations.activation_decay import HeadDecay
 
 
-class Agreement(NamedTuple):
+class GradientAgreement(NamedTuple):
     """How two gradients compare: the cosine of their angle, and the norm of the first over the second."""
 
     cosine: Tensor
@@ -27,15 +27,15 @@ class SmoothingGap(NamedTuple):
 
     gap: Tensor
     error: Tensor
-    weight: Agreement
-    hidden: Agreement
+    weight: GradientAgreement
+    hidden: GradientAgreement
 
 
 def smoothing_gap(
     head: nn.Linear,
     hidden: Float[Tensor, "samples features"],
     target: Int64[Tensor, " samples"],
-    decay: Decay,
+    decay: HeadDecay,
     sigma: float,
     draws: int = 100,
     generator: torch.Generator | None = None,
@@ -69,6 +69,6 @@ def smoothing_gap(
     return SmoothingGap(values.mean() - decayed.detach(), values.std() / draws**0.5, *agreements)
 
 
-def _agreement(first: Tensor, second: Tensor) -> Agreement:
+def _agreement(first: Tensor, second: Tensor) -> GradientAgreement:
     a, b = torch.linalg.vector_norm(first), torch.linalg.vector_norm(second)
-    return Agreement((first * second).sum() / (a * b), a / b)
+    return GradientAgreement((first * second).sum() / (a * b), a / b)

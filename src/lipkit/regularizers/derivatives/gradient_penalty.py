@@ -13,7 +13,7 @@ from lipkit.errors import ArgumentError, ShapeError
 from lipkit.regularizers.derivatives.input_points import evaluated, pulled_back, safe_root, tracked
 
 
-class Sided(enum.Enum):
+class PenalizedSide(enum.Enum):
     """Which gradient norms are penalised."""
 
     TWO = "all that differ from the target"
@@ -25,7 +25,7 @@ class Sided(enum.Enum):
 class GradientPenalty:
     """mean over samples of (||grad_x f(x)||_2 - target)^2, or of max(0, ||grad_x f(x)||_2 - target)^2.
 
-    f is any callable with one number for each sample. Which points: the data, or `segments(real, fake)`.
+    f is any callable with one number for each sample. Which points: the data, or `points_between(real, fake)`.
 
     Guarantee: none; the gradient is seen at the given points only. Cost: one forward and one backward pass, and when
     training a backward pass through both, so everything in f needs second derivatives; under no_grad only the value is
@@ -34,7 +34,7 @@ class GradientPenalty:
     """
 
     target: float = 1.0
-    sided: Sided = Sided.TWO
+    side: PenalizedSide = PenalizedSide.TWO
 
     def __post_init__(self) -> None:
         if not self.target >= 0:
@@ -52,7 +52,7 @@ class GradientPenalty:
                 )
             norms = safe_root(pulled_back(y, x, torch.ones_like(y), graph).square().sum(1))
         excess = norms - self.target
-        return (excess if self.sided is Sided.TWO else excess.clamp(min=0)).square().mean()
+        return (excess if self.side is PenalizedSide.TWO else excess.clamp(min=0)).square().mean()
 
 
 @final

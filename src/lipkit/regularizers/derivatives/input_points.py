@@ -9,7 +9,7 @@ from torch import Tensor
 from lipkit.errors import ArgumentError, ShapeError
 
 
-def segments(
+def points_between(
     real: Float[Tensor, "batch ..."], fake: Float[Tensor, "..."], generator: torch.Generator | None = None
 ) -> Float[Tensor, "batch ..."]:
     """Random points between pairs: e real + (1 - e) fake with e ~ U[0, 1] for each pair, without a graph.

@@ -13,7 +13,7 @@ from lipkit.errors import ArgumentError
 from lipkit.regularizers.derivatives.input_points import evaluated, pulled_back, safe_root, tracked
 
 
-class Estimator(ABC):
+class JacobianEstimator(ABC):
     """A way to find ||J||_F^2 of each sample from products v'J."""
 
     @abstractmethod
@@ -23,7 +23,7 @@ class Estimator(ABC):
 
 @final
 @dataclass(frozen=True)
-class Exact(Estimator):
+class ExactJacobian(JacobianEstimator):
     """sum_i ||e_i'J||^2: one backward pass for each output."""
 
     def squares(self, y: Float[Tensor, "batch outputs"], x: Tensor, graph: bool) -> Float[Tensor, " batch"]:
@@ -34,7 +34,7 @@ class Exact(Estimator):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Hutchinson(Estimator):
+class Hutchinson(JacobianEstimator):
     """E ||v'J||^2 with v ~ N(0, I), `draws` times: unbiased, one backward pass a draw.
 
     The relative deviation of one draw is at most 2^(1/2), that of the mean over a batch smaller by its root.
@@ -63,12 +63,13 @@ class Hutchinson(Estimator):
 class JacobianPenalty:
     """mean over samples of ||J_f(x)||_F^2, which bounds the squared spectral norm of each Jacobian from above.
 
-    Guarantee: none about other points than `x`. Cost: a forward pass, one backward pass for each output (`Exact`) or
-    draw (`Hutchinson`), and when training one through all of these. Samples must not influence each other.
+    Guarantee: none about other points than `x`. Cost: a forward pass, one backward pass for each output
+    (`ExactJacobian`) or draw (`Hutchinson`), and when training one through all of these. Samples must not influence
+    each other.
     Reference: Hoffman, Roberts, Yaida 2019 (weight 1/2 lambda).
     """
 
-    estimator: Estimator = field(default_factory=Hutchinson)
+    estimator: JacobianEstimator = field(default_factory=Hutchinson)
 
     def __call__(self, model: Callable[[Tensor], Tensor], x: Shaped[Tensor, "batch ..."]) -> Float[Tensor, ""]:
         """The mean over the samples of `x`."""
@@ -90,12 +91,12 @@ class DirichletEnergy:
 
     Guarantee: a proxy of complexity, no bound of anything; any upper bound of the Lipschitz constant is above
     (mean ||J||_F^2 / min(inputs, outputs))^(1/2). Cost: as `JacobianPenalty`. With power 1, `Hutchinson` is biased low
-    (a root of an unbiased number), so `Exact` is the default.
+    (a root of an unbiased number), so `ExactJacobian` is the default.
     References: Dherin et al. 2022 (power 2); Béthune 2024, remark 2.2 (power 1, scalar functions).
     """
 
     power: int = 2
-    estimator: Estimator = field(default_factory=Exact)
+    estimator: JacobianEstimator = field(default_factory=ExactJacobian)
 
     def __post_init__(self) -> None:
         if self.power not in (1, 2):

@@ -11,18 +11,18 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError
 from lipkit.norms import Norm
-from lipkit.regularizers.linear_layers import Layer
+from lipkit.regularizers.linear_layers import LinearLayer
 from lipkit.regularizers.weights.training_norm import TrainingNorm
 
 
-class Directions(enum.Enum):
+class SingularDirections(enum.Enum):
     """How the gradient of sigma_1 enters the derivative of the penalty."""
 
     LIVE = "differentiated, which follows the singular vectors"
     DETACHED = "held fixed, which drops that term"
 
 
-class Counted(enum.Enum):
+class PenalizedDrift(enum.Enum):
     """Which drifts are penalised."""
 
     BOTH = "growth and decay of the norm"
@@ -35,9 +35,9 @@ class SpectrumAlignment:
     """sum over layers of |<d sigma_1/dW, grad_W L>| = |u_1' (grad_W L) v_1|, the first-order change of norms per rate.
 
     A gradient step of rate r changes sigma_1 by r times the drift -<d sigma_1/dW, grad_W L>. With `relative` drifts are
-    divided by sigma_1 (so of log sigma_1, the mu of the reference), with `Counted.GROWTH` only positive ones count.
-    The derivative is exact: sign (H_sigma g + H_L d sigma_1) with the Hessians of sigma_1 and L; with
-    `Directions.DETACHED` the first term is dropped. `remove_growth_` changes gradients instead, without double
+    divided by sigma_1 (so of log sigma_1, the mu of the reference), with `PenalizedDrift.GROWTH` only positive ones
+    count. The derivative is exact: sign (H_sigma g + H_L d sigma_1) with the Hessians of sigma_1 and L; with
+    `SingularDirections.DETACHED` the first term is dropped. `remove_growth_` changes gradients instead, without double
     backward. For parametrized weights W stands for the parameters.
 
     Guarantee: none proven; a zero penalty means no first-order change of any norm at this step. Cost: norms, a backward
@@ -45,26 +45,26 @@ class SpectrumAlignment:
     sigma_1 = sigma_2 there are none. References: Luo 2025, section 7.3; growth only and detached are ours.
     """
 
-    directions: Directions = Directions.LIVE
-    counted: Counted = Counted.BOTH
+    directions: SingularDirections = SingularDirections.LIVE
+    counted: PenalizedDrift = PenalizedDrift.BOTH
     relative: bool = False
     norm: Norm = field(default_factory=TrainingNorm)
 
-    def __call__(self, loss: Float[Tensor, ""], layers: Sequence[Layer]) -> Float[Tensor, ""]:
+    def __call__(self, loss: Float[Tensor, ""], layers: Sequence[LinearLayer]) -> Float[Tensor, ""]:
         """The penalty for a loss that still has its graph; `(loss + weight * penalty).backward()` is one call later."""
         if not layers:
             raise ArgumentError("SpectrumAlignment got no layers; find them with layers_of(model, example).")
         drifts = self.drifts(loss, layers)
-        terms = [drift.abs() if self.counted is Counted.BOTH else drift.clamp(min=0) for drift in drifts]
+        terms = [drift.abs() if self.counted is PenalizedDrift.BOTH else drift.clamp(min=0) for drift in drifts]
         return torch.stack([term.to(terms[0]) for term in terms]).sum()
 
-    def drifts(self, loss: Float[Tensor, ""], layers: Sequence[Layer]) -> list[Float[Tensor, ""]]:
+    def drifts(self, loss: Float[Tensor, ""], layers: Sequence[LinearLayer]) -> list[Float[Tensor, ""]]:
         """-<d sigma_1/dW, grad_W L> of each layer, over sigma_1 if `relative`: positive where a step makes it grow."""
         bounds = self.norm.many([layer.operator() for layer in layers])
         parameters = list({p: None for layer in layers for p in layer.parameters()})
         gradients = torch.autograd.grad(loss, parameters, create_graph=True, materialize_grads=True)
         by_parameter = dict(zip(parameters, gradients, strict=True))
-        live = self.directions is Directions.LIVE
+        live = self.directions is SingularDirections.LIVE
         found: list[Tensor] = []
         for layer, bound in zip(layers, bounds, strict=True):
             own = layer.parameters()
@@ -76,13 +76,16 @@ class SpectrumAlignment:
 
 
 def remove_growth_(
-    layers: Sequence[Layer], share: float = 1.0, counted: Counted = Counted.BOTH, norm: Norm | None = None
+    layers: Sequence[LinearLayer],
+    share: float = 1.0,
+    counted: PenalizedDrift = PenalizedDrift.BOTH,
+    norm: Norm | None = None,
 ) -> None:
     """Gradient surgery, after backward() and before step(): g <- g - share <d, g> d / ||d||^2, d = d sigma_1/dW.
 
     For a matrix d = u_1 v_1' and ||d|| = 1. With share 1 a gradient step leaves sigma_1 of every layer as it is, to
-    first order; with `Counted.GROWTH` only gradients that would raise it are changed. Optimizers with momentum or
-    preconditioning do not step along g, so for them the statement is about g.
+    first order; with `PenalizedDrift.GROWTH` only gradients that would raise it are changed. Optimizers with momentum
+    or preconditioning do not step along g, so for them the statement is about g.
 
     Guarantee: <d, g> = (1 - share) times what it was, up to rounding. Cost: one norm a layer. Ours, after Luo 2025.
     """
@@ -99,6 +102,6 @@ def remove_growth_(
         along = sum(float((g * s).sum(dtype=torch.float64)) for g, s in pairs)
         size = sum(float(s.square().sum(dtype=torch.float64)) for _, s in pairs)
         # A gradient that points along d lowers the norm.
-        if size > 0 and (counted is Counted.BOTH or along < 0):
+        if size > 0 and (counted is PenalizedDrift.BOTH or along < 0):
             for g, s in pairs:
                 g.sub_(s, alpha=share * along / size)

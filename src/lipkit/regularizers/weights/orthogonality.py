@@ -11,7 +11,7 @@ from torch import Tensor
 from lipkit.errors import ArgumentError
 from lipkit.linops import Dense, LinearOperator, symbol
 from lipkit.norms.convolutions.toeplitz import filter_gram
-from lipkit.regularizers.linear_layers import Layer
+from lipkit.regularizers.linear_layers import LinearLayer
 
 
 @final
@@ -31,7 +31,7 @@ class Orthogonality:
     References: Cisse et al. 2017; Wang et al. 2020; Achour et al. 2022 for strides and the constant.
     """
 
-    def __call__(self, layers: Sequence[Layer]) -> Float[Tensor, ""]:
+    def __call__(self, layers: Sequence[LinearLayer]) -> Float[Tensor, ""]:
         """The penalty at the current weights."""
         if not layers:
             raise ArgumentError("Orthogonality got no layers; find them with layers_of(model, example).")

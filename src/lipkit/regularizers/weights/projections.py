@@ -8,7 +8,7 @@ from torch import nn
 
 from lipkit.errors import ArgumentError
 from lipkit.norms import Norm
-from lipkit.regularizers.linear_layers import Layer
+from lipkit.regularizers.linear_layers import LinearLayer
 from lipkit.regularizers.weights.parseval import own_weight
 from lipkit.regularizers.weights.training_norm import TrainingNorm
 
@@ -28,7 +28,7 @@ def clip_(model: nn.Module, limit: float = 0.01) -> nn.Module:
 
 
 @torch.no_grad()
-def shrink_(layers: Sequence[Layer], limit: float = 1.0, norm: Norm | None = None) -> None:
+def shrink_(layers: Sequence[LinearLayer], limit: float = 1.0, norm: Norm | None = None) -> None:
     """Every weight W <- W / max(1, ||W||/limit), in place: what is inside stays as it is, bit for bit.
 
     `norm` measures, by default `TrainingNorm()`; `norms.Frobenius()` gives the projection on the Frobenius ball, and

@@ -16,7 +16,7 @@ from lipkit.regularizers.linear_layers import projection_readers
 from lipkit.regularizers.weights.training_norm import TrainingNorm
 
 
-class Projections(NamedTuple):
+class AttentionProjections(NamedTuple):
     """The weights that make queries, keys and values of one attention layer, (outputs, inputs) each."""
 
     query: Tensor
@@ -24,17 +24,18 @@ class Projections(NamedTuple):
     value: Tensor
 
 
-def projections_of(model: nn.Module) -> tuple[Projections, ...]:
-    """The projections of every nn.MultiheadAttention of a model, live. Other attention: make `Projections` yourself.
+def attention_projections(model: nn.Module) -> tuple[AttentionProjections, ...]:
+    """The projections of every nn.MultiheadAttention of a model, live; for other attention make them yourself.
 
     Call it anew at every step, and after weights were replaced: packed weights are sliced here. Cost: none.
     """
     found = [m for m in model.modules() if isinstance(m, nn.MultiheadAttention)]
     if not found:
         raise ArgumentError(
-            f"{type(model).__name__} has no nn.MultiheadAttention; give Projections(query, key, value) for each layer."
+            f"{type(model).__name__} has no nn.MultiheadAttention; give AttentionProjections(query, key, value) for "
+            "each layer."
         )
-    return tuple(Projections(**{name: read() for name, read in projection_readers(m).items()}) for m in found)
+    return tuple(AttentionProjections(**{name: read() for name, read in projection_readers(m).items()}) for m in found)
 
 
 @final
@@ -58,10 +59,10 @@ class SpecFormer:
             if not 0 <= getattr(self, name) < math.inf:
                 raise ArgumentError(f"SpecFormer.{name} must be a finite number >= 0, got {getattr(self, name)}.")
 
-    def __call__(self, attention: Sequence[Projections]) -> Float64[Tensor, ""]:
+    def __call__(self, attention: Sequence[AttentionProjections]) -> Float64[Tensor, ""]:
         """The penalty of all layers at the current weights."""
         if not attention:
-            raise ArgumentError("SpecFormer got no attention layers; find them with projections_of(model).")
+            raise ArgumentError("SpecFormer got no attention layers; find them with attention_projections(model).")
         weights = [Dense(weight) for layer in attention for weight in layer]
         values = torch.stack([bound.value.to(weights[0].weight.device) for bound in self.norm.many(weights)])
         shares = values.new_tensor([self.query, self.key, self.value]).repeat(len(attention))

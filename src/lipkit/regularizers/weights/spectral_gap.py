@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError
 from lipkit.linops import Dense, LinearOperator, symbol
-from lipkit.regularizers.linear_layers import Layer
+from lipkit.regularizers.linear_layers import LinearLayer
 from lipkit.rounding.slacks import ULP
 
 
@@ -26,7 +26,7 @@ class GapPair(ABC):
 
 @final
 @dataclass(frozen=True)
-class Extremes(GapPair):
+class GapOfExtremes(GapPair):
     """The largest and the smallest nonzero one: sigma_1 - sigma_r."""
 
     def gap(self, values: Float64[Tensor, " rank"]) -> Float64[Tensor, ""]:
@@ -35,15 +35,15 @@ class Extremes(GapPair):
 
 @final
 @dataclass(frozen=True)
-class Between(GapPair):
-    """The i-th and the j-th largest, counted from 1: |sigma_i - sigma_j|; `Between(1, 2)` is the principal gap."""
+class GapBetween(GapPair):
+    """The i-th and the j-th largest, counted from 1: |sigma_i - sigma_j|; `GapBetween(1, 2)` is the principal gap."""
 
     first: int = 1
     second: int = 2
 
     def __post_init__(self) -> None:
         if not 1 <= self.first < self.second:
-            raise ArgumentError(f"Between needs 1 <= first < second, got {self.first} and {self.second}.")
+            raise ArgumentError(f"GapBetween needs 1 <= first < second, got {self.first} and {self.second}.")
 
     def gap(self, values: Float64[Tensor, " rank"]) -> Float64[Tensor, ""]:
         if self.second > len(values):
@@ -51,7 +51,7 @@ class Between(GapPair):
         return values[self.first - 1] - values[self.second - 1]
 
 
-class Goal(enum.Enum):
+class GapGoal(enum.Enum):
     """Whether gaps are to become small or large; the value is the sign of the penalty."""
 
     CLOSE = 1.0
@@ -64,20 +64,21 @@ class SpectralGap:
     """sum over layers of |sigma_i - sigma_j|, by default sigma_max - sigma_min over the nonzero singular values.
 
     Closing the extremes makes weights multiples of semi-orthogonal ones. Closing the principal gap amplifies the
-    noise of sigma_1 (its second derivative is of size 1/(sigma_1 - sigma_2)); `goal=Goal.OPEN` widens gaps instead, and
-    needs something else that keeps norms down. Singular values below max(rows, cols) 2^-52 sigma_1 count as zero.
+    noise of sigma_1 (its second derivative is of size 1/(sigma_1 - sigma_2)); `goal=GapGoal.OPEN` widens gaps instead,
+    and needs something else that keeps norms down. Singular values below max(rows, cols) 2^-52 sigma_1 count as zero.
     A convolution has the singular values of its symbol on the torus that carries it: exactly its own under circular
     padding, nearly for other padding on images much larger than the kernel.
 
-    Guarantee: none proven; `Extremes` gives zero if and only if all nonzero singular values of each layer are equal.
-    Gradient: u_i v_i' - u_j v_j', a subgradient at ties. Cost: an SVD a layer, for convolutions one for each frequency.
+    Guarantee: none proven; `GapOfExtremes` gives zero if and only if in each layer all nonzero singular values are
+    equal. Gradient: u_i v_i' - u_j v_j', a subgradient at ties. Cost: an SVD a layer, for convolutions one for each
+    frequency.
     Reference: Luo 2025, section 7.2.
     """
 
-    pair: GapPair = Extremes()
-    goal: Goal = Goal.CLOSE
+    pair: GapPair = GapOfExtremes()
+    goal: GapGoal = GapGoal.CLOSE
 
-    def __call__(self, layers: Sequence[Layer]) -> Float64[Tensor, ""]:
+    def __call__(self, layers: Sequence[LinearLayer]) -> Float64[Tensor, ""]:
         """The penalty at the current weights."""
         if not layers:
             raise ArgumentError("SpectralGap got no layers; find them with layers_of(model, example).")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError, NonFiniteError
 from lipkit.norms import Norm
-from lipkit.regularizers.linear_layers import Layer
+from lipkit.regularizers.linear_layers import LinearLayer
 from lipkit.regularizers.weights.training_norm import TrainingNorm
 
 
@@ -27,7 +27,7 @@ class SpectralPenalty(ABC):
     norm: Norm = field(default_factory=TrainingNorm, kw_only=True)
 
     @final
-    def __call__(self, layers: Sequence[Layer]) -> Float64[Tensor, ""]:
+    def __call__(self, layers: Sequence[LinearLayer]) -> Float64[Tensor, ""]:
         """The penalty at the current weights."""
         bounds = self.norm.many([layer.operator() for layer in layers])
         if not bounds:

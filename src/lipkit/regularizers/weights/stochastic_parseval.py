@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError
 from lipkit.linops import LinearOperator
-from lipkit.regularizers.linear_layers import Layer
+from lipkit.regularizers.linear_layers import LinearLayer
 
 
 @final
@@ -33,7 +33,7 @@ class StochasticParseval:
         if self.draws < 1:
             raise ArgumentError(f"StochasticParseval.draws must be at least 1, got {self.draws}.")
 
-    def __call__(self, layers: Sequence[Layer]) -> Float[Tensor, ""]:
+    def __call__(self, layers: Sequence[LinearLayer]) -> Float[Tensor, ""]:
         """One estimate of the penalty at the current weights."""
         if not layers:
             raise ArgumentError("StochasticParseval got no layers; find them with layers_of(model, example).")

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 from lipkit import nn as lnn
-from lipkit.nn import Geometry
+from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.methods._arithmetic import rescaling_step as _one_step
-from lipkit.nn.methods._base import Method
+from lipkit.nn.methods._base import WeightMethod
 
 METHODS = (
     *(lnn.AOL(), lnn.Rescale(2), lnn.Bjorck(3), lnn.Cayley(), lnn.Exponential(), lnn.Householder(), lnn.QR()),
@@ -15,7 +15,7 @@ METHODS = (
 )
 
 
-def both_ways(method: Method, geometry: Geometry) -> tuple[Tensor, Tensor]:
+def both_ways(method: WeightMethod, geometry: Geometry) -> tuple[Tensor, Tensor]:
     """The second derivative of a weighted sum along two directions: twice forward, and twice backward."""
     generator = torch.Generator().manual_seed(0)
     raw, weights, first, second = (
@@ -35,7 +35,7 @@ def both_ways(method: Method, geometry: Geometry) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("method", METHODS, ids=str)
-def test_forward_over_forward_is_backward_over_backward(method: Method) -> None:
+def test_forward_over_forward_is_backward_over_backward(method: WeightMethod) -> None:
     forward, backward = both_ways(method, Geometry(1, 4, 3))
     assert abs(float(backward)) > 1e-3
     # Last steps that leave an isometry as it is have the derivative of what was before, up to the digits of float64.

@@ -122,7 +122,7 @@ def test_zeros_and_matrices() -> None:
 def test_weights_of_rescaling_are_proven_by_their_sums() -> None:
     # A symbol that is large everywhere needs no fine grid: the method's own argument proves it.
     torch.manual_seed(0)
-    for method in (lnn.AOL(), lnn.AOL(lnn.Side.SMALLER), lnn.Rescale(2), lnn.Rescale(3)):
+    for method in (lnn.AOL(), lnn.AOL(lnn.RescaledSide.SMALLER), lnn.Rescale(2), lnn.Rescale(3)):
         geometry = Geometry(1, 6, 4, (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1))
         raw = method.start(geometry).double() + 1e-5 * torch.randn(geometry.shape, dtype=torch.float64)
         assert 1 - 1e-3 < norm_on_every_size(method(raw, geometry), geometry, 1 + 1e-6) <= 1 + 1e-6
