@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
@@ -325,7 +326,7 @@ def bare_powers(root: Path) -> list[str]:
     return found
 
 
-def is_small_power(node: ast.AST) -> bool:
+def is_small_power(node: ast.AST) -> TypeGuard[ast.BinOp]:
     if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and isinstance(node.left, ast.Constant)):
         return False
     return node.left.value == 2 and isinstance(node.right, ast.UnaryOp) and isinstance(node.right.operand, ast.Constant)
