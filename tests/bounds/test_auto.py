@@ -135,12 +135,12 @@ def test_liplt_without_time_is_the_fold_and_true(clock: Clock):
     small = network(4, 2)
     truth = largest(jacobians(small), 2.0)
     plain = float(LipLT(SVD())(small).value)
-    found = LipLT(Slow(clock, 1.0, 1.0), seconds=0.5)(small)
+    found = LipLT(Slow(clock, 1.0, 1.0), budget=0.5)(small)
     assert plain < float(found.value)
     assert float(found.value) == pytest.approx(float(DAG(SVD())(small).value), rel=1e-9)
     assert float(found.value) >= truth
     # Enough for the blocks and three more of the six norms of composed maps.
-    some = LipLT(Slow(clock, 1.0, 1.0), negligible=0.0, seconds=6.5)(small)
+    some = LipLT(Slow(clock, 1.0, 1.0), negligible=0.0, budget=6.5)(small)
     assert plain < float(some.value) < float(found.value)
 
 
@@ -157,7 +157,7 @@ def test_a_term_left_unmeasured_may_write_anywhere(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("lipkit.bounds.fold.expansion._DENSE", 0)
     clock = itertools.chain([0.0] * (1 + measured), itertools.repeat(2.0))
     monkeypatch.setattr("lipkit.bounds.fold.liplt.monotonic", lambda: next(clock))
-    found = LipLT(SVD(), seconds=1.0)(capture(Beside(), torch.zeros(1, 1)))
+    found = LipLT(SVD(), budget=1.0)(capture(Beside(), torch.zeros(1, 1)))
     assert float(found.value) >= 1
 
 
@@ -165,7 +165,7 @@ def test_an_interior_point_method_without_time_proves_its_start(monkeypatch: pyt
     small = network(3, 2)
     monkeypatch.setattr("lipkit.bounds.sdp.interior_point.monotonic", lambda: math.exp(next(ticks)))
     ticks = iter(range(100))
-    hurried = float(LipSDP(solver=InteriorPoint(seconds=1.0))(small).value)
+    hurried = float(LipSDP(solver=InteriorPoint(budget=1.0))(small).value)
     # Twice for the start and twice for the solver, which looks at the clock before its first step.
     assert next(ticks) == 4
     assert hurried > float(LipSDP()(small).value)

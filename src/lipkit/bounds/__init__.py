@@ -5,7 +5,6 @@ from lipkit.bounds.auto import Auto as Auto
 from lipkit.bounds.auto import Best as Best
 from lipkit.bounds.certificates.certificate import Certificate as Certificate
 from lipkit.bounds.fold.dag import DAG as DAG
-from lipkit.bounds.fold.dag import Fold as Fold
 from lipkit.bounds.fold.dag import Product as Product
 from lipkit.bounds.fold.layer_table import LayerRow as LayerRow
 from lipkit.bounds.fold.layer_table import layer_table as layer_table
@@ -29,14 +28,14 @@ from lipkit.bounds.lower.gradient_ascent import GradientAscent as GradientAscent
 from lipkit.bounds.lower.gradient_ascent import JacobianNorm as JacobianNorm
 from lipkit.bounds.lower.sampling import Sampling as Sampling
 from lipkit.bounds.lower.sampling import profile as profile
-from lipkit.bounds.lower.search_lines import Search as Search
+from lipkit.bounds.lower.search_lines import CounterexampleSearch as CounterexampleSearch
 from lipkit.bounds.properties.convexity import is_convex as is_convex
 from lipkit.bounds.properties.differentiability import is_differentiable as is_differentiable
-from lipkit.bounds.properties.smooth_relaxation import Relaxed as Relaxed
+from lipkit.bounds.properties.smooth_relaxation import SmoothRelaxation as SmoothRelaxation
 from lipkit.bounds.properties.smooth_relaxation import smooth_relaxation as smooth_relaxation
 from lipkit.bounds.properties.smoothness import Smoothness as Smoothness
-from lipkit.bounds.properties.verdict import Answer as Answer
-from lipkit.bounds.properties.verdict import Verdict as Verdict
+from lipkit.bounds.properties.verdict import ProofAnswer as ProofAnswer
+from lipkit.bounds.properties.verdict import ProofVerdict as ProofVerdict
 from lipkit.bounds.sdp.eclipse import ECLipsE as ECLipsE
 from lipkit.bounds.sdp.interior_point import InteriorPoint as InteriorPoint
 from lipkit.bounds.sdp.lipsdp import LipSDP as LipSDP

@@ -168,7 +168,7 @@ class _Ladder:
         fits = left > 0 and (neurons / 200) ** 3 <= left
         # Without neurons there is nothing to multiply: LipLT has measured the one linear map.
         if self.everywhere and self.chosen.metric == L2 and 0 < neurons <= _PROGRAM and fits:
-            yield LipSDP(solver=InteriorPoint(seconds=_SHARE * left))
+            yield LipSDP(solver=InteriorPoint(budget=_SHARE * left))
         if not self.everywhere and neurons <= _REGION:
             yield from self._condensed()
 
@@ -186,7 +186,7 @@ class _Ladder:
             begun, seconds = monotonic(), _SHARE * self.left / self.runs
             if seconds <= 0:
                 return
-            inner = LipLT(self.chosen.norm, window, self.chosen.metric, seconds=seconds)
+            inner = LipLT(self.chosen.norm, window, self.chosen.metric, budget=seconds)
             yield inner if self.everywhere else Local(inner)
             unit, done = (monotonic() - begun) / work, work
 

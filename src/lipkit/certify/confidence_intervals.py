@@ -14,14 +14,14 @@ _TRUST = 1e-10
 _WIDEN = 1e-12
 
 
-class Interval(NamedTuple):
+class ConfidenceInterval(NamedTuple):
     """A closed interval of shares."""
 
     low: float
     high: float
 
 
-def clopper_pearson(successes: int, trials: int, level: float = 0.95) -> Interval:
+def clopper_pearson(successes: int, trials: int, level: float = 0.95) -> ConfidenceInterval:
     """The share p of a binomial law lies inside with probability `level` at least, whatever p is.
 
         low  = the largest p with P(X >= k) <= (1 - level)/2,      0 for k = 0,
@@ -32,7 +32,7 @@ def clopper_pearson(successes: int, trials: int, level: float = 0.95) -> Interva
     """
     _check(successes, trials, level)
     tail = (1 - level) / 2
-    return Interval(_lower(successes, trials, tail), _upper(successes, trials, tail))
+    return ConfidenceInterval(_lower(successes, trials, tail), _upper(successes, trials, tail))
 
 
 def lower_limit(successes: int, trials: int, failure: float) -> float:
@@ -50,7 +50,7 @@ def upper_limit(successes: int, trials: int, failure: float) -> float:
     return _upper(successes, trials, failure)
 
 
-def wilson(successes: int, trials: int, level: float = 0.95) -> Interval:
+def wilson(successes: int, trials: int, level: float = 0.95) -> ConfidenceInterval:
     """(k + z^2/2 -+ z sqrt(k (n - k)/n + z^2/4)) / (n + z^2), z the normal quantile: `level` on average, not always.
 
     Guarantee: none; the coverage dips below `level` for some p. Shorter than `clopper_pearson`, for plots.
@@ -58,11 +58,13 @@ def wilson(successes: int, trials: int, level: float = 0.95) -> Interval:
     """
     _check(successes, trials, level)
     if not trials:
-        return Interval(0.0, 1.0)
+        return ConfidenceInterval(0.0, 1.0)
     z = float(special.ndtri(0.5 + level / 2))
     middle = successes + z * z / 2
     half = z * math.sqrt(successes * (trials - successes) / trials + z * z / 4)
-    return Interval(max(0.0, (middle - half) / (trials + z * z)), min(1.0, (middle + half) / (trials + z * z)))
+    return ConfidenceInterval(
+        max(0.0, (middle - half) / (trials + z * z)), min(1.0, (middle + half) / (trials + z * z))
+    )
 
 
 def _lower(k: int, n: int, tail: float) -> float:

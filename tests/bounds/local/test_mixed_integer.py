@@ -69,7 +69,7 @@ def test_other_kinks_and_l1_balls():
 
 def test_without_time_the_interval_bound_remains():
     weights, biases = random_weights(0, 4, 8, 4, 1)
-    found = LipMIP(seconds=1e-9)(network_of(weights, biases), Ball(torch.zeros(4), 0.5, math.inf))
+    found = LipMIP(budget=1e-9)(network_of(weights, biases), Ball(torch.zeros(4), 0.5, math.inf))
     sampled = max(norm_of(network_jacobian, math.inf) for network_jacobian in _sampled(weights, biases))
     assert float(found.value) >= sampled
 
@@ -96,7 +96,7 @@ def test_misuse_is_explained():
     with pytest.raises(MetricError, match="p_in = 1 or inf"):
         LipMIP(Metric(2.0, 2.0))
     with pytest.raises(ArgumentError, match="time limit"):
-        LipMIP(seconds=0.0)
+        LipMIP(budget=0.0)
     with pytest.raises(RegionError, match="flat sides"):
         LipMIP()(reference_network(), Ball(torch.zeros(2), 1.0))
     with pytest.raises(ShapeError, match="one input"):

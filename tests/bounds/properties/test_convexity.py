@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lipkit.bounds.lower.search_lines import Search
+from lipkit.bounds.lower.search_lines import CounterexampleSearch
 from lipkit.bounds.properties.convexity import is_convex
-from lipkit.bounds.properties.verdict import Answer
+from lipkit.bounds.properties.verdict import ProofAnswer
 from lipkit.errors import KindError, NonFiniteError
 from lipkit.linops import Dense, Index, LinearOperator
 from lipkit.regions import Ball, Box, Everywhere
@@ -29,7 +29,7 @@ from lipkit.trace.nodes.vector_norm import VectorNorm
 from lipkit.trace.nodes.window_maxima import WindowMax
 from support.networks.rational_networks import evaluated, rational
 
-QUIET = Search(lines=0)
+QUIET = CounterexampleSearch(lines=0)
 
 
 def noise(seed: int, *shape: int) -> Tensor:
@@ -84,11 +84,11 @@ def violation(network: Network, points: Tensor, entry: int) -> Fraction:
 
 def test_the_example_is_convex_and_its_negative_is_not() -> None:
     verdict = is_convex(author())
-    assert verdict.answer is Answer.PROVEN
+    assert verdict.answer is ProofAnswer.PROVEN
     assert_midpoints(author(), 3.0)
     turned = author().then(Dense(-torch.ones(1, 1).double()))
     other = is_convex(turned)
-    assert other.answer is Answer.DISPROVEN
+    assert other.answer is ProofAnswer.DISPROVEN
     assert other.witness is not None
     assert violation(turned, other.witness, 0) > 0
     assert "concave" in is_convex(turned, search=QUIET).reason
@@ -114,12 +114,12 @@ def test_one_negative_weight_is_noticed(seed: int) -> None:
     weight[0, seed] = -3.0
     spoilt = replace(network, blocks={**network.blocks, (3, 2): Dense(weight)})
     verdict = is_convex(spoilt)
-    assert verdict.answer is not Answer.PROVEN
+    assert verdict.answer is not ProofAnswer.PROVEN
     for i, finding in enumerate(verdict.findings):
         if finding.witness is not None:
             assert violation(spoilt, finding.witness, i) > 0
     silent = is_convex(spoilt, search=QUIET)
-    assert silent.answer is Answer.UNKNOWN
+    assert silent.answer is ProofAnswer.UNKNOWN
     assert "row 3" in silent.reason
     # An activation of one sign behind the mixture cannot repair it; the layer before it is blameless.
     assert "row 2" not in silent.reason
@@ -133,14 +133,14 @@ def test_mixed_signs_are_disproven_with_exact_witnesses(seed: int, radius: float
     for where in (region, Everywhere()):
         verdict = is_convex(network, where)
         # A network of 16 mixed neurons is never convex everywhere, and two thousand triples find that out.
-        assert verdict.answer is Answer.DISPROVEN or where is region
+        assert verdict.answer is ProofAnswer.DISPROVEN or where is region
         for i, finding in enumerate(verdict.findings):
-            if finding.answer is Answer.DISPROVEN:
+            if finding.answer is ProofAnswer.DISPROVEN:
                 assert finding.witness is not None
                 assert violation(network, finding.witness, i) > 0
                 if isinstance(where, Ball):
                     assert bool((torch.linalg.vector_norm(finding.witness - region.center, dim=1) <= radius).all())
-            elif finding.answer is Answer.PROVEN and isinstance(where, Ball):
+            elif finding.answer is ProofAnswer.PROVEN and isinstance(where, Ball):
                 assert_midpoints(network.then(Dense(torch.eye(2).double()[i : i + 1])), radius / 10, region.center)
 
 
@@ -171,7 +171,7 @@ def test_composition_is_not_free() -> None:
     nodes = (Pointwise(SQUARE, (1,)), Pointwise(EXP, (1,)))
     network = Network((1,), nodes, blocks, origins=origins, target=(1,))
     verdict = is_convex(network)
-    assert verdict.answer is Answer.DISPROVEN
+    assert verdict.answer is ProofAnswer.DISPROVEN
     assert verdict.witness is not None
     x = verdict.witness.flatten()
     assert float(torch.exp(-(x[1] ** 2))) > float(torch.exp(-(x**2))[[0, 2]].mean())
@@ -204,12 +204,12 @@ def small(seed: int) -> Network:
 
 
 def test_small_networks_of_many_kinds_are_never_wrongly_judged() -> None:
-    answers: list[Answer] = []
+    answers: list[ProofAnswer] = []
     for seed in range(30):
         network = small(seed)
         center = 2 * noise(seed, *network.source)
         for region, scale, middle in ((Everywhere(), 3.0, None), (Ball(center, 0.5, math.inf), 0.1, center)):
-            verdict = is_convex(network, region, search=Search(lines=4))
+            verdict = is_convex(network, region, search=CounterexampleSearch(lines=4))
             answers.append(verdict.answer)
             if verdict.proven:
                 assert_midpoints(network, scale, middle)
@@ -217,7 +217,7 @@ def test_small_networks_of_many_kinds_are_never_wrongly_judged() -> None:
                 ends = network(verdict.witness).flatten()
                 # Interval arithmetic has proven it; this only repeats it within rounding.
                 assert float(ends[1]) >= float(ends[0] / 2 + ends[2] / 2) - 1e-13 * float(ends.abs().max())
-    assert all(answers.count(answer) >= 5 for answer in Answer)
+    assert all(answers.count(answer) >= 5 for answer in ProofAnswer)
 
 
 def test_inside_one_linear_region_everything_is_convex() -> None:
@@ -230,13 +230,13 @@ def test_inside_one_linear_region_everything_is_convex() -> None:
 def test_affine_networks_are_convex_through_any_moves() -> None:
     index = Index(torch.tensor([2, -1, 0]), (3,))
     network = Network((3,), (), {(1, 0): index}, target=(3,))
-    assert [finding.answer for finding in is_convex(network).findings] == [Answer.PROVEN] * 3
+    assert [finding.answer for finding in is_convex(network).findings] == [ProofAnswer.PROVEN] * 3
 
 
 def test_outputs_are_judged_one_by_one() -> None:
     network = icnn(0, RELU).then(Dense(torch.tensor([[1.0, 1.0], [1.0, -1.0]]).double()))
     answers = [finding.answer for finding in is_convex(network).findings]
-    assert answers == [Answer.PROVEN, Answer.DISPROVEN]
+    assert answers == [ProofAnswer.PROVEN, ProofAnswer.DISPROVEN]
 
 
 def test_a_verdict_is_no_truth_value() -> None:

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lipkit.bounds.lower.search_lines import Search
+from lipkit.bounds.lower.search_lines import CounterexampleSearch
 from lipkit.bounds.properties.differentiability import is_differentiable
-from lipkit.bounds.properties.verdict import Answer
+from lipkit.bounds.properties.verdict import ProofAnswer
 from lipkit.linops import Dense, Reshape
 from lipkit.regions import Ball, Box
 from lipkit.trace import Network, Origin, chain
@@ -25,7 +25,7 @@ from lipkit.trace.nodes.vector_norm import VectorNorm
 from lipkit.trace.nodes.window_maxima import WindowMax
 from support.networks.rational_networks import Vector, evaluated, rational
 
-QUIET = Search(lines=0)
+QUIET = CounterexampleSearch(lines=0)
 
 
 def noise(seed: int, *shape: int) -> Tensor:
@@ -69,7 +69,7 @@ def author() -> Network:
 
 def test_the_example_has_a_kink_and_where_it_has_none() -> None:
     verdict = is_differentiable(author())
-    assert verdict.answer is Answer.DISPROVEN
+    assert verdict.answer is ProofAnswer.DISPROVEN
     assert verdict.witness is not None
     assert has_a_kink(author(), verdict.witness, 0)
     # The kink is the line x + 2 y = 0: the ends lie on different sides of it.
@@ -77,7 +77,7 @@ def test_the_example_has_a_kink_and_where_it_has_none() -> None:
     assert float(sides[0]) * float(sides[1]) < 0
     assert is_differentiable(author(), box(0.1, 4.0, 2)).proven
     assert is_differentiable(author(), Ball(-torch.ones(2).double(), 1.0)).proven
-    assert is_differentiable(author(), box(-1.0, 4.0, 2)).answer is Answer.DISPROVEN
+    assert is_differentiable(author(), box(-1.0, 4.0, 2)).answer is ProofAnswer.DISPROVEN
     assert "relu may have a kink" in is_differentiable(author(), box(-0.1, 4.0, 2), search=QUIET).reason
 
 
@@ -89,15 +89,15 @@ def test_verdicts_on_balls_agree_with_exact_slopes(seed: int, radius: float) -> 
     verdict = is_differentiable(network, Ball(center, radius))
     ends = center + radius * torch.nn.functional.normalize(noise(seed + 8, 4, 3), dim=1) * 0.999
     for i, finding in enumerate(verdict.findings):
-        if finding.answer is Answer.DISPROVEN:
+        if finding.answer is ProofAnswer.DISPROVEN:
             assert finding.witness is not None
             assert has_a_kink(network, finding.witness, i)
             assert bool((torch.linalg.vector_norm(finding.witness - center, dim=1) <= radius).all())
-        elif finding.answer is Answer.PROVEN:
+        elif finding.answer is ProofAnswer.PROVEN:
             assert not has_a_kink(network, ends[:2], i)
             assert not has_a_kink(network, ends[2:], i)
     # A ball of this size meets kinks of 12 neurons with weights of order 1.
-    assert verdict.answer is Answer.DISPROVEN or radius < 3
+    assert verdict.answer is ProofAnswer.DISPROVEN or radius < 3
 
 
 @pytest.mark.parametrize("activation", [TANH, softplus(1.0), EXP, SQUARE], ids=str)
@@ -112,15 +112,15 @@ def test_a_kink_at_the_end_of_a_range_does_no_harm() -> None:
     assert is_differentiable(squared).proven
     assert is_differentiable(squared, box(-1.0, 2.0)).proven
     # With relu inside, the inner kink remains, and the outer one does not hide it.
-    assert is_differentiable(through(outer, outer), search=QUIET).answer is Answer.UNKNOWN
-    assert is_differentiable(through(outer, outer)).answer is Answer.DISPROVEN
+    assert is_differentiable(through(outer, outer), search=QUIET).answer is ProofAnswer.UNKNOWN
+    assert is_differentiable(through(outer, outer)).answer is ProofAnswer.DISPROVEN
 
 
 def test_a_slope_without_bound_is_no_derivative() -> None:
     """sqrt(x^2) = |x| has no kink in any activation, and none at 0 but an infinite slope of the root."""
     root = through(Pointwise(SQUARE, (1,)), Pointwise(SQRT, (1,)))
-    assert is_differentiable(root, search=Search(lines=4)).answer is Answer.UNKNOWN
-    assert is_differentiable(root, box(-1.0, 1.0), search=Search(lines=4)).answer is Answer.UNKNOWN
+    assert is_differentiable(root, search=CounterexampleSearch(lines=4)).answer is ProofAnswer.UNKNOWN
+    assert is_differentiable(root, box(-1.0, 1.0), search=CounterexampleSearch(lines=4)).answer is ProofAnswer.UNKNOWN
     assert is_differentiable(root, box(0.5, 1.0)).proven
     assert not is_differentiable(through(Pointwise(LOG, (1,)))).proven
     assert is_differentiable(through(Pointwise(LOG, (1,))), box(1.0, 2.0)).proven
@@ -128,14 +128,14 @@ def test_a_slope_without_bound_is_no_derivative() -> None:
 
 def test_a_kink_without_a_jump_or_without_influence_disproves_nothing() -> None:
     flat = mlp(1, leaky_relu(1.0))
-    assert is_differentiable(flat, search=Search(lines=4)).answer is not Answer.DISPROVEN
+    assert is_differentiable(flat, search=CounterexampleSearch(lines=4)).answer is not ProofAnswer.DISPROVEN
     blocks = {(1, 0): Dense(torch.ones(1, 1).double()), (2, 1): Dense(torch.zeros(1, 1).double())}
     cut = Network((1,), (Pointwise(RELU, (1,)),), blocks, target=(1,))
     assert is_differentiable(cut).proven
     # Two kinks that cancel: relu(x) - relu(x) = 0, and relu(x) - relu(-x) = x.
     both = {(1, 0): Dense(torch.tensor([[1.0], [-1.0]]).double()), (2, 1): Dense(torch.tensor([[1.0, -1.0]]).double())}
     line = Network((1,), (Pointwise(RELU, (2,)),), both, target=(1,))
-    assert is_differentiable(line, search=Search(lines=4)).answer is Answer.UNKNOWN
+    assert is_differentiable(line, search=CounterexampleSearch(lines=4)).answer is ProofAnswer.UNKNOWN
 
 
 def test_maxima_are_differentiable_where_nothing_ties() -> None:
@@ -144,11 +144,11 @@ def test_maxima_are_differentiable_where_nothing_ties() -> None:
     windows = WindowMax((1, 3), torch.tensor([[0, 1, 1], [1, 2, 2]]))
     for node in (windows, OrderStatistics((1, 3), (-1,)), OrderStatistics((1, 3), (0, 1, 2))):
         assert is_differentiable(through(node), apart).proven
-        assert is_differentiable(through(node), touching).answer is Answer.UNKNOWN
-        assert is_differentiable(through(node)).answer is Answer.UNKNOWN
+        assert is_differentiable(through(node), touching).answer is ProofAnswer.UNKNOWN
+        assert is_differentiable(through(node)).answer is ProofAnswer.UNKNOWN
     for node in (Softmax((1, 3)), LogSumExp((1, 3))):
         assert is_differentiable(through(node)).proven
-    assert is_differentiable(through(VectorNorm((1, 3), 2.0))).answer is Answer.UNKNOWN
+    assert is_differentiable(through(VectorNorm((1, 3), 2.0))).answer is ProofAnswer.UNKNOWN
 
 
 def test_outputs_are_judged_one_by_one_and_the_first_kink_is_named() -> None:
@@ -159,5 +159,5 @@ def test_outputs_are_judged_one_by_one_and_the_first_kink_is_named() -> None:
     origins = tuple(Origin(name) for name in ("first", "smooth", "second", "output"))
     network = Network((1,), nodes, blocks, origins=origins, target=(2,))
     verdict = is_differentiable(network)
-    assert [finding.answer for finding in verdict.findings] == [Answer.PROVEN, Answer.DISPROVEN]
+    assert [finding.answer for finding in verdict.findings] == [ProofAnswer.PROVEN, ProofAnswer.DISPROVEN]
     assert is_differentiable(network, search=QUIET).reason.startswith("first")

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lipkit.bounds.lower.search_lines import Search
+from lipkit.bounds.lower.search_lines import CounterexampleSearch
 from lipkit.bounds.properties.convexity import is_convex
-from lipkit.bounds.properties.verdict import Answer
+from lipkit.bounds.properties.verdict import ProofAnswer
 from lipkit.linops import Dense
 from lipkit.regions import Ball, Box
 from lipkit.trace import Network, chain
@@ -45,7 +45,7 @@ def least_eigenvalue(network: Network, points: Tensor) -> float:
 def test_the_hessian_proves_what_composition_cannot(seed: int) -> None:
     region = Box(torch.full((4,), -0.5).double(), torch.full((4,), 0.5).double())
     points = noise(5, 20, 4).clamp(-0.5, 0.5)
-    answers: list[Answer] = []
+    answers: list[ProofAnswer] = []
     for dent in (0.05, 0.2, 0.8, 3.0, 12.0):
         network = bowl(dent, seed)
         verdict = is_convex(network, region)
@@ -54,10 +54,10 @@ def test_the_hessian_proves_what_composition_cannot(seed: int) -> None:
         if verdict.proven:
             assert "Hessian" in verdict.reason
             assert least_eigenvalue(network, points) >= -1e-9
-    assert answers[0] is Answer.PROVEN
-    assert answers[-1] is Answer.DISPROVEN
+    assert answers[0] is ProofAnswer.PROVEN
+    assert answers[-1] is ProofAnswer.DISPROVEN
     assert not is_convex(
-        bowl(0.05, seed), search=Search(lines=0)
+        bowl(0.05, seed), search=CounterexampleSearch(lines=0)
     ).proven  # tanh has no bounded curvature sign everywhere
 
 

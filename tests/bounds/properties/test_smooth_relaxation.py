@@ -15,7 +15,7 @@ from lipkit.bounds.properties.differentiability import is_differentiable
 from lipkit.bounds.properties.smooth_relaxation import smooth_relaxation
 from lipkit.bounds.properties.smoothness import Smoothness
 from lipkit.bounds.properties.soft_maximum import SoftMaximum
-from lipkit.bounds.properties.verdict import Answer
+from lipkit.bounds.properties.verdict import ProofAnswer
 from lipkit.errors import ArgumentError, NeedsRegion, UnsupportedError
 from lipkit.linops import Dense, LinearOperator
 from lipkit.trace import Network, Reach, chain
@@ -72,7 +72,7 @@ def test_the_example_from_end_to_end() -> None:
     # sqrt 5 up to the rounding of norms and logarithms.
     assert float(constant.value) == pytest.approx(math.sqrt(5), rel=1e-9)
     assert is_convex(network).proven
-    assert is_differentiable(network).answer is Answer.DISPROVEN
+    assert is_differentiable(network).answer is ProofAnswer.DISPROVEN
     relaxed = smooth_relaxation(network, 0.75)
     assert is_differentiable(relaxed.network).proven
     assert is_convex(relaxed.network).proven

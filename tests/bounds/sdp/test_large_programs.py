@@ -139,7 +139,7 @@ def test_no_time_is_a_start_and_still_a_bound(monkeypatch: pytest.MonkeyPatch):
     program = program_of(dense, Multipliers.PER_NEURON)
     start = fold_point(dense, program, Multipliers.PER_NEURON)
     assert torch.equal(improved(program, start, 1e-6, time.monotonic() - 1).point, start)
-    hurried = float(LipSDP(solver=InteriorPoint(seconds=1e-9))(mlp(8)).value)
+    hurried = float(LipSDP(solver=InteriorPoint(budget=1e-9))(mlp(8)).value)
     assert hurried >= float(LipSDP()(mlp(8)).value)
 
 
@@ -158,7 +158,7 @@ def test_starts_and_steps_share_their_time(monkeypatch: pytest.MonkeyPatch):
     network = mlp(12)
     LipSDP(solver=PRECISE)(network)
     needed, clock.now = clock.now, 0.0
-    LipSDP(solver=InteriorPoint(seconds=0.3 * needed))(network)
+    LipSDP(solver=InteriorPoint(budget=0.3 * needed))(network)
     # Every solve of a part looks at the clock a few times beyond its end: there are seven of them.
     assert clock.now <= 0.3 * needed + 30
     assert 0.3 * needed + 30 < 0.6 * needed

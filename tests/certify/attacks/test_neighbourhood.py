@@ -25,7 +25,7 @@ def exactly_inside(near: Neighbourhood, points: Tensor) -> bool:
     ):
         moves = [abs(Fraction(b) - Fraction(a)) for a, b in zip(x, z, strict=True)]
         r = Fraction(radius)
-        fits = {1.0: sum(moves) <= r, 2.0: sum(m * m for m in moves) <= r * r, math.inf: max(moves) <= r}[near.norm]
+        fits = {1.0: sum(moves) <= r, 2.0: sum(m * m for m in moves) <= r * r, math.inf: max(moves) <= r}[near.p]
         if not (fits and all(near.low <= b <= near.high for b in z)):
             return False
     return True

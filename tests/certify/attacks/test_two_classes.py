@@ -43,9 +43,7 @@ def test_radii_are_those_of_the_score(p: float) -> None:
             assert found.p == p
             # Constants are rounded up once more on the way through the two logits.
             torch.testing.assert_close(found.value, alone, rtol=1e-12, atol=0)
-        whole = accuracy(
-            two, [(x, labels)], head_pairwise(two, x[:1], method), [0.05], norm=p, attack=PGD(0.05, norm=p)
-        )
+        whole = accuracy(two, [(x, labels)], head_pairwise(two, x[:1], method), [0.05], p=p, attack=PGD(0.05, p=p))
         stored = torch.tensor([sample.radius for sample in whole.samples], dtype=torch.float64)
         # Forward takes its own rounding error off each margin.
         torch.testing.assert_close(stored, alone, rtol=1e-6, atol=1e-12)

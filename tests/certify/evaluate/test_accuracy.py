@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import lipkit
 from lipkit import Ball, Bound, Kind, Of, bounds, certify
-from lipkit.certify import Evaluation, Logits, Share, accuracy
+from lipkit.certify import Evaluation, Logits, Proportion, accuracy
 from lipkit.certify.attacks import PGD, EveryClass
 from lipkit.certify.evaluate.evaluation import said_radius
 from lipkit.certify.evaluate.records import Records
@@ -237,7 +237,7 @@ def test_bad_calls_are_refused() -> None:
     with pytest.raises(ArgumentError, match="increasing order"):
         accuracy(layer, data_set, bound, [0.2, 0.1])
     with pytest.raises(MetricError, match="use one norm"):
-        accuracy(layer, data_set, bound, [0.2], norm=math.inf, attack=PGD(eps=0.2))
+        accuracy(layer, data_set, bound, [0.2], p=math.inf, attack=PGD(eps=0.2))
     with pytest.raises(KindError):
         accuracy(layer, data_set, Bound.from_value(1.0, Kind.LOWER, "power"), [0.2])
     with pytest.raises(ArgumentError, match="class index"):
@@ -345,7 +345,7 @@ def test_stored_results_are_of_one_model_one_constant_and_one_data_set(tmp_path:
 
 
 def test_what_is_printed_is_true() -> None:
-    share = Share.of(19999, 20000, 0.95)
+    share = Proportion.of(19999, 20000, 0.95)
     assert str(share).startswith("99.99 %")
     assert share.rounded(up=True).startswith("100.00 %")
     assert [said_radius(e) for e in (0.25, 1.0, 36 / 255, 0.1 + 0.2)] == ["0.25", "1", "36/255", "0.30000000000000004"]

@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from lipkit.certify import Records, Sample
+from lipkit.certify import Records, SampleResult
 from lipkit.errors import RecordError
 
 SETTINGS = {"eps": [0.5], "model": {"weight": "abc"}}
 
 
-def sample(index: int) -> Sample:
-    return Sample(index, index % 3, 1, 0.1 * index + 1e-17, (True, False), digest=f"{index:016x}")
+def sample(index: int) -> SampleResult:
+    return SampleResult(index, index % 3, 1, 0.1 * index + 1e-17, (True, False), digest=f"{index:016x}")
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     Records(tmp_path / "a", SETTINGS, 0).append([sample(0), sample(2)])
     second = Records(tmp_path / "a", SETTINGS, 1)
-    second.append([Sample(1, 0, 0, float("inf"))])
-    assert second.read() == {0: sample(0), 2: sample(2), 1: Sample(1, 0, 0, float("inf"))}
+    second.append([SampleResult(1, 0, 0, float("inf"))])
+    assert second.read() == {0: sample(0), 2: sample(2), 1: SampleResult(1, 0, 0, float("inf"))}
 
 
 def test_a_torn_line_is_cut_off(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_line_with_a_number_out_of_range_is_named(tmp_path: Path, change: dict
             "digest": "a"}  # fmt: skip
     path = tmp_path / "samples-0000.jsonl"
     path.write_text(json.dumps(line) + "\n")
-    assert records.read() == {0: Sample(0, 0, 0, 0.5, digest="a")}
+    assert records.read() == {0: SampleResult(0, 0, 0, 0.5, digest="a")}
     path.write_text(json.dumps({**line, **change}) + "\n")
     with pytest.raises(RecordError, match="line 1 is no result of a sample"):
         records.read()

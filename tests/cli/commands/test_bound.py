@@ -295,7 +295,10 @@ def test_token_ids_and_the_module_behind_them(lipkit: Command):
         (("models.py:ready", "--shape", "4", "--ball", "1", "--at", "x.npy", "--box", "0,1"), "two regions"),
         (("models.py:ready", "--shape", "3,4", "--ball", "1", "--method", "dag", "--at", "x.npy"), "--at has shape"),
         (("models.py:ready", "--shape", "4", "--box", "2,1"), "--box is two numbers"),
-        (("models.py:ready", "--shape", "4", "--method", "dag", "--budget", "5"), "has no budget of time; auto has"),
+        (
+            ("models.py:ready", "--shape", "4", "--method", "dag", "--budget", "5"),
+            "has no budget of time; auto, liplt, lipmip has",
+        ),
         (("models.py:ready", "--shape", "4", "--budget", "-1"), "--budget is a number of seconds > 0"),
         (("models.py:ready", "--shape", "4", "--lower", "magic"), "--lower is one of none, gradientascent, sampling"),
         (("models.py:ready", "--shape", "4", "--seed", "-1"), "--seed must lie in"),

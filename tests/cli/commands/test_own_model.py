@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lipkit.certify.evaluate.records import Records, Sample
+from lipkit.certify.evaluate.records import Records, SampleResult
 from lipkit.cli.commands import evaluate as evaluating
 from lipkit.cli.commands.evaluation_request import EvaluationRequest
 from lipkit.cli.main import Code, main
@@ -220,7 +220,7 @@ def test_an_interrupted_evaluation_continues_to_the_same_report(
     assert certify("table", "table.npz", *words, "whole", command="attack") == Code.OK
     write = Records.append
 
-    def stop(self: Records, samples: Iterable[Sample]) -> None:
+    def stop(self: Records, samples: Iterable[SampleResult]) -> None:
         write(self, samples)
         raise KeyboardInterrupt
 

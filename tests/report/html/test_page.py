@@ -19,7 +19,7 @@ import torch
 
 from lipkit import report
 from lipkit.bounds.fold.layer_table import LayerRow
-from lipkit.certify import Share
+from lipkit.certify import Proportion
 from lipkit.errors import ArgumentError
 from lipkit.kind import Kind
 from lipkit.report.html import charts, sections
@@ -118,7 +118,7 @@ def test_the_headline_is_true(contents: Contents):
      (0, 5, "0.0 %", "0.0 %", "0.0 %"), (5, 5, "100.0 %", "100.0 %", "100.0 %"), (0, 0, *["no sample"] * 3)],
 )  # fmt: skip
 def test_shares_are_rounded_to_their_side(count: int, total: int, low: str, near: str, high: str):
-    share = Share.of(count, total, 0.95)
+    share = Proportion.of(count, total, 0.95)
     assert (percent(share, Kind.LOWER), percent(share), percent(share, Kind.UPPER)) == (low, near, high)
 
 
@@ -134,7 +134,7 @@ def test_numbers_are_rounded_to_their_side():
     # log10 is 2171.472409...: an upper bound is printed above it.
     assert constant(5000.0, Kind.UPPER) == "10^2171.4725"
     assert constant(-math.inf, Kind.UPPER) == "0"
-    assert between(Share(1, 2, 0.12349, 0.98711)) == "12.3 to 98.8 %"
+    assert between(Proportion(1, 2, 0.12349, 0.98711)) == "12.3 to 98.8 %"
 
 
 def test_an_image_comes_back_to_the_bit_and_as_png():
@@ -149,8 +149,8 @@ def test_an_image_comes_back_to_the_bit_and_as_png():
 
 def ends(contents: Contents) -> dict[str, Contents]:
     """Contents at their ends: each must make a page without a failed part."""
-    share = Share.of(1, 1, 0.95)
-    none = Share.of(0, 1, 0.95)
+    share = Proportion.of(1, 1, 0.95)
+    none = Proportion.of(0, 1, 0.95)
     plain = replace(contents.overall, attacked=None)
     huge = LayerRow(1, 0, "a", "Linear 1->1", 5000.0, Kind.UPPER, "m", 1.0, None, None)
     rows = (DepthRow("input", "", 0.0, 0.0, 0.0, 0.0), DepthRow("0", "Linear", 1e200, 1e-200, 1.0, 1e200))

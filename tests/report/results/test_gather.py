@@ -13,7 +13,7 @@ from torch.nn import functional
 from lipkit import certify, report
 from lipkit.bound import Bound, Of
 from lipkit.bounds import DAG
-from lipkit.certify import Evaluation, Sample
+from lipkit.certify import Evaluation, SampleResult
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError, BrokenCertificateError, RecordError
 from lipkit.kind import Kind
@@ -27,7 +27,7 @@ from lipkit.trace.capture import capture
 
 def evaluation(radii: list[float], eps: tuple[float, ...] = (0.1, 0.5), right: list[bool] | None = None) -> Evaluation:
     known = [True] * len(radii) if right is None else right
-    samples = [Sample(i, 0, 0 if ok else 1, r) for i, (r, ok) in enumerate(zip(radii, known, strict=True))]
+    samples = [SampleResult(i, 0, 0 if ok else 1, r) for i, (r, ok) in enumerate(zip(radii, known, strict=True))]
     return Evaluation.of(samples, eps, 2.0, 0.95, 0.0)
 
 

@@ -30,7 +30,7 @@ class LipLT(Method):
     Terms that add up to less than `negligible` of a sum are bounded through shorter maps instead of measured.
     With `refine`, the term of a pointwise node is the smaller of the above and Lip(D_sj z_j), for diagonal D_sj with
     (P_sj R_j)*(P_sj R_j) <= D_sj^2, which holds because |psi_j(z) - psi_j(z')| <= |z - z'| entry by entry.
-    After `seconds`, no further norm of a composed map is begun: what is left is bounded through shorter maps too.
+    After `budget` seconds no further norm of a composed map is begun: the rest is bounded through shorter maps too.
 
     Guarantee: UPPER, never above `DAG` beyond the slack of the norms; failures add up. Differentiable in the weights.
     Cost: K (K + 1)/2 norms of composed maps, as matrices while those have at most 2^24 entries together; K^3/3 with
@@ -43,7 +43,7 @@ class LipLT(Method):
     metric: Metric = L2
     negligible: float = 1e-3
     refine: bool = False
-    seconds: float | None = None
+    budget: float | None = None
 
     def __post_init__(self) -> None:
         if self.window is not None and self.window < 1:
@@ -52,12 +52,12 @@ class LipLT(Method):
             raise ArgumentError(f"LipLT.negligible must lie in [0, 1), got {self.negligible}.")
         if self.refine and self.metric != L2:
             raise MetricError(f"LipLT.refine weighs squares, so it needs the metric {L2}, got {self.metric}.")
-        if self.seconds is not None and not self.seconds > 0:
-            raise ArgumentError(f"LipLT.seconds must be a number > 0, or None for no limit, got {self.seconds}.")
+        if self.budget is not None and not self.budget > 0:
+            raise ArgumentError(f"LipLT.budget must be a number > 0, or None for no limit, got {self.budget}.")
 
     def __str__(self) -> str:
         window = "" if self.window is None else f", window {self.window}"
-        limit = "" if self.seconds is None else f", norms begun within {self.seconds:.3g} s"
+        limit = "" if self.budget is None else f", norms begun within {self.budget:.3g} s"
         return f"LipLT{window}{', refined' if self.refine else ''}{limit}"
 
     def work(self, network: Network) -> int:
@@ -76,7 +76,7 @@ class LipLT(Method):
         started = monotonic()
 
         def late() -> bool:
-            return self.seconds is not None and monotonic() - started > self.seconds
+            return self.budget is not None and monotonic() - started > self.budget
 
         fused, meter = fuse(network, Junctions()), Meter(self.metric, self.norm)
         run = Expansion(fused, meter, self.window, self.negligible, self.refine, late)

@@ -36,7 +36,7 @@ class LipMIP(RegionMethod):
     Forward, y = f(z) with one binary a for each neuron that is on either side of its kink, and big-M rows from the
     ranges; backward, the gradient of one output through the products of the same binaries with interval bounds from
     `FastLip`; the objective is its l1 norm (inputs in linf) or its largest entry (inputs in l1), again by binaries.
-    One program for each output, p_out = inf unless there is only one. HiGHS solves it, `seconds` for each.
+    One program for each output, p_out = inf unless there is only one. HiGHS solves it, in `budget` seconds each.
 
     Guarantee: the value is the solver's dual bound plus tolerance * (sum of the ranges of all variables and rows), or
     the bound of `FastLip` if that is smaller: UPPER, provided that HiGHS is right within its own tolerance of 1e-7,
@@ -48,13 +48,13 @@ class LipMIP(RegionMethod):
 
     metric: Metric = Metric(math.inf, math.inf)  # noqa: RUF009
     slopes: Ranges = field(default_factory=Relaxation)
-    seconds: float = 60.0
+    budget: float = 60.0
 
     def __post_init__(self) -> None:
         if self.metric.p_in not in (1.0, math.inf):
             raise MetricError(f"LipMIP is linear for p_in = 1 or inf only, got {self.metric}; use LinearPieces.")
-        if not self.seconds > 0:
-            raise ArgumentError(f"LipMIP needs a positive time limit, got {self.seconds}.")
+        if not self.budget > 0:
+            raise ArgumentError(f"LipMIP needs a positive time limit, got {self.budget}.")
 
     def _bound(self, network: Network, region: Region) -> Bound:
         if isinstance(region, Ball) and region.p not in (1.0, math.inf):
@@ -88,14 +88,14 @@ class LipMIP(RegionMethod):
         model = program.model
         sizes = [program.size(entry) for entry in gradient]
         if self.metric.p_in == math.inf:
-            return model.maximised([(size, 1.0) for size in sizes], self.seconds)
+            return model.maximised([(size, 1.0) for size in sizes], self.budget)
         largest = model.variable(0.0, max(model.high[size] for size in sizes))
         chosen = [model.binary() for _ in sizes]
         model.between([(one, 1.0) for one in chosen], low=1.0, high=1.0)
         for size, one in zip(sizes, chosen, strict=True):
             top = model.high[largest]
             model.between([(largest, 1.0), (size, -1.0), (one, top)], high=top)
-        return model.maximised([(largest, 1.0)], self.seconds)
+        return model.maximised([(largest, 1.0)], self.budget)
 
     def _proven(self, network: Network, region: Region, outcomes: list[Outcome]) -> Bound | None:
         points = [outcome.point[: math.prod(network.source)] for outcome in outcomes if outcome.point is not None]

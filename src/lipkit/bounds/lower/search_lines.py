@@ -24,7 +24,7 @@ _MARGIN = 2.0**-20
 
 @final
 @dataclass(frozen=True)
-class Search:
+class CounterexampleSearch:
     """How hard counter-examples are looked for: `lines` random lines with 2^`halvings` + 1 points each.
 
     A search can only disprove; what it does not find may exist. Its points are the same for the same `seed`.
@@ -36,7 +36,9 @@ class Search:
 
     def __post_init__(self) -> None:
         if self.lines < 0 or not 1 <= self.halvings <= 16:
-            raise ArgumentError(f"Search needs lines >= 0 and halvings in 1..16, got {self.lines}, {self.halvings}.")
+            raise ArgumentError(
+                f"CounterexampleSearch needs lines >= 0 and halvings in 1..16, got {self.lines}, {self.halvings}."
+            )
 
     def through(self, network: Network, region: Region) -> Iterator[Float64[Tensor, "lines points ..."]]:
         """Lines in the region, some at a time, each with points a + i s, i = 0, 1, ...; all sums are exact."""

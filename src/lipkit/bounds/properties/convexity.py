@@ -10,12 +10,12 @@ from torch import Tensor
 
 from lipkit.bounds.local.measured_network import Affine, MeasuredNetwork, measured
 from lipkit.bounds.local.ranges import Intervals, Ranges
-from lipkit.bounds.lower.search_lines import Search
+from lipkit.bounds.lower.search_lines import CounterexampleSearch
 from lipkit.bounds.properties.hessian_bounds import Curved, curved
 from lipkit.bounds.properties.operator_signs import carried, reached
 from lipkit.bounds.properties.soft_maximum import SoftMaximum
 from lipkit.bounds.properties.value_ranges import reaches, require_finite
-from lipkit.bounds.properties.verdict import Answer, Finding, Verdict
+from lipkit.bounds.properties.verdict import Finding, ProofAnswer, ProofVerdict
 from lipkit.errors import NonFiniteError, TooLargeError, UnsupportedError
 from lipkit.regions import Box, Everywhere, Region
 from lipkit.rounding.slacks import ROUNDINGS_8
@@ -152,8 +152,11 @@ def _pointwise(node: Pointwise, z: Curvature, reach: Reach) -> Curvature:
 
 
 def is_convex(
-    network: Network, region: Region = Everywhere(), ranges: Ranges | None = None, search: Search | None = None
-) -> Verdict:
+    network: Network,
+    region: Region = Everywhere(),
+    ranges: Ranges | None = None,
+    search: CounterexampleSearch | None = None,
+) -> ProofVerdict:
     """Whether every entry of the output is a convex function of the input on `region`.
 
         f((x + y) / 2) <= (f(x) + f(y)) / 2   for all x, y of the region (a ball, a box, or the whole space).
@@ -176,15 +179,16 @@ def is_convex(
         zs = reaches(found, ranges)(region)
         composition = composed(found, zs)
         convex = composition.output.convex.flatten().tolist()
-        findings = [Finding(Answer.PROVEN, "by the rules of composition") if yes else None for yes in convex]
+        findings = [Finding(ProofAnswer.PROVEN, "by the rules of composition") if yes else None for yes in convex]
         if not all(findings) and region != Everywhere():
             findings = _by_hessian(found, zs, findings)
         if not all(findings):
-            findings = _by_search(found, region, search or Search(), findings)
+            findings = _by_search(found, region, search or CounterexampleSearch(), findings)
         obstacles = (
-            Finding(Answer.UNKNOWN, composition.obstacle(i)) if one is None else one for i, one in enumerate(findings)
+            Finding(ProofAnswer.UNKNOWN, composition.obstacle(i)) if one is None else one
+            for i, one in enumerate(findings)
         )
-        return Verdict("convex", region, tuple(obstacles))
+        return ProofVerdict("convex", region, tuple(obstacles))
 
 
 def _by_hessian(found: MeasuredNetwork, zs: list[Reach], findings: list[Finding | None]) -> list[Finding | None]:
@@ -197,11 +201,11 @@ def _by_hessian(found: MeasuredNetwork, zs: list[Reach], findings: list[Finding 
 
 
 def _proven(hessian: Curved, entry: int) -> Finding | None:
-    return Finding(Answer.PROVEN, "by a lower bound of the Hessian") if hessian.convex(entry) else None
+    return Finding(ProofAnswer.PROVEN, "by a lower bound of the Hessian") if hessian.convex(entry) else None
 
 
 def _by_search(
-    found: MeasuredNetwork, region: Region, search: Search, findings: list[Finding | None]
+    found: MeasuredNetwork, region: Region, search: CounterexampleSearch, findings: list[Finding | None]
 ) -> list[Finding | None]:
     """The segment with the largest violation of each open output, if interval arithmetic confirms it."""
     worst: dict[int, tuple[float, Tensor]] = {}
@@ -223,7 +227,7 @@ def _by_search(
         # The middle is exact on the grid of the line; one rounding of the mean.
         exact = bool((points[1] - points[0] == points[2] - points[1]).all())
         if exact and middle - (first / 2 + last / 2) > ROUNDINGS_8 * (abs(first) + abs(last)):
-            return Finding(Answer.DISPROVEN, "it lies above a chord: see `witness`", points)
+            return Finding(ProofAnswer.DISPROVEN, "it lies above a chord: see `witness`", points)
         return None
 
     return [one or confirmed(i) for i, one in enumerate(findings)]

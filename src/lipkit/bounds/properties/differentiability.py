@@ -12,11 +12,11 @@ from torch import Tensor
 from lipkit.bounds.local.jacobian_intervals import Span, backward, slopes_of
 from lipkit.bounds.local.measured_network import MeasuredNetwork, measured
 from lipkit.bounds.local.ranges import Ranges
-from lipkit.bounds.lower.search_lines import Search, contains
+from lipkit.bounds.lower.search_lines import CounterexampleSearch, contains
 from lipkit.bounds.properties.operator_signs import reached
 from lipkit.bounds.properties.second_derivatives import is_smooth
 from lipkit.bounds.properties.value_ranges import reaches, require_finite
-from lipkit.bounds.properties.verdict import Answer, Finding, Verdict
+from lipkit.bounds.properties.verdict import Finding, ProofAnswer, ProofVerdict
 from lipkit.errors import NonFiniteError, UnsupportedError
 from lipkit.regions import Box, Everywhere, Region
 from lipkit.rounding.float64 import gamma
@@ -48,7 +48,7 @@ def kinked_segments(
     found: MeasuredNetwork,
     reach: Callable[[Region], list[Reach]],
     region: Region,
-    search: Search,
+    search: CounterexampleSearch,
     outputs: list[int],
 ) -> dict[int, Float64[Tensor, "2 ..."]]:
     """For as many of `outputs` as possible the two ends of a segment of the region with a kink in between.
@@ -188,8 +188,11 @@ _FAR = 512.0
 
 
 def is_differentiable(
-    network: Network, region: Region = Everywhere(), ranges: Ranges | None = None, search: Search | None = None
-) -> Verdict:
+    network: Network,
+    region: Region = Everywhere(),
+    ranges: Ranges | None = None,
+    search: CounterexampleSearch | None = None,
+) -> ProofVerdict:
     """Whether every entry of the output is a differentiable function at every point of `region`.
 
     Proven for an entry if no kink of an activation it depends on lies inside the range of the activation's argument,
@@ -207,15 +210,17 @@ def is_differentiable(
         reach = reaches(found, ranges)
         blame = _blamed(found, reach(region))
         findings = [
-            Finding(Answer.PROVEN, "no kink lies in the range of its activation")
+            Finding(ProofAnswer.PROVEN, "no kink lies in the range of its activation")
             if k == 0
-            else Finding(Answer.UNKNOWN, f"{network.origin(k)}: {network.nodes[k - 1]} may have a kink in its range")
+            else Finding(
+                ProofAnswer.UNKNOWN, f"{network.origin(k)}: {network.nodes[k - 1]} may have a kink in its range"
+            )
             for k in blame.flatten().tolist()
         ]
-        open_ = [i for i, finding in enumerate(findings) if finding.answer is Answer.UNKNOWN]
-        for i, points in kinked_segments(found, reach, region, search or Search(), open_).items():
-            findings[i] = Finding(Answer.DISPROVEN, "a point of the segment `witness` is a kink", points)
-    return Verdict("differentiable", region, tuple(findings))
+        open_ = [i for i, finding in enumerate(findings) if finding.answer is ProofAnswer.UNKNOWN]
+        for i, points in kinked_segments(found, reach, region, search or CounterexampleSearch(), open_).items():
+            findings[i] = Finding(ProofAnswer.DISPROVEN, "a point of the segment `witness` is a kink", points)
+    return ProofVerdict("differentiable", region, tuple(findings))
 
 
 def _blamed(found: MeasuredNetwork, zs: list[Reach]) -> Tensor:

@@ -42,7 +42,7 @@ class Deviation:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Relaxed:
+class SmoothRelaxation:
     """A smooth network f_mu, and a bound of sup_x ||f(x) - f_mu(x)||_inf over the whole space (kind UPPER).
 
     `error` is no Lipschitz constant: its `method` says what it bounds, its metric only that outputs are compared in
@@ -53,7 +53,7 @@ class Relaxed:
     error: Bound
 
 
-def smooth_relaxation(network: Network, mu: float) -> Relaxed:
+def smooth_relaxation(network: Network, mu: float) -> SmoothRelaxation:
     """The network with every kink rounded off at the scale mu > 0.
 
         piecewise linear f   f + sum of jump (mu softplus((z - t) / mu) - relu(z - t)) over the kinks t
@@ -90,7 +90,7 @@ def smooth_relaxation(network: Network, mu: float) -> Relaxed:
     if not bool(log_value < math.inf):
         raise NeedsRegion("The network is not Lipschitz on the whole space, so no error of its relaxation is known.")
     found = Bound(log_value, Kind.UPPER, Deviation(mu), Metric(math.inf, math.inf), failure=failure)
-    return Relaxed(smooth, found)
+    return SmoothRelaxation(smooth, found)
 
 
 def _anywhere(node: Node) -> Node:

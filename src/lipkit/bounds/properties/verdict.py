@@ -11,7 +11,7 @@ from lipkit.errors import KindError
 from lipkit.regions import Everywhere, Region
 
 
-class Answer(enum.Enum):
+class ProofAnswer(enum.Enum):
     """What was found; the value is how it is said."""
 
     PROVEN = "proven"
@@ -27,14 +27,14 @@ class Answer(enum.Enum):
 class Finding:
     """The answer for one entry of the output, why, and the points that disprove the property, one in each row."""
 
-    answer: Answer
+    answer: ProofAnswer
     reason: str
     witness: Float64[Tensor, "points ..."] | None = None
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Verdict:
+class ProofVerdict:
     """What is known about `question` on `region`: one finding for each entry of the flattened output.
 
     PROVEN and DISPROVEN are proofs about the function of real arithmetic, rounding included. UNKNOWN says that neither
@@ -46,17 +46,17 @@ class Verdict:
     findings: tuple[Finding, ...]
 
     @property
-    def answer(self) -> Answer:
+    def answer(self) -> ProofAnswer:
         """For all outputs together: PROVEN if every one is, DISPROVEN if any one is."""
         answers = {finding.answer for finding in self.findings}
-        if Answer.DISPROVEN in answers:
-            return Answer.DISPROVEN
-        return Answer.UNKNOWN if Answer.UNKNOWN in answers else Answer.PROVEN
+        if ProofAnswer.DISPROVEN in answers:
+            return ProofAnswer.DISPROVEN
+        return ProofAnswer.UNKNOWN if ProofAnswer.UNKNOWN in answers else ProofAnswer.PROVEN
 
     @property
     def proven(self) -> bool:
         """Whether the property is proven for every output."""
-        return self.answer is Answer.PROVEN
+        return self.answer is ProofAnswer.PROVEN
 
     @property
     def reason(self) -> str:

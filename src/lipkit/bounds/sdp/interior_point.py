@@ -55,8 +55,8 @@ class InteriorPoint(Solver):
 
     In the logarithms the path of minima is nearly straight while rho is far from the optimum. On it rho is within n mu
     of the optimum (n variables); it stops at n mu <= 2 `rtol` rho, which is `rtol` in the constant, or where rounding
-    allows no more progress, or after `steps` steps or `seconds`. The Hessian is dense in the multipliers and has a
-    closed form; P and its inverse use that a feed-forward network couples neighbouring layers only. From a thousand
+    allows no more progress, or after `steps` steps or `budget` seconds. The Hessian is dense in the multipliers and has
+    a closed form; P and its inverse use that a feed-forward network couples neighbouring layers only. From a thousand
     variables on, steps of the program and its dual together come first: see `primal_dual`.
 
     Cost: 30 to 130 steps of about N^3 / 3 + 4 n^2 w operations each, for N multipliers and layers of width w.
@@ -64,38 +64,38 @@ class InteriorPoint(Solver):
 
     rtol: float = 1e-6
     steps: int = 400
-    seconds: float | None = None
+    budget: float | None = None
 
     def __post_init__(self) -> None:
         if not 1e-9 <= self.rtol < 1:
             raise ArgumentError(f"InteriorPoint.rtol must lie in [1e-9, 1), got {self.rtol}.")
-        if self.seconds is not None and not self.seconds > 0:
-            raise ArgumentError(f"InteriorPoint.seconds must be a number > 0, or None, got {self.seconds}.")
+        if self.budget is not None and not self.budget > 0:
+            raise ArgumentError(f"InteriorPoint.budget must be a number > 0, or None, got {self.budget}.")
 
     def __str__(self) -> str:
-        limit = "" if self.seconds is None else f" or {self.seconds:.3g} s"
+        limit = "" if self.budget is None else f" or {self.budget:.3g} s"
         return f"interior point, rtol {self.rtol:g}{limit}"
 
     def find(self, network: DenseNetwork, program: Program, multipliers: Multipliers) -> Float64[Tensor, " groups"]:
         """From the best start there is: that of a large network takes the same solver to its halves, roughly.
 
-        `seconds` hold for the start and for the whole together, half of them for the start.
+        The budget is for the start and the whole together, half of it for the start.
         """
         if not program.groups:
             return fold_point(network, program, multipliers)
-        if self.seconds is None:
+        if self.budget is None:
             return self.solve(program, start_point(network, program, multipliers, self.rougher(None).find))
-        deadline = monotonic() + self.seconds
-        start = start_point(network, program, multipliers, self.rougher(self.seconds / 4).find)
+        deadline = monotonic() + self.budget
+        start = start_point(network, program, multipliers, self.rougher(self.budget / 4).find)
         # The clock is looked at after a step; none is left where the start took all the time.
-        return replace(self, seconds=max(deadline - monotonic(), 1e-9)).solve(program, start)
+        return replace(self, budget=max(deadline - monotonic(), 1e-9)).solve(program, start)
 
-    def rougher(self, seconds: float | None) -> "InteriorPoint":
+    def rougher(self, budget: float | None) -> "InteriorPoint":
         """The same solver for half of a network: better is worth nothing, as the product of halves is loose by more."""
-        return replace(self, rtol=max(_LOOSE, self.rtol), seconds=seconds)
+        return replace(self, rtol=max(_LOOSE, self.rtol), budget=budget)
 
     def solve(self, program: Program, start: Float64[Tensor, " groups"]) -> Float64[Tensor, " groups"]:
-        deadline = math.inf if self.seconds is None else monotonic() + self.seconds
+        deadline = math.inf if self.budget is None else monotonic() + self.budget
         small = program.size**2 * program.groups <= _SMALL
         search = _Search(
             program,

@@ -29,15 +29,15 @@ class Attack(ABC):
     """
 
     eps: float
-    norm: float = 2.0
+    p: float = 2.0
     low: float = -math.inf
     high: float = math.inf
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.eps) and self.eps >= 0):
             raise ArgumentError(f"An attack needs a finite eps >= 0, got {self.eps}.")
-        if self.norm not in NORMS:
-            raise ArgumentError(f"An attack knows the norms 1, 2 and inf, got {self.norm}.")
+        if self.p not in NORMS:
+            raise ArgumentError(f"An attack knows the norms 1, 2 and inf, got {self.p}.")
         if not self.low < self.high:
             raise ArgumentError(f"The box needs low < high, got low={self.low}, high={self.high}.")
 
@@ -89,7 +89,7 @@ class Attack(ABC):
             near = Neighbourhood(
                 x.detach().clone(),
                 radii.detach().to(x.device, torch.float64, copy=True),
-                self.norm,
+                self.p,
                 self.low,
                 self.high,
             )

@@ -26,12 +26,12 @@ def shifted(values: Float64[Tensor, "n ..."], by: Int[Tensor, " n"]) -> Float64[
     return values
 
 
-def lengths(offsets: Float64[Tensor, "n ..."], norm: float) -> Float64[Tensor, " n"]:
+def lengths(offsets: Float64[Tensor, "n ..."], p: float) -> Float64[Tensor, " n"]:
     """||offset||_norm of each sample, rounded up: never below the true length."""
     flat = offsets.flatten(1)
     unit = exponents(torch.linalg.vector_norm(flat, ord=1, dim=1).clamp(max=torch.finfo(flat.dtype).max))
     # A sum of d terms and a root; the difference the offset came from was rounded once more.
-    found = torch.linalg.vector_norm(shifted(flat, -unit), ord=norm, dim=1) * (1 + slack(flat.shape[1]))
+    found = torch.linalg.vector_norm(shifted(flat, -unit), ord=p, dim=1) * (1 + slack(flat.shape[1]))
     back = shifted(found, unit)
     return torch.where(shifted(back, -unit) < found, torch.nextafter(back, torch.full_like(back, torch.inf)), back)
 

@@ -37,24 +37,24 @@ class BoundaryStep(Attack):
             raise ArgumentError(f"BoundaryStep needs a finite overshoot >= 0, got {self.overshoot}.")
 
     def __str__(self) -> str:
-        return f"one step to the boundary in l{self.norm:g} (eps {self.eps:g})"
+        return f"one step to the boundary in l{self.p:g} (eps {self.eps:g})"
 
     def _search(self, victim: Victim, near: Neighbourhood, labels: Tensor, seed: int) -> Tensor:
         seen = victim.look(near.center, labels, Margin())
         # The objective is minus the margin, so its gradient points to the boundary.
-        steepest = shortest(seen.gradient.to(torch.float64), self.norm)
+        steepest = shortest(seen.gradient.to(torch.float64), self.p)
         length = seen.margin.to(torch.float64).clamp(min=0) * (1 + self.overshoot)
         return near.center.to(torch.float64) + steepest * per_sample(length, steepest)
 
 
-def shortest(gradient: Float64[Tensor, "n ..."], norm: float) -> Float64[Tensor, "n ..."]:
+def shortest(gradient: Float64[Tensor, "n ..."], p: float) -> Float64[Tensor, "n ..."]:
     """The shortest u with <gradient, u> = 1: g/||g||^2, sign(g)/||g||_1 or the largest entry alone; 0 where g = 0."""
     flat = gradient.flatten(1)
     # In units of the largest entry nothing under- or overflows.
     size = flat.abs().amax(1, keepdim=True)
     still = size == 0
     unit = flat / size.masked_fill(still, 1.0)
-    match norm:
+    match p:
         case 2.0:
             found = unit / unit.square().sum(1, keepdim=True).masked_fill(still, 1.0)
         case math.inf:

@@ -39,7 +39,7 @@ class Foolbox(Attack):
             raise ArgumentError(f"foolbox needs a finite box, got [{self.low}, {self.high}]; give low and high.")
 
     def __str__(self) -> str:
-        return f"foolbox {type(self.attack).__name__} in l{self.norm:g} (eps {self.eps:g})"
+        return f"foolbox {type(self.attack).__name__} in l{self.p:g} (eps {self.eps:g})"
 
     def _search(self, victim: Victim, near: Neighbourhood, labels: Tensor, seed: int) -> Tensor:
         try:

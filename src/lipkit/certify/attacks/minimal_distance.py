@@ -88,7 +88,7 @@ class MinimalRadius:
             return best
 
     def _near(self, x: Tensor, radius: Tensor) -> Neighbourhood:
-        return Neighbourhood(x, radius, self.attack.norm, self.attack.low, self.attack.high)
+        return Neighbourhood(x, radius, self.attack.p, self.attack.low, self.attack.high)
 
     def _keep(self, victim: Victim, x: Tensor, labels: Tensor, rows: Tensor, points: Tensor, best: Nearest) -> Tensor:
         """Which of these points are broken; those, drawn back, go into `best` where they are nearer."""
@@ -96,7 +96,7 @@ class MinimalRadius:
         some = rows[broken]
         if len(some):
             points = self._drawn_back(victim, x[some], labels[some], points[broken])
-            distance = lengths(points.to(torch.float64) - x[some].to(torch.float64), self.attack.norm)
+            distance = lengths(points.to(torch.float64) - x[some].to(torch.float64), self.attack.p)
             nearer = distance < best.radius[some]
             best.points[some[nearer]] = points[nearer]
             best.radius[some[nearer]] = distance[nearer]
@@ -104,7 +104,7 @@ class MinimalRadius:
 
     def _drawn_back(self, victim: Victim, x: Tensor, labels: Tensor, points: Tensor) -> Tensor:
         """The broken point nearest to the input on the segment between them, as far as halving finds it."""
-        near = self._near(x, lengths(points.to(torch.float64) - x.to(torch.float64), self.attack.norm))
+        near = self._near(x, lengths(points.to(torch.float64) - x.to(torch.float64), self.attack.p))
         center = x.to(torch.float64)
         offset = points.to(torch.float64) - center
         stands, falls = torch.zeros_like(near.radius), torch.ones_like(near.radius)
@@ -122,8 +122,8 @@ class MinimalRadius:
         if not len(rows):
             return
         seen = victim.look(best.points[rows], labels[rows], Margin())
-        normal = shortest(seen.gradient.to(torch.float64), self.attack.norm)
-        length = torch.linalg.vector_norm(normal.flatten(1), ord=self.attack.norm, dim=1)
+        normal = shortest(seen.gradient.to(torch.float64), self.attack.p)
+        length = torch.linalg.vector_norm(normal.flatten(1), ord=self.attack.p, dim=1)
         unit = normal / per_sample(length.masked_fill(length == 0, 1.0), normal)
         radius = best.radius[rows]
         points = self._near(x[rows], radius).project(x[rows].to(torch.float64) + unit * per_sample(radius, unit))

@@ -29,7 +29,7 @@ class Neighbourhood:
 
     center: Float[Tensor, "samples ..."]
     radius: Float64[Tensor, " radii"]
-    norm: float = 2.0
+    p: float = 2.0
     low: float = -math.inf
     high: float = math.inf
 
@@ -49,7 +49,7 @@ class Neighbourhood:
 
     def take(self, rows: Tensor) -> "Neighbourhood":
         """The sets of some samples, by index or mask."""
-        return Neighbourhood(self.center[rows], self.radius[rows], self.norm, self.low, self.high)
+        return Neighbourhood(self.center[rows], self.radius[rows], self.p, self.low, self.high)
 
     def project(self, points: Tensor) -> Tensor:
         """The nearest point of the set in l2, then rounded towards the center.
@@ -75,7 +75,7 @@ class Neighbourhood:
             shifted(self.radius, -unit) * (1 - 4 * slack(offset[0].numel())),
             shifted(self.low - x, -unit),
             shifted(self.high - x, -unit),
-            self.norm,
+            self.p,
         )
         return self._inward(x, inward(near.nearest(), unit))
 
@@ -83,12 +83,12 @@ class Neighbourhood:
         """Which samples are in their set, by the length computed in float64 from the stored numbers."""
         unit = exponents(self.radius)
         offset = shifted(points.to(torch.float64) - self.center.to(torch.float64), -unit)
-        near = torch.linalg.vector_norm(offset.flatten(1), ord=self.norm, dim=1) <= shifted(self.radius, -unit)
+        near = torch.linalg.vector_norm(offset.flatten(1), ord=self.p, dim=1) <= shifted(self.radius, -unit)
         return near & ((points >= self.low) & (points <= self.high)).flatten(1).all(1)
 
     def distance(self, points: Tensor) -> Float64[Tensor, " n"]:
         """||point - x|| of each sample, rounded up."""
-        return lengths(points.to(torch.float64) - self.center.to(torch.float64), self.norm)
+        return lengths(points.to(torch.float64) - self.center.to(torch.float64), self.p)
 
     def _inward(self, x: Tensor, offset: Tensor) -> Tensor:
         """x + offset in the inputs' dtype, no entry farther from x than its offset says."""
@@ -113,11 +113,11 @@ class _Unit:
     room: Float64[Tensor, " samples"]
     low: Float64[Tensor, "samples ..."]
     high: Float64[Tensor, "samples ..."]
-    norm: float
+    p: float
 
     def nearest(self) -> Float64[Tensor, "samples ..."]:
         """The offset of the nearest point."""
-        if self.norm == math.inf:
+        if self.p == math.inf:
             room = per_sample(self.room, self.offset)
             return torch.minimum(torch.maximum(self.offset, -room), room).clamp(self.low, self.high)
         plain = self._without_box()
@@ -129,10 +129,10 @@ class _Unit:
         return found
 
     def _take(self, rows: Tensor) -> "_Unit":
-        return _Unit(self.offset[rows], self.room[rows], self.low[rows], self.high[rows], self.norm)
+        return _Unit(self.offset[rows], self.room[rows], self.low[rows], self.high[rows], self.p)
 
     def _fits(self, offset: Tensor) -> Bool[Tensor, " samples"]:
-        return torch.linalg.vector_norm(offset.flatten(1), ord=self.norm, dim=1) <= self.room
+        return torch.linalg.vector_norm(offset.flatten(1), ord=self.p, dim=1) <= self.room
 
     def _without_box(self) -> Tensor:
         """The nearest point of the ball alone: scaled in l2, by a threshold common to all entries in l1."""
@@ -140,14 +140,14 @@ class _Unit:
         if bool(fits.all()):
             return self.offset
         flat = self.offset.flatten(1)
-        if self.norm == 1.0:
+        if self.p == 1.0:
             size = flat.abs()
             ranked = size.sort(1, descending=True).values
             # With k entries kept, t = (their sum - radius)/k; as many are kept as stay above their t.
             thresholds = (ranked.cumsum(1) - self.room[:, None]) / torch.arange(1, 1 + flat.shape[1]).to(flat)
             kept = (ranked > thresholds).sum(1, keepdim=True).clamp(min=1)
             flat = flat.sign() * (size - thresholds.gather(1, kept - 1)).clamp(min=0)
-        length = torch.linalg.vector_norm(flat, ord=self.norm, dim=1)
+        length = torch.linalg.vector_norm(flat, ord=self.p, dim=1)
         scale = (self.room / length.masked_fill(length == 0, 1.0)).clamp(max=1) * (1 - 4 * slack(flat.shape[1]))
         inside = flat.view_as(self.offset) * per_sample(scale, self.offset)
         return torch.where(per_sample(fits, inside), self.offset, inside)
@@ -159,11 +159,11 @@ class _Unit:
         def at(place: Tensor) -> Tensor:
             # Bit patterns of floats >= 0 are in their order, so small shares are found as precisely as large ones.
             value = per_sample(place.view(torch.float64), size)
-            moved = self.offset * value if self.norm == 2.0 else self.offset.sign() * (size - value).clamp(min=0)
+            moved = self.offset * value if self.p == 2.0 else self.offset.sign() * (size - value).clamp(min=0)
             return moved.clamp(self.low, self.high)
 
         nothing, everything = torch.zeros_like(self.room), torch.ones_like(self.room)
-        ends = (nothing, everything) if self.norm == 2.0 else (size.flatten(1).amax(1), nothing)
+        ends = (nothing, everything) if self.p == 2.0 else (size.flatten(1).amax(1), nothing)
         inside, outside = (end.view(torch.int64) for end in ends)
         for _ in range(_HALVINGS):
             middle = torch.div(inside + outside, 2, rounding_mode="floor")

@@ -126,7 +126,7 @@ class PGD(Attack):
 
     def __str__(self) -> str:
         return (
-            f"PGD in l{self.norm:g} (eps {self.eps:g}, {self.steps} {self.schedule}, {self.restarts} "
+            f"PGD in l{self.p:g} (eps {self.eps:g}, {self.steps} {self.schedule}, {self.restarts} "
             f"restart{'s' if self.restarts > 1 else ''}, {self.objective})"
         )
 
@@ -174,7 +174,7 @@ class PGD(Attack):
     def _start(self, near: Neighbourhood, rows: Tensor, noise: Noise) -> Tensor:
         if not self.random_start:
             return near.center[rows]
-        unit = noise.unit(near.center, self.norm, 0)[rows]
+        unit = noise.unit(near.center, self.p, 0)[rows]
         return near.take(rows).project(near.center[rows].to(torch.float64) + unit * per_sample(near.radius[rows], unit))
 
     def _first_step(self, radius: Tensor) -> Tensor:
@@ -188,14 +188,14 @@ class PGD(Attack):
         size = gradient.flatten(1).abs().amax(1)
         flat = size == 0
         scaled = gradient / per_sample(size.masked_fill(flat, 1.0), gradient)
-        if self.norm == math.inf:
+        if self.p == math.inf:
             found = scaled.sign()
-        elif self.norm == 1.0:
+        elif self.p == 1.0:
             found = scaled
         else:
             length = torch.linalg.vector_norm(scaled.flatten(1), dim=1)
             found = scaled / per_sample(length.masked_fill(flat, 1.0), scaled)
         if bool(flat.any()):
-            stray = noise.unit(near.center, self.norm, step + 1)[walk.rows]
+            stray = noise.unit(near.center, self.p, step + 1)[walk.rows]
             found = torch.where(per_sample(flat, found), stray, found)
         return found

@@ -23,15 +23,15 @@ class Noise:
     seed: int
     restart: int
 
-    def unit(self, like: Tensor, norm: float, draw: int) -> Float64[Tensor, "n *shape"]:
+    def unit(self, like: Tensor, p: float, draw: int) -> Float64[Tensor, "n *shape"]:
         """A vector on the unit sphere of a norm for each sample; in linf every entry is uniform in [-1, 1]."""
         source = torch.Generator(like.device).manual_seed(self.seed + self.restart * _STRIDE + draw)
-        if norm == math.inf:
+        if p == math.inf:
             return 2 * torch.rand(like.shape, generator=source, dtype=torch.float64, device=like.device) - 1
         found = torch.randn(like.shape, generator=source, dtype=torch.float64, device=like.device)
-        if norm == 1.0:
+        if p == 1.0:
             # Signed exponentials, divided by their sum, are uniform on the l1 sphere.
             uniform = torch.rand(like.shape, generator=source, dtype=torch.float64, device=like.device)
             found = found.sign() * -torch.log1p(-uniform)
-        length = torch.linalg.vector_norm(found.flatten(1), ord=norm, dim=1)
+        length = torch.linalg.vector_norm(found.flatten(1), ord=p, dim=1)
         return found / length.clamp(min=1e-300).view(-1, *[1] * (like.ndim - 1))

@@ -41,7 +41,7 @@ class TorchAttacks(Attack):
             raise ArgumentError(f"torchattacks needs a finite box, got [{self.low}, {self.high}]; give low and high.")
 
     def __str__(self) -> str:
-        return f"torchattacks in l{self.norm:g} (eps {self.eps:g})"
+        return f"torchattacks in l{self.p:g} (eps {self.eps:g})"
 
     def _search(self, victim: Victim, near: Neighbourhood, labels: Tensor, seed: int) -> Tensor:
         span = self.high - self.low

@@ -16,7 +16,7 @@ from lipkit.certify.attacks import Attack
 from lipkit.certify.evaluate.batch import Batch, Constant, Evaluated
 from lipkit.certify.evaluate.disproof import refuse_disproved
 from lipkit.certify.evaluate.evaluation import Evaluation
-from lipkit.certify.evaluate.records import Records, Sample
+from lipkit.certify.evaluate.records import Records, SampleResult
 from lipkit.certify.evaluate.shards import Data, Place, batches, check_repeatable, described, digests, first_batch
 from lipkit.certify.evaluate.stored_results import Stored
 from lipkit.certify.radii.forward import Logits
@@ -31,7 +31,7 @@ def accuracy(
     bound: Constant,
     eps: Sequence[float],
     *,
-    norm: float = 2.0,
+    p: float = 2.0,
     attack: Attack | None = None,
     logits: Callable[[Tensor], Logits] | None = None,
     records: str | Path | None = None,
@@ -40,7 +40,7 @@ def accuracy(
     name: str = "",
     progress: Callable[[int, int | None], None] | None = None,
 ) -> Evaluation:
-    """Clean, certified and attacked accuracy of a classifier at the radii `eps` in l_`norm`.
+    """Clean, certified and attacked accuracy of a classifier at the radii `eps` in l_`p`.
 
     `data` is a DataLoader, a Dataset or any iterable of (inputs, labels) in a fixed order; inputs are those the model
     takes, so a normalisation belongs into the model, where the constant counts it. `bound` is a constant of the model
@@ -70,8 +70,8 @@ def accuracy(
     eps = check_radii(eps)
     if not callable(bound):
         require_certifying(bound)
-    if not norm >= 1:
-        raise MetricError(f"A norm has an exponent p in [1, inf], got norm={norm}.")
+    if not p >= 1:
+        raise MetricError(f"A norm has an exponent p in [1, inf], got p={p}.")
     if not isinstance(model, nn.Module):
         raise ArgumentError(
             f"An evaluation needs a torch.nn.Module, got {type(model).__name__}; wrap a function in one, or a single "
@@ -79,8 +79,8 @@ def accuracy(
         )
     if attack is not None and not isinstance(attack, Attack):
         raise ArgumentError(f"`attack` is one of lipkit.certify.attacks, such as PGD(eps=0.5), got {attack!r}.")
-    if attack is not None and attack.norm != norm:
-        raise MetricError(f"The radii are in l{norm:g} and the attack in l{attack.norm:g}; use one norm for both.")
+    if attack is not None and attack.p != p:
+        raise MetricError(f"The radii are in l{p:g} and the attack in l{attack.p:g}; use one norm for both.")
     if records is not None and not isinstance(bound, Bound) and not name:
         raise ArgumentError("Results with a function for `bound` can only be resumed under a `name`; give one.")
     check_seed(seed)
@@ -88,7 +88,7 @@ def accuracy(
     place = Place.here()
     model_in = Evaluated(model, logits)
     settings: dict[str, object] = {}
-    fresh: list[Sample] = []
+    fresh: list[SampleResult] = []
     seen = 0
     # Held weights: an attack asks for them hundreds of times, and they do not change.
     with evaluating(model), frozen(model):
@@ -97,7 +97,7 @@ def accuracy(
             network = model_in.network(*first) if len(first[0]) else ""
             settings = {
                 # Of a model whose network is known that says what it computes, and its code need not.
-                **model_contents(model, code=not network), "network": network, **_search_settings(eps, norm, attack),
+                **model_contents(model, code=not network), "network": network, **_search_settings(eps, p, attack),
                 "bound": _bound_settings(bound), "logits": "float64" if logits is None else contents(logits),
                 "data": described(data, first), "level": level, "seed": seed, "name": name,
             }  # fmt: skip
@@ -106,12 +106,12 @@ def accuracy(
         done.check_data(data, place)
         for indices, inputs, labels, _ in itertools.islice(done.batches(data, place), 1):
             x, y = model_in.placed(inputs, labels)
-            done.check_found(indices, x, y, model_in.logits(x), bound if isinstance(bound, Bound) else None, norm)
+            done.check_found(indices, x, y, model_in.logits(x), bound if isinstance(bound, Bound) else None, p)
         for indices, inputs, labels, total in batches(data, place, lambda places: not done.has_all(places)):
             x, y = model_in.placed(inputs, labels)
             if not fresh and isinstance(bound, Bound):
                 refuse_disproved(model, model_in.logits, x, bound)
-            run = Batch(model_in, x, y, indices, norm, seed, Path(records or "."))
+            run = Batch(model_in, x, y, indices, p, seed, Path(records or "."))
             marked = zip(run.samples(bound, eps, attack), digests(inputs), strict=True)
             found = [replace(one, digest=mark) for one, mark in marked if one.index not in done.samples]
             fresh += found
@@ -122,7 +122,7 @@ def accuracy(
                 progress(seen, total)
     place.meet()
     samples = list(store.read().values()) if store is not None else place.gathered(fresh)
-    return Evaluation.of(samples, eps, norm, level, bound.failure if isinstance(bound, Bound) else 0.0)
+    return Evaluation.of(samples, eps, p, level, bound.failure if isinstance(bound, Bound) else 0.0)
 
 
 def _bound_settings(bound: Constant) -> object:
@@ -136,12 +136,12 @@ def _bound_settings(bound: Constant) -> object:
     }  # fmt: skip
 
 
-def _search_settings(eps: Sequence[float], norm: float, attack: Attack | None) -> dict[str, object]:
+def _search_settings(eps: Sequence[float], p: float, attack: Attack | None) -> dict[str, object]:
     """The radii and the attack with all its fields: a name tells neither its box nor the steps of its schedule."""
     own = {} if attack is None else {field.name: contents(getattr(attack, field.name)) for field in fields(attack)}
     return {
         "eps": list(eps),
-        "norm": norm if math.isfinite(norm) else "inf",
+        "norm": p if math.isfinite(p) else "inf",
         "attack": None if attack is None else {**own, "whole": contents(attack)},
     }
 

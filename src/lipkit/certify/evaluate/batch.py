@@ -16,7 +16,7 @@ from lipkit.bounds.certificates.identity import network_hash
 from lipkit.certify.attacks import Attack
 from lipkit.certify.attacks.coarse_products import coarse_products
 from lipkit.certify.evaluate.counterexample import contradiction, provably_changed, seen_changed
-from lipkit.certify.evaluate.records import Sample
+from lipkit.certify.evaluate.records import SampleResult
 from lipkit.certify.radii.forward import Forward, Logits
 from lipkit.certify.radii.radius import Radii, radius
 from lipkit.errors import ArgumentError, NonFiniteError
@@ -70,16 +70,16 @@ class Batch:
     x: Float[Tensor, "batch ..."]
     y: Int[Tensor, " batch"]
     indices: Sequence[int]
-    norm: float
+    p: float
     seed: int
     folder: Path
 
-    def samples(self, bound: Constant, eps: Sequence[float], attack: Attack | None) -> list[Sample]:
+    def samples(self, bound: Constant, eps: Sequence[float], attack: Attack | None) -> list[SampleResult]:
         """What is found of each sample."""
         x, y = self.x, self.y
         found = self.model.logits(x)
         constant = bound if isinstance(bound, Bound) else bound(x)
-        radii = radius(found.value, y, constant, error=found.error, at=x).in_norm(self.norm, math.prod(x.shape[1:]))
+        radii = radius(found.value, y, constant, error=found.error, at=x).in_norm(self.p, math.prod(x.shape[1:]))
         predicted = _predicted(found.value, y)
         broken: list[Tensor] = []
         right = predicted == y
@@ -95,7 +95,7 @@ class Batch:
         columns = (self.indices, y.tolist(), predicted.tolist(), radii.value.tolist(), rows, unproven.tolist())
         # A constant computed for this batch may fail with it: each sample carries that, which counts it often enough.
         own = 0.0 if isinstance(bound, Bound) else radii.failure
-        return [Sample(i, a, b, r, tuple(row), own, u) for i, a, b, r, row, u in zip(*columns, strict=True)]
+        return [SampleResult(i, a, b, r, tuple(row), own, u) for i, a, b, r, row, u in zip(*columns, strict=True)]
 
     def _attacked(
         self, right: Bool[Tensor, " batch"], radii: Radii, attack: Attack
@@ -111,9 +111,9 @@ class Batch:
             moved = attack(self.model.module, x.to(self.model.dtype), y, generator=generator)
         after = self.model.logits(moved)
         indices = [self.indices[i] for i in places.tolist()]
-        contradiction(x, moved, y, after, radii.value[places], self.norm, indices, self.folder)
+        contradiction(x, moved, y, after, radii.value[places], self.p, indices, self.folder)
         # In another type the attack may have begun elsewhere; only what is in the ball of the input counts.
-        near = vector_norms((moved.double() - x.double()).flatten(1), self.norm) <= attack.eps
+        near = vector_norms((moved.double() - x.double()).flatten(1), self.p) <= attack.eps
         inside = near if x.dtype != moved.dtype else torch.ones_like(near)
         # What only rounding may have changed has not been broken.
         seen[places], sure[places] = seen_changed(after, y) & inside, provably_changed(after, y) & inside

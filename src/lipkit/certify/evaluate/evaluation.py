@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import final
 
 from lipkit.certify.confidence_intervals import clopper_pearson
-from lipkit.certify.evaluate.records import Sample
+from lipkit.certify.evaluate.records import SampleResult
 from lipkit.errors import ArgumentError
 from lipkit.rounding.slacks import ALMOST_ONE
 
 
 @final
 @dataclass(frozen=True)
-class Share:
+class Proportion:
     """`count` of `total` samples, and an interval that contains the true share with the stated confidence."""
 
     count: int
@@ -22,7 +22,7 @@ class Share:
     high: float
 
     @classmethod
-    def of(cls, count: int, total: int, level: float) -> "Share":
+    def of(cls, count: int, total: int, level: float) -> "Proportion":
         """With the exact interval of Clopper and Pearson."""
         low, high = clopper_pearson(count, total, level) if total else (0.0, 1.0)
         return cls(count, total, low, high)
@@ -63,12 +63,12 @@ def said_unproven(count: int) -> str:
 
 @final
 @dataclass(frozen=True)
-class Shares:
+class Accuracies:
     """Of some samples: how many are right, certified at each radius, and right after an attack of each radius."""
 
-    clean: Share
-    certified: tuple[Share, ...]
-    attacked: tuple[Share, ...] | None
+    clean: Proportion
+    certified: tuple[Proportion, ...]
+    attacked: tuple[Proportion, ...] | None
     mean_radius: float
 
 
@@ -88,13 +88,13 @@ class Evaluation:
     p: float
     level: float
     failure: float
-    overall: Shares
-    classes: dict[int, Shares]
-    samples: tuple[Sample, ...]
+    overall: Accuracies
+    classes: dict[int, Accuracies]
+    samples: tuple[SampleResult, ...]
 
     @classmethod
     def of(
-        cls, samples: Sequence[Sample], eps: Sequence[float], p: float, level: float, failure: float
+        cls, samples: Sequence[SampleResult], eps: Sequence[float], p: float, level: float, failure: float
     ) -> "Evaluation":
         """The counts of samples; failures of constants of single samples add up with that of the common one."""
         ordered = tuple(sorted(samples, key=lambda sample: sample.index))
@@ -120,12 +120,12 @@ class Evaluation:
         return "\n".join(lines)
 
 
-def _shares(samples: Sequence[Sample], eps: Sequence[float], level: float) -> Shares:
+def _shares(samples: Sequence[SampleResult], eps: Sequence[float], level: float) -> Accuracies:
     total = len(samples)
     right = [sample.predicted == sample.label for sample in samples]
-    certified = tuple(Share.of(sum(s.radius > e for s in samples), total, level) for e in eps)
+    certified = tuple(Proportion.of(sum(s.radius > e for s in samples), total, level) for e in eps)
     attacked = None
     if samples and samples[0].broken:
-        attacked = tuple(Share.of(sum(not s.broken[i] for s in samples), total, level) for i in range(len(eps)))
+        attacked = tuple(Proportion.of(sum(not s.broken[i] for s in samples), total, level) for i in range(len(eps)))
     mean = math.fsum(sample.radius for sample in samples) / total
-    return Shares(Share.of(sum(right), total, level), certified, attacked, mean)
+    return Accuracies(Proportion.of(sum(right), total, level), certified, attacked, mean)

@@ -13,14 +13,14 @@ from lipkit._evaluation_mode import evaluating
 from lipkit.bound import Bound
 from lipkit.certify.attacks import Attack
 from lipkit.certify.confidence_intervals import check_level
-from lipkit.certify.evaluate.evaluation import Share
+from lipkit.certify.evaluate.evaluation import Proportion
 from lipkit.certify.evaluate.running_sums import RunningMetric
 from lipkit.certify.radii.radius import check_classified, radius
 from lipkit.errors import ArgumentError
 
 
 @final
-class CleanAccuracy(RunningMetric[Share]):
+class CleanAccuracy(RunningMetric[Proportion]):
     """The share of samples whose largest logit is that of the label; ties count as wrong, as in a certificate."""
 
     def __init__(self, level: float = 0.95, classes: int | None = None) -> None:
@@ -31,13 +31,13 @@ class CleanAccuracy(RunningMetric[Share]):
         """Add a batch."""
         self._add(_right(logits, labels)[:, None].double(), labels)
 
-    def _result(self, sums: list[float]) -> Share:
+    def _result(self, sums: list[float]) -> Proportion:
         count, total = sums
-        return Share.of(round(count), round(total), self._level)
+        return Proportion.of(round(count), round(total), self._level)
 
 
 @final
-class CertifiedAccuracy(RunningMetric[tuple[Share, ...]]):
+class CertifiedAccuracy(RunningMetric[tuple[Proportion, ...]]):
     """The share of samples with a certified radius above each of `eps`.
 
     `bound` is as in `radius`; during training its constant changes, so `update` may be given a new one. `error` is how
@@ -67,13 +67,13 @@ class CertifiedAccuracy(RunningMetric[tuple[Share, ...]]):
         found = radius(logits, labels, _chosen(bound, self._bound), error=self._error, at=at)
         self._add(torch.stack([found.certified(e) for e in self.eps], dim=1).double(), labels)
 
-    def _result(self, sums: list[float]) -> tuple[Share, ...]:
+    def _result(self, sums: list[float]) -> tuple[Proportion, ...]:
         """A share for each of `eps`."""
         return _shares(sums, self._level)
 
 
 @final
-class AttackedAccuracy(RunningMetric[tuple[Share, ...]]):
+class AttackedAccuracy(RunningMetric[tuple[Proportion, ...]]):
     """The share of samples that are right, and stay so under an attack of each of the radii `eps`.
 
     `update` takes inputs, not logits, and attacks them. What an attack of a smaller radius broke stays broken. Classes
@@ -113,7 +113,7 @@ class AttackedAccuracy(RunningMetric[tuple[Share, ...]]):
         with torch.no_grad(), evaluating(self._model):
             return _right(self._model(inputs), labels)
 
-    def _result(self, sums: list[float]) -> tuple[Share, ...]:
+    def _result(self, sums: list[float]) -> tuple[Proportion, ...]:
         """A share for each of `eps`, in increasing order."""
         return _shares(sums, self._level)
 
@@ -154,9 +154,9 @@ def _radii(eps: Sequence[float]) -> tuple[float, ...]:
     return tuple(float(e) for e in eps)
 
 
-def _shares(sums: list[float], level: float) -> tuple[Share, ...]:
+def _shares(sums: list[float], level: float) -> tuple[Proportion, ...]:
     *counts, total = sums
-    return tuple(Share.of(round(count), round(total), level) for count in counts)
+    return tuple(Proportion.of(round(count), round(total), level) for count in counts)
 
 
 def _chosen(given: Bound | None, kept: Bound | None) -> Bound:

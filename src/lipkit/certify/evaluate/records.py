@@ -16,7 +16,7 @@ _LONG = 120
 
 @final
 @dataclass(frozen=True)
-class Sample:
+class SampleResult:
     """What was found for one sample: its place in the data, label, decision, radius, and whether an attack broke it.
 
     `predicted` has the largest logit; where the label shares it with others it is one of those, because a tie decides
@@ -72,7 +72,7 @@ class Records:
                 f"now {_short(now)}); continue with those, or give another folder."
             )
 
-    def append(self, samples: Iterable[Sample]) -> None:
+    def append(self, samples: Iterable[SampleResult]) -> None:
         """Add samples; they are on the disk when this returns."""
         lines = "".join(json.dumps(asdict(sample), allow_nan=True) + "\n" for sample in samples)
         try:
@@ -85,9 +85,9 @@ class Records:
                 f"{self._file} cannot be written ({error.strerror}); what it holds is intact: free space and run again."
             ) from error
 
-    def read(self) -> dict[int, Sample]:
+    def read(self) -> dict[int, SampleResult]:
         """All samples of all processes by their index."""
-        found: dict[int, Sample] = {}
+        found: dict[int, SampleResult] = {}
         for path in sorted(self._folder.glob("samples-*.jsonl")):
             # Bytes that are no text end up in a line that is no sample, which is named.
             text = path.read_text(encoding="utf-8", errors="replace")
@@ -130,7 +130,7 @@ def _mend(path: Path) -> None:
             os.fsync(file.fileno())
 
 
-def _parsed(line: str, where: str) -> Sample:
+def _parsed(line: str, where: str) -> SampleResult:
     try:
         data = json.loads(line)
         index, label, predicted = (data[name] for name in ("index", "label", "predicted"))
@@ -141,7 +141,7 @@ def _parsed(line: str, where: str) -> Sample:
         kinds = all(isinstance(one, bool) for one in truths) and isinstance(digest, str)
         if not (whole and kinds and radius >= 0 and 0 <= failure <= 1):
             raise ValueError("a number out of range")
-        return Sample(index, label, predicted, radius, broken, failure, unproven, digest)
+        return SampleResult(index, label, predicted, radius, broken, failure, unproven, digest)
     except (ValueError, KeyError, TypeError) as error:
         raise RecordError(
             f"{where} is no result of a sample ({line[:60]!r}); remove that line to repeat it."

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lipkit.bound import Bound
 from lipkit.certify.evaluate.counterexample import EXPERIENCE, seen_changed
-from lipkit.certify.evaluate.records import Sample
+from lipkit.certify.evaluate.records import SampleResult
 from lipkit.certify.evaluate.shards import Batch, Data, Place, batches, digests
 from lipkit.certify.radii.forward import Logits
 from lipkit.certify.radii.radius import check_classified, radius
@@ -28,7 +28,7 @@ class Stored:
     """Samples of a folder by their index."""
 
     folder: Path
-    samples: Mapping[int, Sample]
+    samples: Mapping[int, SampleResult]
 
     def check_data(self, data: Data, place: Place) -> None:
         """Refuse samples whose input or label is another now, or that the data no longer have.
@@ -68,7 +68,7 @@ class Stored:
         labels: Int[Tensor, " batch"],
         found: Logits,
         bound: Bound | None,
-        norm: float,
+        p: float,
     ) -> None:
         """Refuse results that the model contradicts: another class, or a radius that no rounding explains.
 
@@ -88,7 +88,7 @@ class Stored:
             own = torch.nn.functional.one_hot(labels.long(), last + 1) * give
             size = x[0].numel()
             least, most = (
-                radius(found.value + sign * own, labels, bound, error=found.error, at=x).in_norm(norm, size).value
+                radius(found.value + sign * own, labels, bound, error=found.error, at=x).in_norm(p, size).value
                 for sign in (-1, 1)
             )
             known = torch.tensor([sample.radius for sample in old], dtype=torch.float64, device=x.device)

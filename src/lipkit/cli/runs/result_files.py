@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lipkit._files import write_whole
-from lipkit.certify import Evaluation, Shares
+from lipkit.certify import Accuracies, Evaluation
 from lipkit.kind import Kind
 from lipkit.report.html.numbers import percent
 from lipkit.report.results.contents import Contents
@@ -24,7 +24,7 @@ def plain(found: Evaluation | Contents) -> dict[str, object]:
     }
 
 
-def _plain(shares: Shares, eps: Sequence[float]) -> dict[str, object]:
+def _plain(shares: Accuracies, eps: Sequence[float]) -> dict[str, object]:
     attacked = shares.attacked or [None] * len(eps)
     return {
         "clean": vars(shares.clean),
@@ -36,7 +36,7 @@ def _plain(shares: Shares, eps: Sequence[float]) -> dict[str, object]:
     }
 
 
-def _of_classes(found: Evaluation | Contents) -> dict[int, Shares]:
+def _of_classes(found: Evaluation | Contents) -> dict[int, Accuracies]:
     if isinstance(found, Evaluation):
         return found.classes
     # A report names its classes; their indices are the labels that occur, in order.

@@ -80,9 +80,9 @@ class Goal:
         check_radii(self.eps)
         if self.samples is not None and self.samples < 1:
             raise ArgumentError(f"At least one sample is evaluated, got samples={self.samples}; None for all.")
-        if self.attack is not None and self.attack.norm != self.norm:
+        if self.attack is not None and self.attack.p != self.norm:
             raise ArgumentError(
-                f"The radii are in l{self.norm:g} and the attack in l{self.attack.norm:g}; use one norm for both."
+                f"The radii are in l{self.norm:g} and the attack in l{self.attack.p:g}; use one norm for both."
             )
 
 

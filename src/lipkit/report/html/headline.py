@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import final
 
 from lipkit.bound import Of
-from lipkit.certify import Share
+from lipkit.certify import Proportion
 from lipkit.certify.evaluate.evaluation import said_radius
 from lipkit.kind import Kind
 from lipkit.report.html.numbers import between, constant, digits, norm_in_words, percent
@@ -17,8 +17,8 @@ class Headline:
     """The radius that a page speaks of first, and what holds there."""
 
     eps: float
-    certified: Share
-    attacked: Share | None
+    certified: Proportion
+    attacked: Proportion | None
 
     @classmethod
     def of(cls, contents: Contents) -> "Headline":

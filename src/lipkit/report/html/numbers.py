@@ -3,14 +3,14 @@
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 
-from lipkit.certify import Share
+from lipkit.certify import Proportion
 from lipkit.kind import Kind
 
 # Above one by less than this, a norm has too few digits in a table to tell it from one.
 _LITTLE = 5e-4
 
 
-def percent(share: Share, kind: Kind = Kind.ESTIMATE) -> str:
+def percent(share: Proportion, kind: Kind = Kind.ESTIMATE) -> str:
     """A share to a tenth of a percent: a LOWER one never printed larger than it is, an UPPER one never smaller."""
     if not share.total:
         return "no sample"
@@ -20,7 +20,7 @@ def percent(share: Share, kind: Kind = Kind.ESTIMATE) -> str:
     return f"{(tenths + up) / 10:.1f} %"
 
 
-def between(share: Share) -> str:
+def between(share: Proportion) -> str:
     """The confidence interval of a share, rounded outwards to a tenth of a percent."""
     return f"{math.floor(1000 * share.low) / 10:.1f} to {math.ceil(1000 * share.high) / 10:.1f} %"
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from lipkit.bounds.fold.layer_table import LayerRow
-from lipkit.certify import Shares
+from lipkit.certify import Accuracies
 from lipkit.certify.evaluate.evaluation import said_radius, said_unproven
 from lipkit.kind import Kind
 from lipkit.report.html import charts
@@ -69,7 +69,7 @@ def classes(contents: Contents) -> str:
         ">mean radius",
     ]
 
-    def row(name: str, shares: Shares) -> list[Cell]:
+    def row(name: str, shares: Accuracies) -> list[Cell]:
         sure = [percent(share, Kind.LOWER) for share in shares.certified]
         if shares.attacked is not None:
             left = [percent(share, Kind.UPPER) for share in shares.attacked]

@@ -11,7 +11,7 @@ from lipkit.bound import Bound, Metric, Of
 from lipkit.bounds.certificates.certificate import Software
 from lipkit.bounds.certificates.json_codec import from_plain, to_plain
 from lipkit.bounds.fold.layer_table import LayerRow
-from lipkit.certify import Share, Shares
+from lipkit.certify import Accuracies, Proportion
 from lipkit.errors import RecordError
 from lipkit.kind import Kind
 from lipkit.report.html.pixels import Pixels
@@ -125,7 +125,7 @@ class ClassRow:
     """The results of one class."""
 
     name: str
-    shares: Shares
+    shares: Accuracies
 
 
 @final
@@ -134,7 +134,7 @@ class CurvePoint:
     """The share of samples whose certified radius is above `radius`."""
 
     radius: float
-    share: Share
+    share: Proportion
 
 
 @final
@@ -269,7 +269,7 @@ class Contents:
     level: float
     failure: float
     unproven: int
-    overall: Shares
+    overall: Accuracies
     by_class: tuple[ClassRow, ...]
     outcomes: Outcomes
     curve: tuple[CurvePoint, ...]

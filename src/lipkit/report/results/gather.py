@@ -12,7 +12,7 @@ from lipkit.bound import Bound
 from lipkit.bounds.certificates.issue import table_on
 from lipkit.bounds.fold.layer_table import LayerRow
 from lipkit.bounds.model_to_network import network_of
-from lipkit.certify import Evaluation, Sample
+from lipkit.certify import Evaluation, SampleResult
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError, BrokenCertificateError
 from lipkit.nn import Sequential
@@ -138,7 +138,7 @@ def _on_device_of(model: nn.Module, test: Examples) -> torch.Tensor:
     return test.inputs if parameter is None else test.inputs.to(parameter.detach())
 
 
-def _batch(model: nn.Module, test: Examples, samples: Sequence[Sample]) -> tuple[torch.Tensor, torch.Tensor]:
+def _batch(model: nn.Module, test: Examples, samples: Sequence[SampleResult]) -> tuple[torch.Tensor, torch.Tensor]:
     chosen = test.at([sample.index for sample in samples[:_BATCH]])
     inputs = _on_device_of(model, chosen)
     return inputs, chosen.labels.to(inputs.device)
@@ -149,7 +149,7 @@ def _layers(network: Network, bound: Bound) -> tuple[LayerRow, ...]:
         return tuple(table_on(network, bound.metric, bound.region, savings=True))
 
 
-def _outcomes(samples: Sequence[Sample]) -> Outcomes:
+def _outcomes(samples: Sequence[SampleResult]) -> Outcomes:
     columns = zip(*((s.index, s.label, s.predicted, float(s.radius)) for s in samples), strict=True)
     return Outcomes(*columns)
 

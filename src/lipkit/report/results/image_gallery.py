@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lipkit._evaluation_mode import evaluating
 from lipkit._seeds import generator
-from lipkit.certify import Forward, Sample
+from lipkit.certify import Forward, SampleResult
 from lipkit.certify.attacks import PGD, MinimalRadius, Nearest
 from lipkit.certify.attacks.neighbourhood import NORMS
 from lipkit.certify.evaluate.counterexample import contradiction, provably_changed
@@ -32,7 +32,7 @@ def why_no_gallery(data: Examples) -> str:
     return f"The inputs have shape {shape}; only images of 1 or 3 channels are shown."
 
 
-def gallery(model: nn.Module, data: Examples, samples: Sequence[Sample], p: float, seed: int) -> Gallery:
+def gallery(model: nn.Module, data: Examples, samples: Sequence[SampleResult], p: float, seed: int) -> Gallery:
     """The eight correctly classified images of smallest and of largest certified radius, with their neighbours.
 
     A neighbour is searched by PGD in l_p within the range of the data's entries, the reach of the search doubled until
@@ -61,7 +61,7 @@ class _Search:
     def attack(self, eps: float) -> PGD:
         return PGD(eps, self._p, self._low, self._high, steps=20)
 
-    def pictures(self, samples: Sequence[Sample]) -> tuple[Picture, ...]:
+    def pictures(self, samples: Sequence[SampleResult]) -> tuple[Picture, ...]:
         if not samples:
             return ()
         chosen = self._data.at([s.index for s in samples])
@@ -98,7 +98,7 @@ class _Search:
         return Nearest(points, distances)
 
     def _check_certificates(
-        self, x: Tensor, labels: Tensor, radii: Tensor, found: Nearest, samples: Sequence[Sample]
+        self, x: Tensor, labels: Tensor, radii: Tensor, found: Nearest, samples: Sequence[SampleResult]
     ) -> Nearest:
         """Compare the neighbours with the certificates; drop those that have another class by rounding alone."""
         inside = (found.radius < radii).nonzero().squeeze(1)

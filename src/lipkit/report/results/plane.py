@@ -37,7 +37,7 @@ def plane(model: nn.Module, data: Examples, bound: Bound) -> Plane:
     grid = grid if parameter is None else grid.to(parameter.device)
     with torch.no_grad(), evaluating(model):
         given = model(grid).argmax(1)
-    found = accuracy(model, [(grid, given)], bound, (1.0,), norm=float(bound.metric.p_in)).samples
+    found = accuracy(model, [(grid, given)], bound, (1.0,), p=float(bound.metric.p_in)).samples
     shown = data.at(range(min(_SHOWN, len(data))))
     return Plane(
         across=tuple(across.tolist()),

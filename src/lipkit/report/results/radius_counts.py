@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from lipkit.certify import Evaluation, Sample, Share
+from lipkit.certify import Evaluation, Proportion, SampleResult
 from lipkit.report.results.contents import CurvePoint, Histogram
 
 # Points of the curve, and bars of the histogram at most.
@@ -20,7 +20,8 @@ def curve(evaluation: Evaluation) -> tuple[CurvePoint, ...]:
     grid = sorted({last * i / (_POINTS - 1) for i in range(_POINTS - 1)} | {last, *evaluation.eps})
     total = len(evaluation.samples)
     return tuple(
-        CurvePoint(r, Share.of(sum(s.radius > r for s in evaluation.samples), total, evaluation.level)) for r in grid
+        CurvePoint(r, Proportion.of(sum(s.radius > r for s in evaluation.samples), total, evaluation.level))
+        for r in grid
     )
 
 
@@ -42,7 +43,7 @@ def histogram(evaluation: Evaluation) -> Histogram:
     )
 
 
-def reach(samples: Sequence[Sample], eps: Sequence[float]) -> float:
+def reach(samples: Sequence[SampleResult], eps: Sequence[float]) -> float:
     """The end of an axis of radii: the largest finite one, or 1 if none is above 0."""
     finite = [s.radius for s in samples if s.radius < math.inf]
     return max([*finite, *eps], default=0.0) or 1.0
