@@ -38,7 +38,7 @@ class Decay(Recipe):
     spectral: float = 0.0
     width: int = 512
     depth: int = 4
-    rate_of_learning: float = 0.1
+    learning_rate: float = 0.1
     eps: tuple[float, ...] = (1 / 255, 36 / 255)
     attack_steps: int = 20
     samples: int | None = None
@@ -76,7 +76,7 @@ class Decay(Recipe):
 
     def optimizers(self, model: nn.Module) -> Sequence[torch.optim.Optimizer]:
         """SGD without momentum."""
-        return [torch.optim.SGD(model.parameters(), lr=self.rate_of_learning, weight_decay=self.weight_decay)]
+        return [torch.optim.SGD(model.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)]
 
     def bound(self, model: nn.Module, example: Tensor) -> Bound:
         """Layer by layer, the last one by pairs."""

@@ -75,7 +75,7 @@ class Cifar10CRM(Recipe):
     temperature: float = 5.0
     warm: float = 0.005
     hold: float = 0.5
-    rate_of_learning: float = 1e-3
+    learning_rate: float = 1e-3
     held: int = 5000
     eps: tuple[float, ...] = (UNIT, 2 * UNIT, 3 * UNIT)
     attack_steps: int = 40
@@ -113,7 +113,7 @@ class Cifar10CRM(Recipe):
 
     def optimizers(self, model: nn.Module) -> Sequence[torch.optim.Optimizer]:
         """Adam."""
-        return [torch.optim.Adam(model.parameters(), lr=self.rate_of_learning)]
+        return [torch.optim.Adam(model.parameters(), lr=self.learning_rate)]
 
     @property
     def rate(self) -> Schedule:

@@ -80,7 +80,7 @@ class Cifar10Norms(Recipe):
     target: float = 1.0
     every: int = 1
     weight_decay: float = 0.0
-    rate_of_learning: float = 0.1
+    learning_rate: float = 0.1
     eps: tuple[float, ...] = (1 / 255, 36 / 255)
     attack_steps: int = 20
     samples: int | None = 1000
@@ -117,7 +117,7 @@ class Cifar10Norms(Recipe):
 
     def optimizers(self, model: nn.Module) -> Sequence[torch.optim.Optimizer]:
         """SGD with momentum 0.9."""
-        return [torch.optim.SGD(model.parameters(), self.rate_of_learning, 0.9, weight_decay=self.weight_decay)]
+        return [torch.optim.SGD(model.parameters(), self.learning_rate, 0.9, weight_decay=self.weight_decay)]
 
     def constant(self, model: nn.Module) -> float:
         """The largest norm of a layer."""

@@ -38,7 +38,7 @@ class Cifar10SLL(Recipe):
     convolutions: int = 20
     dense: int = 7
     width: int = 2048
-    rate_of_learning: float = 0.01
+    learning_rate: float = 0.01
     precision: Precision = Precision.FLOAT32
     eps: tuple[float, ...] = (UNIT, 2 * UNIT, 3 * UNIT, 1.0)
     attack_steps: int = 40
@@ -73,7 +73,7 @@ class Cifar10SLL(Recipe):
 
     def optimizers(self, model: nn.Module) -> Sequence[torch.optim.Optimizer]:
         """Adam with short memories."""
-        return [torch.optim.Adam(model.parameters(), lr=self.rate_of_learning, betas=(0.5, 0.9))]
+        return [torch.optim.Adam(model.parameters(), lr=self.learning_rate, betas=(0.5, 0.9))]
 
     @property
     def rate(self) -> Schedule:

@@ -37,7 +37,7 @@ class Koch(Recipe):
     iterations: int = 4
     count: int = 20_000
     held: int = 2000
-    rate_of_learning: float = 1e-2
+    learning_rate: float = 1e-2
     eps: tuple[float, ...] = (1.0, 2.0, 5.0, 10.0, 20.0)
     attack_steps: int = 40
 
@@ -80,7 +80,7 @@ class Koch(Recipe):
 
     def optimizers(self, model: nn.Module) -> Sequence[torch.optim.Optimizer]:
         """Adam on the free numbers behind the weights."""
-        return [torch.optim.Adam(model.parameters(), lr=self.rate_of_learning)]
+        return [torch.optim.Adam(model.parameters(), lr=self.learning_rate)]
 
     def constant(self, model: nn.Module) -> float:
         """The mean absolute error on points that are not trained on."""

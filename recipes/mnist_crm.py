@@ -69,7 +69,7 @@ class MnistCRM(Recipe):
     temperature: float = 5.0
     warm: float = 0.025
     hold: float = 0.0625
-    rate_of_learning: float = 1e-3
+    learning_rate: float = 1e-3
     held: int = 0
     eps: tuple[float, ...] = (0.3, 1.0, 1.58)
     attack_steps: int = 40
@@ -103,7 +103,7 @@ class MnistCRM(Recipe):
 
     def optimizers(self, model: nn.Module) -> Sequence[torch.optim.Optimizer]:
         """Adam."""
-        return [torch.optim.Adam(model.parameters(), lr=self.rate_of_learning)]
+        return [torch.optim.Adam(model.parameters(), lr=self.learning_rate)]
 
     @property
     def rate(self) -> Schedule:

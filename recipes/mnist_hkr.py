@@ -52,7 +52,7 @@ class MnistHKR(Recipe):
     margin: float = 1.0
     width: int = 256
     channels: int = 32
-    rate_of_learning: float = 2e-3
+    learning_rate: float = 2e-3
     eps: tuple[float, ...] = (0.25, 0.5, 1.0, 1.58)
     attack_steps: int = 40
     samples: int = 2000
@@ -84,7 +84,7 @@ class MnistHKR(Recipe):
 
     def optimizers(self, model: nn.Module) -> Sequence[torch.optim.Optimizer]:
         """Adam on the free numbers behind the weights."""
-        return [torch.optim.Adam(model.parameters(), lr=self.rate_of_learning)]
+        return [torch.optim.Adam(model.parameters(), lr=self.learning_rate)]
 
     def bound(self, model: nn.Module, example: Tensor) -> Bound:
         """Every layer proven as it is, the last one by pairs: for layers of norm one nothing is lost by the product."""

@@ -68,7 +68,7 @@ class MnistIsometry(Recipe):
     width: int = 256
     depth: int = 17
     target: float = 2.2
-    rate_of_learning: float = 3e-3
+    learning_rate: float = 3e-3
     warm: float = 0.03
     held: int = 0
     eps: tuple[float, ...] = (0.3, 1.0, 1.58)
@@ -98,7 +98,7 @@ class MnistIsometry(Recipe):
         tied = model.orthonormal()
         known = {id(weight) for weight in tied}
         free = [weight for weight in model.parameters() if id(weight) not in known]
-        return [StiefelMuon(tied, lr=self.rate_of_learning), torch.optim.Adam(free, lr=self.rate_of_learning)]
+        return [StiefelMuon(tied, lr=self.learning_rate), torch.optim.Adam(free, lr=self.learning_rate)]
 
     @property
     def rate(self) -> Schedule:

@@ -34,7 +34,7 @@ class Moons(Recipe):
     batch: int = 100
     tau: float = 10.0
     widths: tuple[int, ...] = (256, 128, 64)
-    rate_of_learning: float = 1e-3
+    learning_rate: float = 1e-3
     count: int = 5000
     held: int = 1000
     noise: float = 0.05
@@ -61,7 +61,7 @@ class Moons(Recipe):
 
     def optimizers(self, model: nn.Module) -> Sequence[torch.optim.Optimizer]:
         """Adam on the free numbers behind the weights."""
-        return [torch.optim.Adam(model.parameters(), lr=self.rate_of_learning)]
+        return [torch.optim.Adam(model.parameters(), lr=self.learning_rate)]
 
     def bound(self, model: nn.Module, example: Tensor) -> Bound:
         """Every layer proven as it is, the last one by pairs: for layers of norm one nothing is lost by the product."""

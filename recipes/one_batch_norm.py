@@ -44,7 +44,7 @@ class OneBatchNorm(Recipe):
     channels: int = 32
     weight: float = 0.1
     target: float = 1.0
-    rate_of_learning: float = 0.1
+    learning_rate: float = 0.1
     eps: tuple[float, ...] = (1 / 255, 36 / 255)
     attack_steps: int = 20
     samples: int | None = None
@@ -80,7 +80,7 @@ class OneBatchNorm(Recipe):
 
     def optimizers(self, model: nn.Module) -> Sequence[torch.optim.Optimizer]:
         """SGD with momentum 0.9."""
-        return [torch.optim.SGD(model.parameters(), lr=self.rate_of_learning, momentum=0.9)]
+        return [torch.optim.SGD(model.parameters(), lr=self.learning_rate, momentum=0.9)]
 
     def constant(self, model: nn.Module) -> float:
         """The product of the constants of all layers, normalisations included."""

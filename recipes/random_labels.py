@@ -56,7 +56,7 @@ class RandomLabels(Recipe):
     alpha: float = 256.0
     margin: float = 36 / 255
     width: int = 1024
-    rate_of_learning: float = 1e-3
+    learning_rate: float = 1e-3
     eps: tuple[float, ...] = (36 / 255, 72 / 255)
     attack_steps: int = 20
     samples: int | None = None
@@ -86,7 +86,7 @@ class RandomLabels(Recipe):
 
     def optimizers(self, model: nn.Module) -> Sequence[torch.optim.Optimizer]:
         """Adam on the free numbers behind the weights."""
-        return [torch.optim.Adam(model.parameters(), lr=self.rate_of_learning)]
+        return [torch.optim.Adam(model.parameters(), lr=self.learning_rate)]
 
     @property
     def rate(self) -> Schedule:

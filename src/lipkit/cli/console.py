@@ -1,5 +1,7 @@
 """Tables and progress on a terminal: the only file that knows rich."""
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -16,8 +18,14 @@ def terminal(stderr: bool = False) -> "Console":
     """The terminal, or for files and pipes one of 132 columns without colours."""
     from rich.console import Console
 
-    console = Console(stderr=stderr)
-    return console if console.is_terminal else Console(width=_WIDTH, stderr=stderr)
+    class Patient(Console):
+        def on_broken_pipe(self) -> None:
+            # The reader has seen enough (`| head`). What is still printed is dropped; files are written all the same.
+            self.quiet = True
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    console = Patient(stderr=stderr)
+    return console if console.is_terminal else Patient(width=_WIDTH, stderr=stderr)
 
 
 def table(title: str, *headers: str) -> "Table":

@@ -2,7 +2,11 @@
 
 import hashlib
 import json
+import os
 import shutil
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +17,7 @@ from torch import nn
 from lipkit.cli.inputs.recipe_file import recipe_class
 from lipkit.cli.inputs.safetensors_file import tensors_from
 from lipkit.cli.main import Code, main
+from lipkit.cli.runs.folder_lock import lock_folder
 from lipkit.cli.runs.run import source
 from lipkit.cli.training.recipe import plain_fields
 from lipkit.report.results.contents import Contents, Prints
@@ -237,3 +242,67 @@ def test_the_weights_of_a_run_are_plain_tensors(run: Path, tmp_path: Path) -> No
     shutil.copy(run / "model.safetensors", tmp_path)
     found, _ = tensors_from(tmp_path / "model.safetensors")
     assert all(bool(torch.isfinite(value).all()) for value in found.values())
+
+
+def _forged(shape: str) -> bytes:
+    """An .npy file of sixteen bytes whose header asks for more."""
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    header += b" " * (-(10 + len(header) + 1) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(16)
+
+
+@pytest.mark.parametrize("shape", ["(1000000000000, 64)", "(4000000000, 1, 8, 8)", "(-1, 64)"])
+def test_an_archive_that_asks_for_more_memory_than_it_holds_is_refused(
+    model: str, shape: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with zipfile.ZipFile(tmp_path / "giant.npz", "w") as archive:
+        archive.writestr("x.npy", _forged(shape))
+        archive.writestr("y.npy", _forged("(4,)"))
+    assert main(["certify", model, "--data", str(tmp_path / "giant.npz"), "--eps", "0.1"]) == Code.USAGE
+    said = capsys.readouterr().err
+    assert len(said.strip().splitlines()) == 1
+    assert "x.npy has 16 bytes after its header" in said
+    (tmp_path / "giant.npy").write_bytes(_forged(shape))
+    words = ["--shape", "1,8,8", "--ball", "1", "--at", str(tmp_path / "giant.npy")]
+    assert main(["bound", model, *words]) == Code.USAGE
+    assert "giant.npy has 16 bytes after its header" in capsys.readouterr().err
+
+
+def test_an_array_beyond_the_cap_is_refused_before_it_is_read(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.savez(tmp_path / "large.npz", x=np.zeros((30, 1, 8, 8), np.float32), y=np.zeros(30, np.int64))
+    monkeypatch.setattr("lipkit.data._npy_bytes._LARGEST", 30 * 64 * 4 - 1)
+    assert main(["certify", model, "--data", str(tmp_path / "large.npz"), "--eps", "0.1"]) == Code.USAGE
+    assert "x.npy has 7680 bytes, and at most 7679 are read; give a part of it" in capsys.readouterr().err
+
+
+def test_two_runs_do_not_share_a_folder(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    commands = (
+        ["certify", model, "--data", "digits", "--samples", "5", "--eps", "0.1"],
+        ["train", str(RECIPE), "--quick", "--epochs=1"],
+    )
+    for words in commands:
+        folder = out / words[0]
+        folder.mkdir(parents=True)
+        with lock_folder(folder, leads=True), torch.random.fork_rng(devices=[]):
+            assert main([*words, "--out", str(folder)]) == Code.OTHER
+            assert f"{folder} is in use by another run" in capsys.readouterr().err
+        assert not (folder / "report.json").exists()
+        # The lock ends with the run that held it.
+        with torch.random.fork_rng(devices=[]):
+            assert main([*words, "--out", str(folder)]) == Code.OK
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes break by signals elsewhere only")
+def test_a_reader_that_leaves_early_is_no_error(model: str, tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    words = ["bound", model, "--shape", "1,8,8", "--method", "product", "--json", str(tmp_path / "paper.json")]
+    command = [sys.executable, "-m", "lipkit.cli.main", *words]
+    ended = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert ended.returncode == Code.OK, ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert (tmp_path / "paper.json").exists()

@@ -20,9 +20,9 @@ def _train(out: Path, *words: str, recipe: Path = DIGITS) -> int:
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("--rate_of_learning=-1", r"Digits does not run with --rate_of_learning=-1: ValueError: Invalid learning rate"),
+        ("--learning_rate=-1", r"Digits does not run with --learning_rate=-1: ValueError: Invalid learning rate"),
         ("--depth=-1", "Digits does not run with --depth=-1: RuntimeError: mat1 and mat2 shapes"),
-        ("--rate_of_learning=inf", "A learning rate is a finite number of at least 0, got inf. The settings given are"),
+        ("--learning_rate=inf", "A learning rate is a finite number of at least 0, got inf. The settings given are"),
         ("--temperature=-1", "The settings given are --temperature=-1."),
         ("--width=33", "The settings given are --width=33."),
     ],

@@ -3,6 +3,7 @@
 import functools
 import hashlib
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
@@ -24,8 +25,10 @@ from lipkit.cli.inputs.model_fits_data import fit_to_model
 from lipkit.cli.inputs.safetensors_file import model_to
 from lipkit.cli.runs.assessment import current_date, evaluate_goal, hash_sources, publish_report, take_samples
 from lipkit.cli.runs.folder_identity import Identity
+from lipkit.cli.runs.folder_lock import lock_folder
 from lipkit.cli.runs.result_files import by_class, plain, write_json
 from lipkit.cli.runs.stored_bound import kept
+from lipkit.cli.training import Goal
 from lipkit.cli.training.processes import Team
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError, LipkitError
@@ -51,6 +54,16 @@ def evaluate_model(request: EvaluationRequest) -> None:
     test = fit_to_model(model, take_samples(test_set(request.data), goal), request.model, request.data)
     team = Team.join(device)
     folder = None if request.out is None else _Folder.claim(request, request.out, model, test, team)
+    with nullcontext() if folder is None else lock_folder(folder.path, team.leads):
+        _evaluate(request, goal, methods, model, test, team, folder)
+    team.leave()
+
+
+def _evaluate(
+    request: EvaluationRequest, goal: Goal, methods: Sequence[Method], model: nn.Module, test: Examples, team: Team,
+    folder: "_Folder | None",
+) -> None:  # fmt: skip
+    """Bound, evaluate, print and report."""
     model.to(team.device)
     example = test.inputs[:1].to(team.device)
 
@@ -77,7 +90,6 @@ def evaluate_model(request: EvaluationRequest) -> None:
         if folder is not None:
             page = publish_report(folder.path, model, test, found, bound, (), folder.about(request, team))
             say(f"report in {page}", soft_wrap=True, markup=False, highlight=False)
-    team.leave()
 
 
 @final

@@ -70,7 +70,7 @@ class Digits(Recipe):
     width: int = 128
     depth: int = 3
     temperature: float = 4.0
-    rate_of_learning: float = 3e-3
+    learning_rate: float = 3e-3
     held: int = 397
     eps: tuple[float, ...] = (0.1, 0.25, 0.5, 0.75, 1.0)
 
@@ -90,7 +90,7 @@ class Digits(Recipe):
 
     def optimizers(self, model: nn.Module) -> Sequence[torch.optim.Optimizer]:
         """Adam on the free numbers behind the weights."""
-        return [torch.optim.Adam(model.parameters(), lr=self.rate_of_learning)]
+        return [torch.optim.Adam(model.parameters(), lr=self.learning_rate)]
 
     @property
     def goal(self) -> Goal:

@@ -1,15 +1,17 @@
 """Data sets by the words of a command line."""
 
+import zlib
 from collections.abc import Callable
 from pathlib import Path
-from zipfile import BadZipFile
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 import torch
 
 from lipkit import data
 from lipkit.data import Examples
-from lipkit.errors import ArgumentError
+from lipkit.data._npy_bytes import check_npy_size
+from lipkit.errors import ArgumentError, RecordError
 
 _FOLDERS: dict[str, Callable[[Path], Examples]] = {
     "mnist": lambda folder: data.mnist(folder, train=False, official=True),
@@ -18,6 +20,11 @@ _FOLDERS: dict[str, Callable[[Path], Examples]] = {
 }
 
 
+# The ways in which NumPy and zipfile fail on files that are damaged or something else.
+_UNREADABLE = (
+    *(OSError, ValueError, KeyError, TypeError, EOFError, AttributeError, RuntimeError),
+    *(BadZipFile, zlib.error, RecordError),
+)
 # More classes than any data set has; a label beyond is no class index.
 _CLASSES = 10**6
 
@@ -48,10 +55,16 @@ def _archive(path: Path) -> Examples:
     if not path.is_file():
         raise ArgumentError(f"There is no file {path}; --data names a .npz file with arrays x and y.")
     try:
+        with ZipFile(path) as archive:
+            for one in archive.infolist():
+                if one.filename in ("x.npy", "y.npy"):
+                    with archive.open(one) as stream:
+                        place = f"{path}: {one.filename}"
+                        check_npy_size(place, stream, one.file_size)  # pyright: ignore[reportArgumentType]
         with np.load(path, allow_pickle=False) as found:
             names = ", ".join(found.files) or "none"
             x, y = (found[name] if name in found.files else None for name in ("x", "y"))
-    except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, AttributeError) as error:
+    except _UNREADABLE as error:
         raise ArgumentError(f"{path} is no .npz file with arrays x and y ({error}).") from error
     if x is None or y is None:
         raise ArgumentError(f"{path} has the arrays {names}; name the inputs x and the classes y.")

@@ -19,7 +19,8 @@ from torch.export import ExportedProgram
 from lipkit._seeds import check_seed
 from lipkit.cli.inputs.exported_programs import program
 from lipkit.cli.inputs.safetensors_file import tensors_from
-from lipkit.errors import ArgumentError, LipkitError
+from lipkit.data._npy_bytes import check_npy_size
+from lipkit.errors import ArgumentError, LipkitError, RecordError
 
 
 def model(target: str) -> nn.Module | ExportedProgram:
@@ -165,8 +166,10 @@ def _state(path: Path) -> dict[str, Tensor]:
 def array(path: Path) -> Tensor:
     """The numbers of a .npy file, in float64."""
     try:
-        found = np.load(_check_exists(path), allow_pickle=False)
-    except (OSError, EOFError, ValueError) as error:
+        with _check_exists(path).open("rb") as stream:
+            check_npy_size(str(path), stream, path.stat().st_size)
+        found = np.load(path, allow_pickle=False)
+    except (OSError, EOFError, ValueError, RecordError) as error:
         raise ArgumentError(f"{path} is no readable .npy file ({error}).") from error
     if isinstance(found, np.lib.npyio.NpzFile):
         found.close()

@@ -21,6 +21,7 @@ from lipkit.cli.inputs.safetensors_file import model_to
 from lipkit.cli.options import argument, option
 from lipkit.cli.runs.assessment import current_date, evaluate_goal, hash_sources, publish_report, take_samples
 from lipkit.cli.runs.folder_identity import Identity
+from lipkit.cli.runs.folder_lock import lock_folder
 from lipkit.cli.runs.stored_bound import kept
 from lipkit.cli.training import Recipe
 from lipkit.cli.training.loop import Trained, train
@@ -90,6 +91,11 @@ def run(order: Order, recipe: Recipe, team: Team) -> Result:
     """
     here = Identity(type(recipe).__name__, source(recipe), plain_fields(recipe), order.command)
     here.check(order.out)
+    with lock_folder(order.out, team.leads):
+        return _run(order, recipe, team, here)
+
+
+def _run(order: Order, recipe: Recipe, team: Team, here: Identity) -> Result:
     trained = _train(order, recipe, team, lambda: here.settle(order.out, writes=team.leads))
     if team.leads:
         write_whole(order.out / "model.safetensors", model_to(trained.model))
