@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lipkit.optim import CayleyRetraction, PolarRetraction, QRRetraction, Retraction, RiemannianSGD
+from lipkit.optim import CayleyRetraction, PolarRetraction, QRRetraction, Retraction, RiemannianSGD, StiefelMuon
 
 RETRACTIONS: tuple[Retraction, ...] = (QRRetraction(), CayleyRetraction(), PolarRetraction())
 TYPES = (torch.float32, torch.float64)
@@ -84,3 +84,23 @@ def test_copies_keep_the_retraction() -> None:
     assert twin.retraction == CayleyRetraction()
     (weight,) = twin.param_groups[0]["params"]
     _step(twin, [weight], [torch.zeros(4, 4)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_muon_retracts_after_long_steps(dtype: torch.dtype) -> None:
+    """A step much longer than one leaves singular values near zero, from which three Björck steps do not return."""
+    torch.manual_seed(0)
+    weights = [nn.Parameter(_start(*shape).detach().to(dtype)) for shape in ((12, 12), (20, 6), (5, 9))]
+    optimizer = StiefelMuon(weights, lr=2.0)
+    for _ in range(3):
+        for weight in weights:
+            weight.grad = torch.randn_like(weight)
+        optimizer.step()
+    # One that nothing can be read off: a singular matrix.
+    with torch.no_grad():
+        weights[0][:, 0] = weights[0][:, 1]
+    optimizer.retract()
+    for weight in weights:
+        values = torch.linalg.svdvals(weight.detach().double())
+        # Rounding of entries changes singular values by at most n units.
+        assert float((values - 1).abs().max()) <= 20 * torch.finfo(dtype).eps

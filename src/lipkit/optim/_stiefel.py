@@ -8,6 +8,8 @@ from lipkit.errors import ArgumentError, ShapeError
 
 # How far from orthonormal a start may be: what float32 rounding or a bfloat16 copy leaves.
 _START = 0.1
+# How many units of the last digit a Björck step may be off: its sums are as long as the matrix, and round at random.
+_ROUNDINGS = 64
 
 
 def tall(matrix: Float[Tensor, "*batch rows cols"]) -> Float[Tensor, "*batch long short"]:
@@ -33,11 +35,21 @@ def as_matrix(parameter: Tensor) -> Float[Tensor, "rows cols"]:
     return parameter.flatten(1)
 
 
+def distance_from_orthonormal(matrix: Float[Tensor, "long short"]) -> float:
+    """||W'W - I||_F / n^(1/2), in float64: about the root mean square of what squared singular values differ from 1."""
+    wide = matrix.detach().to(torch.float64)
+    identity = torch.eye(wide.shape[1], dtype=wide.dtype, device=wide.device)
+    return float(torch.linalg.matrix_norm(wide.mT @ wide - identity)) / max(1, wide.shape[1]) ** 0.5
+
+
+def is_orthonormal(matrix: Float[Tensor, "long short"]) -> bool:
+    """Whether the columns are orthonormal up to what products in the type of the matrix round."""
+    return distance_from_orthonormal(matrix) <= _ROUNDINGS * torch.finfo(matrix.dtype).eps
+
+
 def check_start(parameter: Tensor) -> None:
     """Refuse a matrix that is far from orthonormal: steps along the manifold would mean nothing there."""
-    matrix = tall(as_matrix(parameter).detach()).to(torch.float64)
-    identity = torch.eye(matrix.shape[1], dtype=matrix.dtype, device=matrix.device)
-    distance = float(torch.linalg.matrix_norm(matrix.mT @ matrix - identity)) / max(1, matrix.shape[1]) ** 0.5
+    distance = distance_from_orthonormal(tall(as_matrix(parameter)))
     if not distance <= _START:
         raise ArgumentError(
             f"A parameter of shape {tuple(parameter.shape)} is not orthonormal (||W'W - I||_F/sqrt(n) {distance:.3g}); "

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lipkit.optim._foreach import copy_all, decay_and_add_all, sums
 from lipkit.optim._optimizer import StiefelOptimizer
-from lipkit.optim._stiefel import as_matrix, check_rate, tall, tangent
+from lipkit.optim._stiefel import as_matrix, check_rate, is_orthonormal, tall, tangent
 
 # Five steps of a x + b x^3 + c x^5 with these numbers bring singular values from [0.01, 1] into [0.7, 1.2]: fast, not
 # exact, which a direction does not need. Jordan et al. 2024.
@@ -91,12 +91,19 @@ class StiefelMuon(StiefelOptimizer):
 
     @torch.no_grad()
     def retract(self, steps: int = 3) -> None:
-        """Pull every parameter onto the manifold up to rounding, by Björck steps: before evaluation or a proof."""
+        """Pull every parameter onto the manifold up to rounding: before evaluation or a proof.
+
+        By `steps` Björck steps; a matrix that is still off, which long steps leave with small singular values, is
+        replaced by its polar factor. Cost: 2 products with the smaller side a step; a decomposition in float64 else.
+        """
         for group in self.param_groups:
             for parameter in group["params"]:
                 point = tall(as_matrix(parameter))[None]
                 for _ in range(steps):
                     point = corrected(point)
+                if not is_orthonormal(point[0]):
+                    left, _, right = torch.linalg.svd(point[0].to(torch.float64), full_matrices=False)
+                    point = (left @ right)[None]
                 tall(as_matrix(parameter)).copy_(point[0])
 
 

@@ -284,3 +284,25 @@ def test_single_layers(layer: nn.Module, shape: tuple[int, ...], start: Conversi
     twin, report = lipschitzify(layer, math.pi, start=start)
     assert len(report.rows) == 1
     assert steepest(twin.double().eval(), shape, points=2) <= math.pi * (1 + 1e-12)
+
+
+class Mixed(nn.Module):
+    """New parts of all kinds: a sum, a concatenation, a normalisation without parameters, a function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.norm = nn.LayerNorm(4, elementwise_affine=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(self.first(x))
+        return torch.cat([y + self.second(y), nn.functional.gelu(y)], 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_new_parts_have_the_type_of_the_model(dtype: torch.dtype) -> None:
+    twin, _ = lipschitzify(Mixed().to(dtype))
+    tensors = [*twin.parameters(), *twin.buffers()]
+    # Two layers with a bias, the share of the sum, weight and bias of the normalisation.
+    assert len(tensors) == 7
+    assert {tensor.dtype for tensor in tensors} == {dtype}

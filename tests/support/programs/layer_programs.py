@@ -111,11 +111,29 @@ def each_sample() -> int:
     return failures
 
 
+def without_gradients() -> int:
+    """Compiled under no_grad, and with parameters that need no gradient: functions with their own derivative too."""
+    failures = 0
+    for method in (lnn.AOL(), lnn.Bjorck(), lnn.Cayley(), lnn.NewtonSchulz(), lnn.Polar(), lnn.SingularClip()):
+        for grad in (True, False):
+            torch.compiler.reset()
+            model, x = lnn.Linear(16, 4, method=method).requires_grad_(not grad), torch.randn(2, 16)
+            try:
+                with torch.set_grad_enabled(grad):
+                    found = torch.compile(model, fullgraph=True, backend="eager")(x)
+                    # On a CPU programs multiply in float64 and leave less room for rounding.
+                    torch.testing.assert_close(found, model(x), rtol=1e-5, atol=1e-5)
+            except Exception:  # noqa: BLE001 - every failure is reported with its method
+                failures += 1
+                print(f"{method}: compiling without gradients failed\n{traceback.format_exc()}", flush=True)
+    return failures
+
+
 def programs(first: int) -> int:
     """Every second layer, so that two workers can share them."""
     # Compilers allocate so much that a quarter of the time would go into looking again and again at what is loaded.
     gc.freeze()
-    failures = refusals() + ties() if first else each_sample()
+    failures = refusals() + ties() if first else each_sample() + without_gradients()
     checks: tuple[Callable[[nn.Module, Tensor], None], ...] = (compiled, exported, mixed, narrow)
     for name, build in list(LAYERS.items())[first::2]:
         for check in checks:

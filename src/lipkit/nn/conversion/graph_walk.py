@@ -1,7 +1,7 @@
 """The walk over a traced model: one verdict for each operation, and its replacement in the graph."""
 
 import operator
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor, fx, nn
@@ -18,6 +18,7 @@ from lipkit.nn.conversion.transfer import ConversionStart
 # Of n sums, each gives its longer branch a share of 1 / (4 n) at the start: along the shorter ones (1 - 1 / (4 n))^n is
 # left, at least .75 at every depth.
 _LONGER = 0.25
+_M = TypeVar("_M", bound=nn.Module)
 _ELSE = "register a module with a property `gain` in its place, or leave this part out of the conversion"
 
 
@@ -37,6 +38,9 @@ class Walk:
         self.done: dict[str, Replacement] = {}
         self.was: dict[str, str] = {}
         self.depths: dict[fx.Node, int] = {}
+        # What parts that come anew have the type of, and stand beside: the first tensor of the model that has one.
+        tensors = (*body.parameters(), *body.buffers())
+        self.like = next((tensor for tensor in tensors if tensor.is_floating_point()), None)
         self.sums = max(1, sum(node.target in functions.ADD | functions.SUB for node in body.graph.nodes))
 
     def run(self) -> None:
@@ -86,7 +90,7 @@ class Walk:
             self._unaliased(node, source)
             vars(module)["inplace"] = False
         if target not in self.done:
-            self.done[target] = replacement(module, self.scales[source], self.choices)
+            self.done[target] = replacement(module, self.scales[source], self.choices, self.like)
         found = self.done[target]
         self._say(node, ConversionVerdict.KEPT if found.module is None else ConversionVerdict.CHANGED, found.words)
         if found.module is not None:
@@ -145,10 +149,10 @@ class Walk:
         source = self._only_input(node)
         if node.kwargs.get("inplace") or functions.said(node.target).endswith("_"):
             self._unaliased(node, source)
-        found = replacement(module, self.scales[source], self.choices)
+        found = replacement(module, self.scales[source], self.choices, self.like)
         changed = found.module is not None
         self._say(node, ConversionVerdict.CHANGED if changed else ConversionVerdict.KEPT, found.words)
-        self._becomes(node, found.module or module, (source,), self.scales[source] * found.ratio)
+        self._becomes(node, self._placed(found.module or module), (source,), self.scales[source] * found.ratio)
 
     def _sum(self, node: fx.Node) -> None:
         if len(node.args) != 2 or node.kwargs:
@@ -165,7 +169,7 @@ class Walk:
                 second = self.body.graph.call_function(torch.neg, (second,))
             self.scales[second] = self.scales[live[1]]
         sizes = self._shares(first, second)
-        module = ConvexSum((sizes[0] / sum(sizes), sizes[1] / sum(sizes)))
+        module = self._placed(ConvexSum((sizes[0] / sum(sizes), sizes[1] / sum(sizes))))
         shares = ", ".join(f"{weight:.3g}" for weight in module.start)
         self._say(node, ConversionVerdict.CHANGED, f"ConvexSum, starting with {shares}")
         scale = 1 / sum(1 / self.scales[part] for part in (first, second))
@@ -243,6 +247,10 @@ class Walk:
             new = self.body.graph.call_function(torch.unsqueeze, (part, axis))
         self.scales[new] = self.scales[part]
         return new
+
+    def _placed(self, module: _M) -> _M:
+        """A new part in the type and on the device of the model."""
+        return module if self.like is None else module.to(self.like)
 
     def _becomes(self, node: fx.Node, module: nn.Module, args: tuple[fx.Node, ...], scale: float) -> None:
         name = f"{node.name}_lipschitz"

@@ -65,15 +65,20 @@ class Choices:
     start: ConversionStart
 
 
-def replacement(module: nn.Module, scale: float, choices: Choices) -> Replacement:
-    """What a module becomes; `scale` is how its input in the twin compares with that in the original model."""
+def replacement(module: nn.Module, scale: float, choices: Choices, like: Tensor | None) -> Replacement:
+    """What a module becomes.
+
+    Args:
+        scale: how its input in the twin compares with that in the original model.
+        like: a tensor of the type and on the device that a part gets for which the module has no tensor.
+    """
     try:
-        return _replacement(module, scale, choices)
+        return _replacement(module, scale, choices, like)
     except LipkitError as error:
         raise Refusal(str(error)) from error
 
 
-def _replacement(module: nn.Module, scale: float, choices: Choices) -> Replacement:
+def _replacement(module: nn.Module, scale: float, choices: Choices, like: Tensor | None) -> Replacement:
     linear, conv, start = choices.linear, choices.conv, choices.start
     twin = constrained_twin(module, linear, conv)
     if twin is not None:
@@ -85,7 +90,7 @@ def _replacement(module: nn.Module, scale: float, choices: Choices) -> Replaceme
     if isinstance(module, _BATCH_NORM):
         return _centered(module, scale, start)
     if isinstance(module, nn.LayerNorm):
-        return _layer(module, scale)
+        return _layer(module, scale, like)
     if isinstance(module, DROPOUT):
         return Replacement(None, "random in training: the constant is that of evaluation")
     if isinstance(module, nn.PReLU):
@@ -157,11 +162,12 @@ def _centered(module: Any, scale: float, start: ConversionStart) -> Replacement:
     return Replacement(nn.Sequential(centering, scaling), words, 1 / largest)
 
 
-def _layer(module: nn.LayerNorm, scale: float) -> Replacement:
+def _layer(module: nn.LayerNorm, scale: float, like: Tensor | None) -> Replacement:
     if len(module.normalized_shape) != 1:
         raise Refusal("use nn.LayerNorm over the last axis, or LayerCentering")
     (features,) = module.normalized_shape
     found = CenterNorm(features)
+    found = found if like is None else found.to(like)
     if isinstance(module.weight, Tensor):
         found = found.to(module.weight)
         start, largest = bounded(module.weight)
