@@ -23,6 +23,7 @@ from lipkit.bounds import PairwiseDAG
 from lipkit.certify.attacks import PGD
 from lipkit.cli.training import Goal, Recipe, Sets, only
 from lipkit.data import cifar10, cropped, flipped
+from lipkit.losses import Progress
 from lipkit.regularizers import ActivationDecay, NormSum, layers_of, recording
 
 
@@ -64,7 +65,7 @@ class Decay(Recipe):
         """Flipped with probability a half, and cropped out of a frame of four zeros."""
         return cropped(flipped(inputs), 4)
 
-    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: float) -> Tensor:
+    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: Progress) -> Tensor:
         """Cross-entropy, the decay of what goes into the last layer, and the sum of spectral norms."""
         net = only(model, nn.Sequential)
         with recording(net[-1]) as seen:

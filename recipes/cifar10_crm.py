@@ -29,7 +29,7 @@ from lipkit.bounds import PairwiseLipLT
 from lipkit.certify.attacks import PGD
 from lipkit.cli.training import Goal, Recipe, Sets, only
 from lipkit.data import cifar10, cropped, flipped
-from lipkit.losses import CRM, EMMA, ExponentialSchedule, LinearSchedule, RadiusUpTo, RunningLipLT, Schedule
+from lipkit.losses import CRM, EMMA, ExponentialSchedule, LinearSchedule, Progress, RadiusUpTo, RunningLipLT, Schedule
 
 # The unit of radii: the customary one.
 UNIT = 36 / 255
@@ -101,7 +101,7 @@ class Cifar10CRM(Recipe):
         """Flipped, and cut out of a frame of three zeros."""
         return cropped(flipped(inputs), 3)
 
-    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: float) -> Tensor:
+    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: Progress) -> Tensor:
         """CRM after a start without: the radii of a constant answer are without end. Or EMMA, at a growing radius."""
         net = only(model, Net6C2F)
         if self.objective is Objective.EMMA:

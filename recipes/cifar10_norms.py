@@ -26,6 +26,7 @@ from lipkit.certify.attacks import PGD
 from lipkit.cli.training import Goal, Precision, Recipe, Sets, only
 from lipkit.data import cifar10, cropped, flipped
 from lipkit.errors import ArgumentError
+from lipkit.losses import Progress
 from lipkit.regularizers import NormHinge, layers_of
 from lipkit.regularizers.weights.training_norm import TrainingNorm
 
@@ -106,7 +107,7 @@ class Cifar10Norms(Recipe):
         """Flipped, and cut out of a frame of four zeros."""
         return cropped(flipped(inputs), 4)
 
-    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: float) -> Tensor:
+    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: Progress) -> Tensor:
         """Cross-entropy, and the hinge, in expectation at every step."""
         loss = nn.functional.cross_entropy(model(inputs), labels)
         # Drawn on the CPU, where the state of the generator is part of a checkpoint.

@@ -20,7 +20,7 @@ from lipkit import nn as lnn
 from lipkit.certify.attacks import PGD
 from lipkit.cli.training import Goal, Precision, Recipe, Sets
 from lipkit.data import cifar10, cropped, flipped
-from lipkit.losses import OffsetCrossEntropy, PiecewiseSchedule, Schedule
+from lipkit.losses import OffsetCrossEntropy, PiecewiseSchedule, Progress, Schedule
 
 # The unit of radii: the customary one.
 UNIT = 36 / 255
@@ -66,7 +66,7 @@ class Cifar10SLL(Recipe):
         """Flipped, and cut out of a frame of four zeros."""
         return cropped(flipped(inputs), 4)
 
-    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: float) -> Tensor:
+    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: Progress) -> Tensor:
         """The handicap of 3/2 sqrt 2 at temperature 1/4."""
         del progress
         return OffsetCrossEntropy()(model(inputs), labels)

@@ -24,6 +24,7 @@ from lipkit.certify import head_pairwise
 from lipkit.certify.attacks import PGD
 from lipkit.cli.training import Goal, Recipe, Sets
 from lipkit.data import Outline, snowflake_ring
+from lipkit.losses import Progress
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Koch(Recipe):
         halves.weight = nn.Parameter(torch.tensor([[-100.0], [100.0]]), requires_grad=False)
         return nn.Sequential(lnn.Scale(1 / 200), *hidden, lnn.Linear(self.width, 1), halves)
 
-    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: float) -> Tensor:
+    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: Progress) -> Tensor:
         """Mean squared error, in units of the square."""
         return nn.functional.mse_loss(score(model(inputs)), self.distance(inputs))
 

@@ -26,7 +26,7 @@ from lipkit.bounds import PairwiseLipLT
 from lipkit.certify.attacks import PGD
 from lipkit.cli.training import Goal, Recipe, Sets, only
 from lipkit.data import mnist
-from lipkit.losses import CRM, EMMA, ExponentialSchedule, LinearSchedule, RadiusUpTo, RunningLipLT, Schedule
+from lipkit.losses import CRM, EMMA, ExponentialSchedule, LinearSchedule, Progress, RadiusUpTo, RunningLipLT, Schedule
 
 
 class Objective(enum.Enum):
@@ -91,7 +91,7 @@ class MnistCRM(Recipe):
             net.constants.compile(fullgraph=True)
         return net
 
-    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: float) -> Tensor:
+    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: Progress) -> Tensor:
         """CRM after a start without: the radii of a constant answer are without end. Or EMMA, at a growing radius."""
         net = only(model, Net4C3F)
         if self.objective is Objective.EMMA:

@@ -24,7 +24,7 @@ from lipkit.bounds import PairwiseDAG
 from lipkit.certify.attacks import PGD
 from lipkit.cli.training import Goal, Recipe, Sets
 from lipkit.data import Examples, mnist
-from lipkit.losses import ConstantSchedule, Schedule
+from lipkit.losses import ConstantSchedule, Progress, Schedule
 from lipkit.regularizers import TrainingNorm, layers_of
 
 
@@ -75,7 +75,7 @@ class MnistDivergence(Recipe):
         )
         return model.to(self._type)
 
-    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: float) -> Tensor:
+    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: Progress) -> Tensor:
         """Cross-entropy."""
         return nn.functional.cross_entropy(model(inputs), labels)
 

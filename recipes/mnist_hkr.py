@@ -23,7 +23,7 @@ from lipkit.certify import head_pairwise
 from lipkit.certify.attacks import PGD
 from lipkit.cli.training import Goal, Recipe, Sets
 from lipkit.data import fashion_mnist, mnist
-from lipkit.losses import MulticlassHKR
+from lipkit.losses import MulticlassHKR, Progress
 
 
 class Which(enum.Enum):
@@ -78,7 +78,7 @@ class MnistHKR(Recipe):
             *(nn.Flatten(), _cayley(49 * 2 * c, self.width), lnn.MaxMin(), head),
         )
 
-    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: float) -> Tensor:
+    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: Progress) -> Tensor:
         """Each class against the rest: distance of the means, and alpha times the hinge at the margin."""
         return MulticlassHKR(self.margin, self.alpha)(model(inputs), labels)
 

@@ -25,7 +25,7 @@ from lipkit.certify import head_pairwise
 from lipkit.certify.attacks import PGD
 from lipkit.cli.training import Goal, Recipe, Sets, only
 from lipkit.data import mnist
-from lipkit.losses import EMMA, LinearSchedule, Schedule, WarmCosineSchedule
+from lipkit.losses import EMMA, LinearSchedule, Progress, Schedule, WarmCosineSchedule
 from lipkit.optim import StiefelMuon
 
 
@@ -87,7 +87,7 @@ class MnistIsometry(Recipe):
         """The network, near the identity after its first layer."""
         return Isometries(self.width, self.depth)
 
-    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: float) -> Tensor:
+    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: Progress) -> Tensor:
         """Every rival is moved as far as it already is, but no farther than the radius of this moment."""
         radius = LinearSchedule(0.1 * self.target, self.target, until=0.5)(progress)
         return EMMA(radius)(model(inputs), labels, only(model, Isometries).constants())

@@ -23,7 +23,7 @@ from lipkit.certify import head_pairwise
 from lipkit.certify.attacks import PGD
 from lipkit.cli.training import Goal, Recipe, Sets
 from lipkit.data import moons
-from lipkit.losses import TauCrossEntropy
+from lipkit.losses import Progress, TauCrossEntropy
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Moons(Recipe):
         halves.weight = nn.Parameter(torch.tensor([[0.5], [-0.5]]), requires_grad=False)
         return nn.Sequential(*hidden, lnn.Linear(self.widths[-1], 1), halves)
 
-    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: float) -> Tensor:
+    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: Progress) -> Tensor:
         """-log sigmoid(tau y f)."""
         return TauCrossEntropy(self.tau)(model(inputs), labels)
 

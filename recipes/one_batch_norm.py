@@ -23,6 +23,7 @@ from lipkit.bounds import PairwiseDAG
 from lipkit.certify.attacks import PGD
 from lipkit.cli.training import Goal, Recipe, Sets
 from lipkit.data import cifar10
+from lipkit.losses import Progress
 from lipkit.regularizers import BoundPenalty, NormHinge, layers_of
 
 
@@ -70,7 +71,7 @@ class OneBatchNorm(Recipe):
             return model
         return lnn.one_batch_norm(model, bounded=self.norms is Norms.ONE_BOUNDED)
 
-    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: float) -> Tensor:
+    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: Progress) -> Tensor:
         """Cross-entropy, and the hinge of all norms at the target; normalisations are left alone."""
         loss = nn.functional.cross_entropy(model(inputs), labels)
         if self.weight:

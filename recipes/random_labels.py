@@ -25,7 +25,7 @@ from lipkit.certify import head_pairwise
 from lipkit.certify.attacks import PGD
 from lipkit.cli.training import Goal, Recipe, Sets
 from lipkit.data import cifar10, mnist
-from lipkit.losses import CosineSchedule, MulticlassHKR, Schedule, TauCrossEntropy
+from lipkit.losses import CosineSchedule, MulticlassHKR, Progress, Schedule, TauCrossEntropy
 
 
 class Which(enum.Enum):
@@ -78,7 +78,7 @@ class RandomLabels(Recipe):
         hidden = (lnn.Linear(size, self.width), lnn.GroupSort(2), lnn.Linear(self.width, self.width), lnn.GroupSort(2))
         return nn.Sequential(nn.Flatten(), *hidden, lnn.Linear(self.width, 10, method=lnn.UnitRows()))
 
-    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: float) -> Tensor:
+    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: Progress) -> Tensor:
         """Cross-entropy at an inverse temperature, or HKR."""
         if self.objective is Objective.TAU:
             return TauCrossEntropy(self.tau, divided=True)(model(inputs), labels)

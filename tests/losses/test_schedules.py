@@ -5,13 +5,16 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipkit.errors import ArgumentError
+from lipkit.errors import ArgumentError, ShapeError
 from lipkit.losses import (
+    EMMA,
     ConstantSchedule,
     CosineSchedule,
+    Dials,
     ExponentialSchedule,
     LinearSchedule,
     LipschitzMargin,
@@ -80,3 +83,29 @@ def test_a_loss_follows_a_schedule():
 def test_what_is_no_schedule_is_refused(make: Callable[[], object], complaint: str):
     with pytest.raises(ArgumentError, match=complaint):
         make()
+
+
+def test_dials_follow_their_schedules():
+    dials = Dials(torch.device("cpu"))
+    dials.turn(0.25)
+    ramp, wave = LinearSchedule(0.0, 2.0)(dials), CosineSchedule(1.0, 0.0)(dials)
+    assert (float(ramp), float(wave)) == pytest.approx((0.5, (1 + math.cos(math.pi / 4)) / 2))
+    loss = EMMA(LinearSchedule(0.0, 2.0)(dials))
+    z, label, pairs = torch.tensor([[3.0, 0.0]]), torch.tensor([0]), torch.ones(2, 2)
+    for progress in (0.1, 0.8):
+        # The tensors that were given before change, and so does a loss that holds one.
+        dials.turn(progress)
+        assert (float(ramp), float(wave)) == pytest.approx((2 * progress, (1 + math.cos(math.pi * progress)) / 2))
+        assert float(loss(z, label, pairs)) == pytest.approx(math.log1p(math.exp(2 * progress - 3)))
+    dials.close()
+    assert LinearSchedule(0.0, 2.0)(dials) is ramp
+    with pytest.raises(ArgumentError, match="recorded step"):
+        LinearSchedule(0.0, 3.0)(dials)
+
+
+def test_a_tensor_as_a_number_is_one_number_in_range():
+    with pytest.raises(ArgumentError, match="epsilon of EMMA"):
+        EMMA(torch.tensor(-1.0))
+    with pytest.raises(ShapeError, match="one number"):
+        EMMA(torch.ones(2))
+    assert "epsilon=0.5" in repr(EMMA(torch.tensor(0.5)))

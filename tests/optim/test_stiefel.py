@@ -164,6 +164,7 @@ def test_resumes_from_its_state() -> None:
         (lambda: RiemannianSGD([nn.Parameter(torch.randn(3, 3))], 0.1), ArgumentError, "orthogonal_"),
         (lambda: RiemannianSGD([nn.Parameter(torch.eye(3))], -1.0), ArgumentError, "lr"),
         (lambda: StiefelMuon([nn.Parameter(torch.eye(3))], momentum=1.0), ArgumentError, "momentum"),
+        (lambda: StiefelMuon([nn.Parameter(torch.eye(3))], every=0), ArgumentError, "every"),
         (lambda: RiemannianSGD([nn.Parameter(torch.full((2, 2), torch.nan))], 0.1), ArgumentError, "orthonormal"),
     ],
 )
@@ -218,3 +219,49 @@ def _muon(point: Tensor, direction: Tensor, lr: float) -> Tensor:
         z = 3.4445 * z - 4.7750 * z @ z.T @ z + 2.0315 * z @ z.T @ z @ z.T @ z
     moved = point - lr * 0.2 * max(point.shape) ** 0.5 * z
     return 1.5 * moved - 0.5 * moved @ moved.T @ moved
+
+
+@pytest.mark.parametrize("live", [False, True], ids=["rate a number", "rate a tensor"])
+def test_every_third_step_moves_three_times_as_far(live: bool) -> None:
+    torch.manual_seed(0)
+    often, rare = (nn.Parameter(orthonormal(6, 4, seed)) for seed in (1, 2))
+    optimizer = StiefelMuon([{"params": [often]}, {"params": [rare], "every": 3}], lr=0.01, momentum=0.8)
+    assert optimizer.period == 3
+    if live:
+        for group in optimizer.param_groups:
+            group["lr"] = torch.tensor(0.01, dtype=torch.float64)
+    expected, momentum = rare.detach().clone(), torch.zeros(6, 4, dtype=torch.float64)
+    for step in range(1, 8):
+        before = often.detach().clone()
+        often.grad, rare.grad = torch.randn(2, 6, 4, dtype=torch.float64)
+        momentum = 0.8 * momentum + rare.grad
+        optimizer.step()
+        assert not torch.equal(often, before)
+        if step % 3 == 0:
+            z = rare.grad + 0.8 * momentum
+            z = z - expected @ (expected.mT @ z + z.mT @ expected) / 2
+            moved = expected - 3 * 0.01 * 0.2 * 6**0.5 * orthogonalised(z[None], 5)[0]
+            expected = 1.5 * moved - 0.5 * moved @ moved.mT @ moved
+        # Sums of float64 in another order.
+        assert torch.allclose(rare, expected, atol=1e-12)
+    again = StiefelMuon([{"params": [often]}, {"params": [rare], "every": 3}])
+    again.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    # The eighth step is no third one, the ninth is; one of them a graph has replayed.
+    again.count_replayed()
+    before = rare.detach().clone()
+    rare.grad = torch.randn(6, 4, dtype=torch.float64)
+    again.step()
+    assert not torch.equal(rare, before)
+
+
+def test_long_steps_with_a_rate_that_is_a_tensor_are_those_with_a_number() -> None:
+    ends = []
+    for rate in (2.0, torch.tensor(2.0, dtype=torch.float64)):
+        torch.manual_seed(0)
+        weight = nn.Parameter(orthonormal(6, 4))
+        optimizer = StiefelMuon([weight], lr=2.0)
+        optimizer.param_groups[0]["lr"] = rate
+        weight.grad = torch.randn(6, 4, dtype=torch.float64)
+        optimizer.step()
+        ends.append(weight.detach())
+    assert torch.allclose(*ends, atol=1e-12)

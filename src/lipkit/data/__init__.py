@@ -1,7 +1,9 @@
 """Data sets: readers that check what they read, and small ones that are always there."""
 
 from lipkit.data.augmentation import cropped as cropped
+from lipkit.data.augmentation import cut_and_mixed as cut_and_mixed
 from lipkit.data.augmentation import flipped as flipped
+from lipkit.data.augmentation import turned_and_scaled as turned_and_scaled
 from lipkit.data.cifar import cifar10 as cifar10
 from lipkit.data.cifar import cifar100 as cifar100
 from lipkit.data.digits import digits as digits

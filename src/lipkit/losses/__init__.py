@@ -28,8 +28,10 @@ from lipkit.losses.margins import margins as margins
 from lipkit.losses.running_liplt import RunningLipLT as RunningLipLT
 from lipkit.losses.schedules import ConstantSchedule as ConstantSchedule
 from lipkit.losses.schedules import CosineSchedule as CosineSchedule
+from lipkit.losses.schedules import Dials as Dials
 from lipkit.losses.schedules import ExponentialSchedule as ExponentialSchedule
 from lipkit.losses.schedules import LinearSchedule as LinearSchedule
 from lipkit.losses.schedules import PiecewiseSchedule as PiecewiseSchedule
+from lipkit.losses.schedules import Progress as Progress
 from lipkit.losses.schedules import Schedule as Schedule
 from lipkit.losses.schedules import WarmCosineSchedule as WarmCosineSchedule

@@ -39,7 +39,9 @@ class Loss(nn.Module, ABC):
     def extra_repr(self) -> str:
         """The numbers of this loss, for its text."""
         fields = {n: f for c in reversed(type(self).__mro__) for n, f in vars(c).items() if isinstance(f, Number)}
-        return ", ".join([*(f"{name}={getattr(self, name):g}" for name in fields), f"reduction={self.reduction!r}"])
+        return ", ".join(
+            [*(f"{name}={float(getattr(self, name)):g}" for name in fields), f"reduction={self.reduction!r}"]
+        )
 
 
 def wide(values: Float[Tensor, "..."]) -> Float[Tensor, "..."]:

@@ -1,12 +1,13 @@
 """Hyper-parameters of losses: plain numbers, checked at every assignment, so that a schedule cannot break a loss."""
 
 import math
-from typing import final
+from typing import Any, final
 
-from lipkit.errors import ArgumentError
+from torch import Tensor
+
+from lipkit.errors import ArgumentError, ShapeError
 
 
-@final
 class Number:
     """A float attribute between two ends; `open_low` excludes the lower one. Reading it gives a Python float."""
 
@@ -17,6 +18,10 @@ class Number:
         self.name = name
 
     def __get__(self, instance: object, owner: type | None = None) -> float:
+        return self.stored(instance)
+
+    def stored(self, instance: object) -> Any:
+        """What was assigned."""
         if instance is None:
             raise AttributeError(f"{self.name} is a number of each loss, not of the class; make an instance.")
         return instance.__dict__[f"_{self.name}"]
@@ -31,3 +36,24 @@ class Number:
     def __str__(self) -> str:
         left = "(" if self.open_low or math.isinf(self.low) else "["
         return f"{left}{self.low:g}, {self.high:g}{')' if math.isinf(self.high) else ']'}"
+
+
+@final
+class LiveNumber(Number):
+    """A number that may also be a tensor without axes, which is read when the loss is: a recorded step changes it.
+
+    A tensor on the CPU is checked; on a GPU it is not looked at, because that would wait for it in every step.
+    """
+
+    def __get__(self, instance: object, owner: type | None = None) -> float | Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return self.stored(instance)
+
+    def __set__(self, instance: object, value: float | Tensor) -> None:
+        if not isinstance(value, Tensor):
+            super().__set__(instance, value)
+            return
+        if value.ndim:
+            raise ShapeError(f"{self.name} is one number, got a tensor of shape {tuple(value.shape)}.")
+        if value.device.type == "cpu":
+            super().__set__(instance, float(value))
+        instance.__dict__[f"_{self.name}"] = value

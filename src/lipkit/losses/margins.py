@@ -32,6 +32,25 @@ def check_classes(logits: Tensor, target: Tensor) -> None:
             )
 
 
+def check_probabilities(logits: Tensor, target: Tensor) -> None:
+    """Refuse targets that are not one probability for each sample and class; their sums are looked at on CPUs only."""
+    check_logits(logits)
+    if target.shape != logits.shape or not target.is_floating_point():
+        raise ShapeError(
+            f"Soft labels have the shape of the logits, {tuple(logits.shape)}, in floating point, got "
+            f"{tuple(target.shape)} and {target.dtype}; give (batch,) integers for hard ones."
+        )
+    if target.device.type == "cpu" and not torch.compiler.is_compiling() and len(target):
+        off = float((target.detach().double().sum(1) - 1).abs().max())
+        low = float(target.detach().min())
+        # Ten classes in bfloat16 add up to 1 within 10 2^-9.
+        if not (off <= 0.02 and low >= 0):
+            raise ArgumentError(
+                f"Soft labels are probabilities, at least 0 with sum 1, got {low:g} at least and sums off by {off:g}; "
+                "apply softmax."
+            )
+
+
 def check_logits(logits: Tensor) -> None:
     """Refuse what is not (batch, classes >= 2)."""
     if logits.ndim == 1:

@@ -11,16 +11,68 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import final
+from typing import final, overload
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from lipkit.errors import ArgumentError
+
+
+@final
+class Dials:
+    """The progress of steps that are recorded once and replayed (CUDA graphs): schedules of it are tensors.
+
+    `turn` computes the value of every schedule that was asked for and writes it into its tensor, so that a replayed
+    step reads the numbers of its own moment. Equal schedules share a tensor. After `close` a schedule that was not
+    asked for before is refused: a recording would hold its first value for ever.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._progress = 0.0
+        self._values: dict[Schedule, Tensor] = {}
+        self._closed = False
+
+    def turn(self, progress: float) -> None:
+        """Move to a progress in [0, 1]. Cost: one launch for each schedule, and no waiting."""
+        self._progress = progress
+        for schedule, value in self._values.items():
+            value.fill_(schedule(progress))
+
+    def close(self) -> None:
+        """Refuse new schedules from here on."""
+        self._closed = True
+
+    def value(self, schedule: "Schedule") -> Float[Tensor, ""]:
+        """The tensor that follows a schedule."""
+        if schedule not in self._values:
+            if self._closed:
+                raise ArgumentError(
+                    f"{schedule} is asked for in a recorded step and was not in those before; use equal schedules in "
+                    "every step, or train without graph."
+                )
+            self._values[schedule] = torch.full((), float(schedule(self._progress)), device=self._device)
+        return self._values[schedule]
+
+
+Progress = float | Dials
 
 
 class Schedule(ABC):
     """A number for each progress in [0, 1]. Calling it has no effect but the value: no counter, no state."""
 
-    def __call__(self, progress: float) -> float:
-        """The value at a progress in [0, 1]; anything else is refused."""
+    @overload
+    def __call__(self, progress: float) -> float: ...
+    @overload
+    def __call__(self, progress: Dials) -> Float[Tensor, ""]: ...
+    @overload
+    def __call__(self, progress: Progress) -> float | Float[Tensor, ""]: ...
+    def __call__(self, progress: Progress) -> float | Float[Tensor, ""]:
+        """The value at a progress in [0, 1], anything else is refused; of `Dials`, the tensor that follows it."""
+        if isinstance(progress, Dials):
+            return progress.value(self)
         if not 0.0 <= progress <= 1.0:
             raise ArgumentError(f"Progress lies in [0, 1], got {progress}; divide the step by the number of steps.")
         return self._at(progress)

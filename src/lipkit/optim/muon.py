@@ -8,6 +8,7 @@ import torch
 from jaxtyping import BFloat16, Float, Float32
 from torch import Tensor
 
+from lipkit.errors import ArgumentError
 from lipkit.optim._foreach import copy_all, decay_and_add_all, sums
 from lipkit.optim._optimizer import StiefelOptimizer
 from lipkit.optim._stiefel import as_matrix, check_rate, is_orthonormal, tall, tangent
@@ -32,6 +33,10 @@ class StiefelMuon(StiefelOptimizer):
     is one Björck step, which pulls W back to the manifold with an error that squares, so it does not drift. Matrices
     of equal shape are updated together, by batched products.
 
+    With `every` = k a matrix moves at every k-th step only, by k lr, while its momentum takes every gradient: the cost
+    of large matrices, which does not depend on the batch, falls to a k-th. Give them a group of their own,
+    `{"params": large, "every": 4}`.
+
     Guarantee: none by itself: ||W'W - I|| is of the order of the fourth power of the step, and the next step corrects
     it; call `retract` before a proof. Cost: 3 `steps` + 4 products with the smaller side for each matrix; one more on
     accelerators, all in bfloat16. Reference: Jordan et al. 2024 for Muon; the tangent projection and the one-step
@@ -45,40 +50,62 @@ class StiefelMuon(StiefelOptimizer):
         momentum: float = 0.95,
         nesterov: bool = True,
         steps: int = 5,
+        every: int = 1,
     ) -> None:
-        super().__init__(params, {"lr": lr, "momentum": momentum, "nesterov": nesterov, "steps": steps})
+        # `taken` is how many steps a group has seen: with `every` it says when the next move is due.
+        fields = {"momentum": momentum, "nesterov": nesterov, "steps": steps, "every": every, "taken": 0}
+        super().__init__(params, {"lr": lr, **fields})
 
     def check(self, group: dict[str, Any]) -> None:
-        """As of every group, and at least one step of orthogonalisation."""
+        """As of every group, and at least one step of orthogonalisation; `every` is a whole number from 1 on."""
         super().check(group)
         check_rate("steps", group["steps"], least=1)
+        check_rate("every", group["every"], least=1)
+        if int(group["every"]) != group["every"]:
+            raise ArgumentError(f"every counts steps, so it is a whole number, got {group['every']}.")
+
+    @property
+    def period(self) -> int:
+        """After how many steps the same matrices move again: the least common multiple of all `every`."""
+        return math.lcm(*(group["every"] for group in self.param_groups))
+
+    def count_replayed(self) -> None:
+        """Count a step that a CUDA graph replayed, which runs the products of `step` and none of its Python."""
+        for group in self.param_groups:
+            group["taken"] += 1
 
     def move(self, group: dict[str, Any]) -> None:
         """One step for every parameter of the group that has a gradient; those of equal shape together."""
+        group["taken"] += 1
         alike: dict[object, list[Tensor]] = {}
         for parameter in group["params"]:
             if parameter.grad is not None:
                 key = (as_matrix(parameter).shape, parameter.dtype, parameter.device)
                 alike.setdefault(key, []).append(parameter)
         for members in alike.values():
-            self._move(members, **{name: group[name] for name in ("lr", "momentum", "nesterov", "steps")})
+            ahead = self._ahead(members, group["momentum"], group["nesterov"])
+            if group["taken"] % group["every"] == 0:
+                self._move(members, ahead, group["every"] * group["lr"], group["steps"])
 
-    def _move(self, members: Sequence[Tensor], lr: float, momentum: float, nesterov: bool, steps: int) -> None:
+    def _move(self, members: Sequence[Tensor], ahead: Sequence[Tensor], lr: float | Tensor, steps: int) -> None:
         points = torch.stack([tall(as_matrix(p)) for p in members])
-        directions = self._directions(members, momentum, nesterov)
+        directions = torch.stack([tall(as_matrix(d)) for d in ahead])
         # A direction needs few digits; on accelerators full float32 products would be most of a step.
         near = points if points.device.type == "cpu" else points.to(torch.bfloat16)
         moved = orthogonalised(tangent(near, directions.to(near.dtype)), steps)
         length = lr * _SCALE * math.sqrt(max(points.shape[-2:]))
         points = points - length * moved.to(points.dtype)
-        if length > _LONG:
-            # (1 + 1.2 h) / (1 + h^2)^(1/2) < 3^(1/2) for every h: the step below cannot diverge.
+        # (1 + 1.2 h) / (1 + h^2)^(1/2) < 3^(1/2) for every h: the step below cannot diverge.
+        if isinstance(length, Tensor):
+            # A rate that a CUDA graph reads is not looked at here: that would wait for the device.
+            points = points / torch.where(length > _LONG, (1 + length**2).sqrt(), 1.0)
+        elif length > _LONG:
             points = points / math.hypot(1.0, length)
         parts = points.device.type != "cpu" and points.dtype == torch.float32
         back = corrected_in_parts(points) if parts else corrected(points)
         copy_all([tall(as_matrix(p)) for p in members], list(back.unbind()))
 
-    def _directions(self, members: Sequence[Tensor], momentum: float, nesterov: bool) -> Tensor:
+    def _ahead(self, members: Sequence[Tensor], momentum: float, nesterov: bool) -> list[Tensor]:
         """The momenta after this gradient, in few launches: with many small layers those are most of a step."""
         gradients = [p.grad for p in members if p.grad is not None]
         for parameter in members:
@@ -86,8 +113,7 @@ class StiefelMuon(StiefelOptimizer):
                 self.state[parameter]["momentum"] = torch.zeros_like(parameter)
         momenta = [self.state[p]["momentum"] for p in members]
         decay_and_add_all(momenta, momentum, gradients)
-        ahead = sums(gradients, momentum, momenta) if nesterov else momenta
-        return torch.stack([tall(as_matrix(d)) for d in ahead])
+        return sums(gradients, momentum, momenta) if nesterov else momenta
 
     @torch.no_grad()
     def retract(self, steps: int = 3) -> None:

@@ -28,6 +28,7 @@ from lipkit.cli.training.processes import Team
 from lipkit.cli.training.tensorboard_log import Board
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError, InterruptedRun, NonFiniteError, RecordError
+from lipkit.losses import Progress
 from lipkit.optim import SAM
 from support.programs.run import PROGRAMS, environment, run_program
 from support.programs.training_program import Blobs, Slow
@@ -262,7 +263,7 @@ class Decomposed(Rooted):
 
     rooted: bool = True
 
-    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: float) -> Tensor:
+    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: Progress) -> Tensor:
         return super().loss(model, Refusing.apply(inputs.requires_grad_()), labels, progress)
 
     def model(self) -> nn.Module:

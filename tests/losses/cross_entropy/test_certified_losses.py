@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lipkit.bound import Bound, Kind, Of
+from lipkit.errors import ArgumentError, ShapeError
 from lipkit.losses import (
     CRM,
     EMMA,
@@ -25,6 +26,7 @@ from lipkit.losses import (
 )
 from lipkit.losses.cross_entropy.crm import soft_radius
 from lipkit.losses.cross_entropy.gloro import bottom_logit
+from support.unchecked import unchecked
 
 CLASSES = 5
 
@@ -233,3 +235,50 @@ def test_classes_and_whole_maps_are_accepted():
         ]
     )
     torch.testing.assert_close(LipschitzMargin(0.2, reduction="none")(z, labels, local), expected)
+
+
+def test_soft_labels_are_the_mean_over_labels_drawn_from_them():
+    z, labels, pairs, _ = affine(n=30)
+    generator = torch.Generator().manual_seed(1)
+    soft = torch.rand(30, CLASSES, generator=generator, dtype=torch.float64)
+    soft = soft / soft.sum(1, keepdim=True)
+    loss = EMMA(0.5, reduction="none")
+    expected = []
+    for i in range(30):
+        total = 0.0
+        for y in range(CLASSES):
+            moved = []
+            for j in range(CLASSES):
+                reach = 0.5 * float(pairs[y, j])
+                lead = float(z[i, y] - z[i, j])
+                moved.append(0.0 if j == y else min(1.0, max(0.01, lead / reach)) * reach - lead)
+            total += float(soft[i, y]) * math.log(math.fsum(math.exp(m) for m in moved))
+        expected.append(total)
+    z.requires_grad_()
+    pairs.requires_grad_()
+    found = loss(z, soft, pairs)
+    assert found.tolist() == pytest.approx(expected)
+    # Gradients into logits and constants are the same means.
+    one = torch.autograd.grad(found.sum(), (z, pairs), retain_graph=True)
+    many = [
+        torch.autograd.grad((soft[:, y] * loss(z, torch.full((30,), y), pairs)).sum(), (z, pairs))
+        for y in range(CLASSES)
+    ]
+    for a, parts in zip(one, zip(*many, strict=True), strict=True):
+        torch.testing.assert_close(a, torch.stack(parts).sum(0))
+    hard = torch.nn.functional.one_hot(labels, CLASSES).double()
+    torch.testing.assert_close(loss(z, hard, pairs), loss(z, labels, pairs))
+
+
+@unchecked()
+def test_soft_labels_that_are_none_are_refused():
+    z, _, pairs, _ = affine(n=4)
+    with pytest.raises(ShapeError, match="shape of the logits"):
+        EMMA(0.5)(z, torch.full((4, 2), 0.5), pairs)
+    with pytest.raises(ArgumentError, match="sums off by 1"):
+        EMMA(0.5)(z, torch.full((4, CLASSES), 2 / CLASSES), pairs)
+    with pytest.raises(ArgumentError, match="-1 at least"):
+        EMMA(0.5)(z, torch.tensor([[2.0, -1.0, 0.0, 0.0, 0.0]]).repeat(4, 1), pairs)
+    local = Bound.from_value(torch.ones(4, dtype=torch.float64), Kind.ESTIMATE, "local", of=Of.SAMPLE)
+    with pytest.raises(ArgumentError, match="class indices"):
+        EMMA(0.5)(z, torch.full((4, CLASSES), 1 / CLASSES), local)

@@ -88,3 +88,23 @@ def test_refusals() -> None:
         ShiftBlock(8, rank=4)
     with pytest.raises(ShapeError, match="8 channels"):
         ShiftBlock(8)(torch.zeros(1, 4, 3, 3))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernel needs a GPU")
+@pytest.mark.parametrize(
+    ("rank", "shape"), [(1, (3, 5, 16)), (2, (7, 5, 3, 24)), (2, (9, 8, 8, 512)), (3, (2, 3, 4, 5, 40))]
+)
+def test_the_kernel_is_torchs_operations_bit_for_bit(rank: int, shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    block = ShiftBlock(shape[-1], rank=rank, method=None, device=torch.device("cuda"))
+    # Few different values, so that there are ties.
+    x = torch.randint(-3, 4, shape, device="cuda").float().movedim(-1, 1).requires_grad_()
+    with torch.no_grad():
+        block.weight.copy_(torch.eye(shape[-1]))
+    weights = torch.randn_like(x)
+    ends = []
+    for run in (block, torch.compile(block)):
+        found = run(x)
+        ends.append((found.detach(), *torch.autograd.grad((found * weights).sum(), x)))
+    for a, b in zip(*ends, strict=True):
+        assert torch.equal(a, b)

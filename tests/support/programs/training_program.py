@@ -18,6 +18,7 @@ from lipkit.cli.training import Goal, Recipe, Sets
 from lipkit.cli.training.loop import train
 from lipkit.cli.training.processes import Team
 from lipkit.data import Examples
+from lipkit.losses import Progress
 from support.programs.run import together
 
 
@@ -43,7 +44,7 @@ class Blobs(Recipe):
     def augmented(self, inputs: Tensor) -> Tensor:
         return inputs + 0.1 * torch.randn_like(inputs)
 
-    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: float) -> Tensor:
+    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: Progress) -> Tensor:
         found = nn.functional.cross_entropy(model(inputs), labels)
         steps = round(progress * self.epochs * (240 // self.batch)) + 1
         if self.stop_every and steps % self.stop_every == 0:

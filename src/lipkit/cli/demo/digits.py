@@ -14,7 +14,7 @@ from lipkit import nn as lnn
 from lipkit.certify.attacks import PGD
 from lipkit.cli.training import Goal, Recipe, Sets
 from lipkit.data import digits
-from lipkit.losses import TauCrossEntropy
+from lipkit.losses import Progress, TauCrossEntropy
 
 # Images that are kept from training, and what makes the training good enough in a second.
 _TEST, _EPOCHS, _BATCH, _RATE, _DECAY = 297, 30, 50, 5e-3, 0.3
@@ -84,7 +84,7 @@ class Digits(Recipe):
         hidden = [part for cols, rows in pairwise(sizes) for part in (lnn.Linear(cols, rows), lnn.MaxMin())]
         return nn.Sequential(nn.Flatten(), *hidden, lnn.Linear(self.width, 10, method=lnn.UnitRows()))
 
-    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: float) -> Tensor:
+    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: Progress) -> Tensor:
         """Cross-entropy at an inverse temperature: larger for accuracy, smaller for radii."""
         return TauCrossEntropy(self.temperature)(model(inputs), labels)
 

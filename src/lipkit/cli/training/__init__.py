@@ -5,3 +5,4 @@ from lipkit.cli.training.recipe import Precision as Precision
 from lipkit.cli.training.recipe import Recipe as Recipe
 from lipkit.cli.training.recipe import Sets as Sets
 from lipkit.cli.training.recipe import only as only
+from lipkit.cli.training.teacher import Teacher as Teacher

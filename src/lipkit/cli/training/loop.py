@@ -1,5 +1,6 @@
 """The one training loop: resumable to the bit, on one process or many."""
 
+import functools
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -15,11 +16,15 @@ from lipkit.cli.training import checkpoint
 from lipkit.cli.training.average import Average
 from lipkit.cli.training.delayed_checks import asked
 from lipkit.cli.training.diagnosis import culprit
+from lipkit.cli.training.graph import RecordedStep
 from lipkit.cli.training.interrupts import interrupts
 from lipkit.cli.training.journal import Journal
 from lipkit.cli.training.processes import Team
+from lipkit.cli.training.rates import Rates
 from lipkit.cli.training.recipe import Recipe, Sets, plain_fields
+from lipkit.data import Examples
 from lipkit.errors import ArgumentError, InterruptedRun, NonFiniteError
+from lipkit.losses import Progress
 from lipkit.optim import ASAM, SAM, WeightNoise
 
 # Seconds between checkpoints, and between entries of the journal at most.
@@ -28,6 +33,7 @@ _SAVE, _LOG = 60.0, 1.0
 _SHARE = 20
 # A training set up to this many bytes is held on the device: copying each batch there would take longer than a step.
 _RESIDENT = 2**32
+_Watch = Callable[[Mapping[str, Any]], None]
 
 
 @final
@@ -46,7 +52,7 @@ def train(
     folder: Path,
     team: Team,
     report: Callable[[int, int, float], None] | None = None,
-    watch: Callable[[Mapping[str, Any]], None] | None = None,
+    watch: _Watch | None = None,
     begun: Callable[[], None] = lambda: None,
 ) -> Trained:
     """Train by the recipe, from the last checkpoint in `folder` if there is one.
@@ -67,9 +73,7 @@ def train(
 
 @final
 class _Run:
-    def __init__(
-        self, recipe: Recipe, folder: Path, team: Team, watch: Callable[[Mapping[str, Any]], None] | None
-    ) -> None:
+    def __init__(self, recipe: Recipe, folder: Path, team: Team, watch: _Watch | None) -> None:
         self.recipe, self.team, self._watch = recipe, team, watch
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -82,7 +86,7 @@ class _Run:
         self.optimizers = list(recipe.optimizers(self.model))
         if not self.optimizers:
             raise ArgumentError(f"{type(recipe).__name__}.optimizers gave none; give at least one.")
-        self._rates = [[_rate(group["lr"]) for group in optimizer.param_groups] for optimizer in self.optimizers]
+        self._rates = Rates(self.optimizers)
         self._average = Average(self.model, recipe.ema)
         if len(self.sets.train) < team.size:
             raise ArgumentError(
@@ -94,9 +98,8 @@ class _Run:
             )
         self._steps = max(1, len(self.sets.train) // recipe.batch)
         self.step, self._seconds = 0, 0.0
-        examples = self.sets.train
-        near = examples.inputs.nbytes <= _RESIDENT
-        self._inputs, self._labels = (t.to(team.device) if near else t for t in (examples.inputs, examples.labels))
+        both = self.sets.train.inputs, self.sets.train.labels
+        self._inputs, self._targets = (t.to(team.device) for t in both) if both[0].nbytes <= _RESIDENT else both
         self._epoch, self._order = -1, torch.empty(0, dtype=torch.long)
         # Augmentation and dropout differ between processes; the order of the data does not.
         torch.manual_seed(recipe.seed + 1_000_003 * (team.rank + 1))
@@ -110,6 +113,10 @@ class _Run:
             if self.team.leads:
                 # What a run that got no further wrote is written again.
                 self._journal.rewind(0)
+            begin = time.monotonic()
+            examples = Examples(self._inputs, self._targets, self.sets.train.classes)
+            self._targets = self.team.told(self.recipe.targets(examples).cpu()).to(self._targets.device)
+            self._seconds = time.monotonic() - begin
             return
         state = checkpoint.load(self._file)
         changed = [name for name, value in plain_fields(self.recipe).items() if state["fields"].get(name) != value]
@@ -126,6 +133,7 @@ class _Run:
         self.model.load_state_dict(state["model"])
         for optimizer, found in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(found)
+        self._targets = state["targets"].to(self._targets.device)
         self._average.restore(state["average"])
         checkpoint.restore_random_state(state["random"][self.team.rank])
         self.step, self._seconds = state["step"], state["seconds"]
@@ -140,6 +148,7 @@ class _Run:
                 "step": self.step, "steps": self.total, "size": self.team.size, "seconds": self._seconds,
                 "model": self.model.state_dict(), "average": self._average.state(),
                 "optimizers": [optimizer.state_dict() for optimizer in self.optimizers], "random": random,
+                "targets": self._targets,
             }  # fmt: skip
             checkpoint.save(self._file, state)
 
@@ -159,10 +168,12 @@ class _Run:
         forward: nn.Module = self.team.together(self.model)
         if self.recipe.compile:
             forward = torch.compile(forward)  # pyright: ignore[reportAssignmentType]
+        move = functools.partial(self._move, forward)
+        recorded = RecordedStep(move, self.optimizers, self.team) if self.recipe.graph else None
         begin = saved = logged = time.monotonic()
         before, spent, first = self._seconds, 0.0, self.step
         while self.step < self.total:
-            loss = self._one(forward)
+            loss = self._one(recorded or move)
             if self.step == first + 1:
                 begun()
             now = time.monotonic()
@@ -177,6 +188,8 @@ class _Run:
                     report(self.step, self.total, float(loss))
             stop = self.team.agreed(float(stopped())) > 0 if self.team.size > 1 else stopped()
             if last or stop or due or (self.step % self._steps == 0 and cheap):
+                if recorded:
+                    recorded.require_finite()
                 self.save()
                 saved = time.monotonic()
                 spent = saved - now
@@ -185,14 +198,17 @@ class _Run:
                     f"Interrupted after step {self.step} of {self.total}; run the same command again to continue."
                 )
 
-    def _one(self, forward: nn.Module) -> Tensor:
-        recipe, progress = self.recipe, self.step / self.total
-        factor = recipe.rate(progress)
-        for optimizer, rates in zip(self.optimizers, self._rates, strict=True):
-            for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                group["lr"] = rate * factor
-        inputs, labels = self._batch()
-        inputs = recipe.augmented(inputs)
+    def _one(self, move: Callable[[Tensor, Tensor, float], Tensor]) -> Tensor:
+        progress = self.step / self.total
+        self._rates.scale(self.recipe.rate(progress))
+        loss = move(*self._batch(), progress)
+        self.step += 1
+        self._average.update(self.model, self.step)
+        return loss.detach()
+
+    def _move(self, forward: nn.Module, inputs: Tensor, labels: Tensor, progress: Progress) -> Tensor:
+        """One step of all optimizers: what a CUDA graph records."""
+        inputs = self.recipe.augmented(inputs)
 
         def evaluate() -> Tensor:
             for optimizer in self.optimizers:
@@ -206,11 +222,9 @@ class _Run:
                 optimizer.step(evaluate)  # pyright: ignore[reportArgumentType, reportCallIssue]
             else:
                 optimizer.step()
-        self.step += 1
-        self._average.update(self.model, self.step)
-        return loss.detach()
+        return loss
 
-    def _gradients(self, forward: nn.Module, inputs: Tensor, labels: Tensor, progress: float) -> Tensor:
+    def _gradients(self, forward: nn.Module, inputs: Tensor, labels: Tensor, progress: Progress) -> Tensor:
         recipe = self.recipe
         with torch.autocast(self.team.device.type, recipe.precision.autocast, recipe.precision.autocast is not None):
             loss = recipe.loss(forward, inputs, labels, progress)
@@ -219,6 +233,16 @@ class _Run:
                 f"{type(recipe).__name__}.loss must give one number that depends on the parameters, got "
                 f"{f'shape {tuple(loss.shape)}' if isinstance(loss, Tensor) else type(loss).__name__}."
             )
+        if recipe.graph:
+            # A recording cannot ask; `RecordedStep` looks at the loss of each replay.
+            loss.backward()
+        else:
+            self._checked_backward(loss, inputs)
+        if recipe.clip:
+            nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
+        return loss
+
+    def _checked_backward(self, loss: Tensor, inputs: Tensor) -> None:
         answer = asked(torch.isfinite(loss.detach()))
         if self.team.size > 1:
             # All stop together: one that leaves alone lets the others wait for its gradients.
@@ -232,9 +256,6 @@ class _Run:
         if self.team.size == 1:
             # Before anything has moved, and without letting the device wait for the launch of the backward pass.
             self._require_finite(answer(), loss, inputs)
-        if recipe.clip:
-            nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
-        return loss
 
     def _require_finite(self, finite: bool, loss: Tensor, inputs: Tensor) -> None:
         if self.team.agreed(float(not finite)) == 0:
@@ -256,7 +277,7 @@ class _Run:
         # Equal shares, so that averaged gradients are those of the whole batch.
         chosen = chosen[: len(chosen) // self.team.size * self.team.size]
         mine = chosen[self.team.rank :: self.team.size]
-        return self._inputs[mine].to(self.team.device), self._labels[mine].to(self.team.device)
+        return self._inputs[mine].to(self.team.device), self._targets[mine].to(self.team.device)
 
     def _log(self, loss: Tensor) -> None:
         constant = self.recipe.constant(self.model)
@@ -277,9 +298,3 @@ class _Run:
         self.model.load_state_dict(self.team.told(self.model.state_dict()))
         self.recipe.settled(self.model)
         return Trained(self.model.eval(), self.sets, self._journal.read() if self.team.leads else [], self.team)
-
-
-def _rate(found: float) -> float:
-    if not 0 <= found < math.inf:
-        raise ArgumentError(f"A learning rate is a finite number of at least 0, got {found}.")
-    return found

@@ -19,7 +19,7 @@ from lipkit.certify.attacks import Attack
 from lipkit.certify.evaluate.accuracy import check_radii
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError
-from lipkit.losses import CosineSchedule, Schedule
+from lipkit.losses import CosineSchedule, Progress, Schedule
 
 
 def plain_fields(recipe: "Recipe") -> dict[str, str]:
@@ -110,6 +110,7 @@ class Recipe(ABC):
     seed: int = 0
     precision: Precision = Precision.FLOAT32
     compile: bool = False
+    graph: bool = False
     ema: float = 0.0
     clip: float = 0.0
     data: Path | None = None
@@ -139,8 +140,12 @@ class Recipe(ABC):
         """The network, newly drawn from torch's global generator."""
 
     @abstractmethod
-    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: float) -> Tensor:
-        """The loss of one batch; `progress` goes from 0 to 1 over the run."""
+    def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: Progress) -> Tensor:
+        """The loss of one batch; `progress` goes from 0 to 1 over the run and is what schedules are called with.
+
+        With `graph` it is no float but `Dials`, and schedules of it are tensors; what else a step reads from Python is
+        recorded once and for all.
+        """
 
     @abstractmethod
     def optimizers(self, model: nn.Module) -> Sequence[torch.optim.Optimizer]:
@@ -159,6 +164,14 @@ class Recipe(ABC):
     def augmented(self, inputs: Tensor) -> Tensor:
         """Training inputs, changed at random; by default as they are."""
         return inputs
+
+    def targets(self, examples: Examples) -> Tensor:
+        """What `loss` gets as labels, one row for each training example; by default the class indices.
+
+        Called once, before the first step, with the examples where training reads them; a checkpoint keeps the result.
+        A recipe may train a teacher here and give its probabilities: the time counts as training.
+        """
+        return examples.labels
 
     def settled(self, model: nn.Module) -> None:
         """Called on the final weights, for constraints that averaging breaks; by default nothing."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError
 from lipkit.losses._base import Loss, Reduction, wide
-from lipkit.losses.checked_fields import Number
+from lipkit.losses.checked_fields import LiveNumber, Number
 from lipkit.losses.cross_entropy.offset import handicapped
 from lipkit.losses.margins import check_classes, of_label
 
@@ -25,11 +25,16 @@ class LogitAnnealing(Loss):
     """
 
     temperature = Number(0.0, open_low=True)
-    offset = Number(0.0)
+    offset = LiveNumber(0.0)
     beta = Number(0.0)
 
     def __init__(
-        self, temperature: float = 0.75, offset: float = 2.0, beta: float = 5.0, *, reduction: Reduction = "mean"
+        self,
+        temperature: float = 0.75,
+        offset: float | Tensor = 2.0,
+        beta: float = 5.0,
+        *,
+        reduction: Reduction = "mean",
     ) -> None:
         super().__init__(reduction)
         self.temperature = temperature

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from lipkit.errors import ArgumentError
 from lipkit.losses._base import Loss, Reduction, wide
-from lipkit.losses.checked_fields import Number
+from lipkit.losses.checked_fields import LiveNumber, Number
 from lipkit.losses.cross_entropy.radius_goals import RadiusGoal
 from lipkit.losses.margins import leads, margins, rivals
 from lipkit.losses.pair_constants import Constants, label_constants
@@ -63,14 +63,14 @@ class CRM(Loss):
     Reference: Fazlyab, Entesari, Roy, Chellappa 2023.
     """
 
-    weight = Number(0.0)
+    weight = LiveNumber(0.0)
     temperature = Number(0.0, open_low=True)
 
     def __init__(
         self,
         goal: RadiusGoal | Callable[[Tensor], Tensor],
         *,
-        weight: float = 1.0,
+        weight: float | Tensor = 1.0,
         temperature: float = 10.0,
         reduction: Reduction = "mean",
     ) -> None:

@@ -7,9 +7,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
+from lipkit.bound import Bound, Of
+from lipkit.errors import ArgumentError
 from lipkit.losses._base import Loss, Reduction, wide
-from lipkit.losses.checked_fields import Number
-from lipkit.losses.margins import leads
+from lipkit.losses.checked_fields import LiveNumber, Number
+from lipkit.losses.margins import check_probabilities, leads
 from lipkit.losses.pair_constants import Constants, label_constants
 
 
@@ -22,27 +24,46 @@ class EMMA(Loss):
     Rivals inside the radius are moved just to the boundary instead of far beyond it, which keeps the gradients of
     hard samples useful. Where every rival is beyond epsilon this is `LipschitzMargin`. Constants as there.
 
+    Soft labels p (of a teacher, or of mixed images) give sum_y p_y loss(z, y): the mean over labels drawn from p, at
+    most `classes` times the work. For a label that trails, rivals in front of it move by the floor alone.
+
     Promise: between `LipschitzMargin` at floor epsilon and at epsilon. Cost: one pass; in float64 if the constants are.
     Reference: Hu, Zou, Wang, Leino, Fredrikson 2023 (deterministic certification on ImageNet).
     """
 
-    epsilon = Number(0.0)
+    epsilon = LiveNumber(0.0)
     floor = Number(0.0, 1.0)
 
-    def __init__(self, epsilon: float, *, floor: float = 0.01, reduction: Reduction = "mean") -> None:
+    def __init__(self, epsilon: float | Tensor, *, floor: float = 0.01, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
         self.epsilon = epsilon
         self.floor = floor
 
     def forward(
-        self, input: Float[Tensor, "batch classes"], target: Int[Tensor, " batch"], constants: Constants
+        self,
+        input: Float[Tensor, "batch classes"],
+        target: Int[Tensor, " batch"] | Float[Tensor, "batch classes"],
+        constants: Constants,
     ) -> Float[Tensor, "..."]:
-        """The loss of logits against class indices, given the constants of their differences."""
+        """The loss of logits against class indices or probabilities, given the constants of their differences."""
         logits = wide(input)
+        if not target.is_floating_point():
+            return self.reduced(self._of_labels(logits, target, constants).to(logits.dtype))
+        check_probabilities(logits, target)
+        if isinstance(constants, Bound) and constants.of is Of.SAMPLE:
+            raise ArgumentError("Constants for each sample need class indices; give soft labels those of pairs.")
+        batch, classes = logits.shape
+        # Every sample once with each class as its label.
+        labels = torch.arange(classes, device=logits.device).repeat(batch)
+        each = self._of_labels(logits.repeat_interleave(classes, 0), labels, constants).view(batch, classes)
+        return self.reduced((target * each).sum(1).to(logits.dtype))
+
+    def _of_labels(
+        self, logits: Float[Tensor, "batch classes"], target: Int[Tensor, " batch"], constants: Constants
+    ) -> Float[Tensor, " batch"]:
         lead = leads(logits, target)
         gain = self.epsilon * label_constants(constants, target, logits.shape[1])
         with torch.no_grad():
             # Where nothing can be gained (the own class, constants 0) the share does not matter.
             share = (lead / torch.where(gain > 0, gain, 1.0)).clamp(self.floor, 1.0)
-        losses = functional.cross_entropy(share * gain - lead, target.long(), reduction="none")
-        return self.reduced(losses.to(logits.dtype))
+        return functional.cross_entropy(share * gain - lead, target.long(), reduction="none")

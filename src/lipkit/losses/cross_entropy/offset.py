@@ -42,7 +42,7 @@ class OffsetCrossEntropy(Loss):
 
 
 def handicapped(
-    logits: Float[Tensor, "batch classes"], target: Int[Tensor, " batch"], offset: float
+    logits: Float[Tensor, "batch classes"], target: Int[Tensor, " batch"], offset: float | Tensor
 ) -> Float[Tensor, "batch classes"]:
     """z - offset e_y."""
     return torch.where(rivals(target, logits.shape[1]), logits, logits - offset)

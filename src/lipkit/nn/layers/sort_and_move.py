@@ -13,6 +13,8 @@ from lipkit._runtime import is_compiling, is_exporting
 
 # Where the operator is found once it is registered.
 _NAME = "lipkit::sort_and_move"
+# Pairs that one program of the kernel takes, with four warps.
+_TILE = 2048
 
 
 def available(x: Tensor) -> bool:
@@ -48,10 +50,13 @@ def register() -> None:
         *sizes, channels = (int(n) for n in mixed.shape[mixed.ndim - 1 - rank :])
         # Axes that are not there have one pixel and come first.
         axes = [1] * (3 - rank) + sizes
-        half = channels // 2
-        block = 1 << (half - 1).bit_length()
+        share = channels // 8
+        lanes = 1 << (share - 1).bit_length()
+        # As many pixels as give every thread sixteen numbers.
+        rows = max(1, _TILE // lanes)
         pixels = math.prod(mixed.shape[:-1])
-        kernel[(pixels,)](mixed, gradient, out, *axes, rank, half, half // 4, block, back, num_warps=4)
+        grid = (4, -(-pixels // rows))
+        kernel[grid](mixed, gradient, out, pixels, *axes, rank, share, lanes, rows, back, num_warps=4)
         return out
 
     def sorting(mixed: Tensor, rank: int) -> Tensor:
@@ -75,7 +80,9 @@ def register() -> None:
 
 
 def _kernel() -> Any:
-    """Both passes, one program for each pixel: read its pairs and write them where they go; or the other way around.
+    """Both passes, one program for a quarter of the pairs of some pixels: read them and write them where they go; or
+    the other way around. All pairs of a quarter move alike, so neighbours stay neighbours and are read and written
+    sixteen bytes at a time.
 
     It calls no other function: compilers copy its text, not what it refers to.
     """
@@ -84,15 +91,15 @@ def _kernel() -> Any:
 
     @triton.jit  # pyright: ignore[reportUntypedFunctionDecorator]
     def kernel(
-        mixed, gradient, out,  # pyright: ignore[reportMissingParameterType]
+        mixed, gradient, out, pixels,  # pyright: ignore[reportMissingParameterType]
         d: tl.constexpr, h: tl.constexpr, w: tl.constexpr, rank: tl.constexpr,
-        half: tl.constexpr, share: tl.constexpr, block: tl.constexpr, back: tl.constexpr,
+        share: tl.constexpr, lanes: tl.constexpr, rows: tl.constexpr, back: tl.constexpr,
     ):  # fmt: skip
-        here = tl.program_id(0).to(tl.int64)
-        pair = tl.arange(0, block)
-        inside = pair < half
-        # The quarter of a pair says along which axis it moves: 0 along the first, and so on.
-        quarter = pair // share
+        # The quarter says along which axis its pairs move: 0 along the first, and so on.
+        quarter = tl.program_id(0)
+        here = tl.program_id(1).to(tl.int64) * rows + tl.arange(0, rows)
+        lane = tl.arange(0, lanes)
+        inside = (here < pixels)[:, None] & (lane < share)[None, :]
         x = here % w
         step = tl.where(quarter == rank - 1, 1, 0)
         plus = here + step * ((x + 1) % w - x)
@@ -107,16 +114,17 @@ def _kernel() -> Any:
             step = tl.where(quarter == 0, w * h, 0)
             plus += step * ((z + 1) % d - z)
             minus += step * ((z + d - 1) % d - z)
-        one = here * (2 * half) + pair
-        high = plus * (2 * half) + pair
-        low = minus * (2 * half) + half + pair
+        pair = (quarter * share + lane)[None, :]
+        one = here[:, None] * (8 * share) + pair
+        high = plus[:, None] * (8 * share) + pair
+        low = minus[:, None] * (8 * share) + 4 * share + pair
         a = tl.load(mixed + one, inside)
-        b = tl.load(mixed + one + half, inside)
+        b = tl.load(mixed + one + 4 * share, inside)
         if back:
             from_high = tl.load(gradient + high, inside)
             from_low = tl.load(gradient + low, inside)
             tl.store(out + one, tl.where(a > b, from_high, from_low), inside)
-            tl.store(out + one + half, tl.where(a > b, from_low, from_high), inside)
+            tl.store(out + one + 4 * share, tl.where(a > b, from_low, from_high), inside)
         else:
             tl.store(out + high, tl.where(a > b, a, b), inside)
             tl.store(out + low, tl.where(a > b, b, a), inside)
