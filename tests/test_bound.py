@@ -7,7 +7,7 @@ import pytest
 import torch
 from jaxtyping import TypeCheckError
 
-from lipkit.bound import L2, Bound, Kind, Metric, Of, Rule, Witness
+from lipkit.bound import L2, Bound, Kind, Metric, Rule, Scope, Witness
 from lipkit.errors import ArgumentError, KindError, LipkitError, MetricError, NonFiniteError, ShapeError
 from lipkit.regions import Ball, Everywhere
 
@@ -122,8 +122,10 @@ def test_the_larger_of_two_random_lower_sides_fails_as_often_as_both():
 # ---- one value, or one for each class, pair or sample
 
 
-@pytest.mark.parametrize(("of", "shape"), [(Of.WHOLE, ()), (Of.CLASS, (4,)), (Of.PAIR, (4, 4)), (Of.SAMPLE, (5,))])
-def test_the_shape_follows_what_a_value_is_for(of: Of, shape: tuple[int, ...]):
+@pytest.mark.parametrize(
+    ("of", "shape"), [(Scope.WHOLE, ()), (Scope.CLASS, (4,)), (Scope.PAIR, (4, 4)), (Scope.SAMPLE, (5,))]
+)
+def test_the_shape_follows_what_a_value_is_for(of: Scope, shape: tuple[int, ...]):
     two = Bound.from_value(torch.full(shape, 2.0), Kind.UPPER, "given", of=of)
     three = Bound.from_value(torch.full(shape, 3.0), Kind.UPPER, "given", of=of)
     for result, value in [
@@ -140,19 +142,19 @@ def test_the_shape_follows_what_a_value_is_for(of: Of, shape: tuple[int, ...]):
 
 
 def test_values_for_different_things_are_not_mixed():
-    classes = Bound.from_value(torch.ones(4), Kind.UPPER, "given", of=Of.CLASS)
+    classes = Bound.from_value(torch.ones(4), Kind.UPPER, "given", of=Scope.CLASS)
     for other in (
         made(1.0),
-        Bound.from_value(torch.ones(4), Kind.UPPER, "given", of=Of.SAMPLE),
-        Bound.from_value(torch.ones(1), Kind.UPPER, "given", of=Of.CLASS),
+        Bound.from_value(torch.ones(4), Kind.UPPER, "given", of=Scope.SAMPLE),
+        Bound.from_value(torch.ones(1), Kind.UPPER, "given", of=Scope.CLASS),
     ):
         with pytest.raises(ShapeError, match="Cannot combine"):
             classes.compose(other)
 
 
 def test_the_best_is_taken_entry_by_entry_with_one_kind_for_all():
-    a = Bound.from_value(torch.tensor([1.0, 4.0]), Kind.EXACT, "given", of=Of.CLASS)
-    b = Bound.from_value(torch.tensor([3.0, 2.0]), Kind.UPPER, "given", of=Of.CLASS)
+    a = Bound.from_value(torch.tensor([1.0, 4.0]), Kind.EXACT, "given", of=Scope.CLASS)
+    b = Bound.from_value(torch.tensor([3.0, 2.0]), Kind.UPPER, "given", of=Scope.CLASS)
     best = a.best(b)
     assert best.kind is Kind.UPPER
     assert best.value.tolist() == [near(1.0), near(2.0)]
@@ -227,7 +229,7 @@ def test_what_is_no_lower_bound_of_the_same_quantity_is_refused_as_one():
             dataclasses.replace(made(2.0), lower=made(1.0, kind))
     for other in (
         Bound.from_value(1.0, Kind.LOWER, "given", Metric(1.0, 1.0)),
-        Bound.from_value(torch.ones(2), Kind.LOWER, "given", of=Of.CLASS),
+        Bound.from_value(torch.ones(2), Kind.LOWER, "given", of=Scope.CLASS),
         made(1.0, Kind.LOWER, on=BALL),
     ):
         with pytest.raises(ArgumentError, match="same quantity"):
@@ -263,7 +265,7 @@ def test_a_bound_cannot_be_changed():
         (made(1e200).compose(made(1e200)), "10^400.0000 (upper bound, l2->l2, product of the parts)"),
         (made(0.0, Kind.ESTIMATE), "0 (estimate, l2->l2, given)"),
         (
-            Bound.from_value(torch.tensor([1.0, 2.5]), Kind.UPPER, "given", of=Of.CLASS),
+            Bound.from_value(torch.tensor([1.0, 2.5]), Kind.UPPER, "given", of=Scope.CLASS),
             "2 values up to 2.5 (upper bound, l2->l2, for each class, given)",
         ),
     ],

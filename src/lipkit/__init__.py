@@ -17,8 +17,8 @@ from lipkit._version import __version__ as __version__
 from lipkit.bound import L2 as L2
 from lipkit.bound import Bound as Bound
 from lipkit.bound import Metric as Metric
-from lipkit.bound import Of as Of
 from lipkit.bound import Rule as Rule
+from lipkit.bound import Scope as Scope
 from lipkit.bound import Witness as Witness
 from lipkit.bounds.certificates.certificate import Certificate as Certificate
 from lipkit.bounds.certificates.issue import certificate as certificate

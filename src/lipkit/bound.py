@@ -17,7 +17,7 @@ from lipkit.regions import Everywhere, Region
 from lipkit.rounding.logarithm import exp_of, format_exp, log_of, log_product, log_sum, round_log
 
 
-class Of(enum.Enum):
+class Scope(enum.Enum):
     """What the entries of a value range over; the value is the number of axes."""
 
     WHOLE = ("the whole map", 0)
@@ -81,7 +81,7 @@ class Bound:
     method: object
     metric: Metric = L2
     region: Region = Everywhere()
-    of: Of = Of.WHOLE
+    of: Scope = Scope.WHOLE
     failure: float = 0.0
     lower: "Bound | None" = None
     witness: Witness | None = None
@@ -114,7 +114,12 @@ class Bound:
 
     @classmethod
     def from_value(
-        cls, value: Float[Tensor, "..."] | float, kind: Kind, method: object, metric: Metric = L2, of: Of = Of.WHOLE
+        cls,
+        value: Float[Tensor, "..."] | float,
+        kind: Kind,
+        method: object,
+        metric: Metric = L2,
+        of: Scope = Scope.WHOLE,
     ) -> Self:
         """A bound from a plain number >= 0, its logarithm rounded the safe way; an EXACT one also knows its `lower`."""
         tensor = _as_float64(value)
@@ -174,7 +179,7 @@ class Bound:
         lower = a.lower if b.lower is None else b.lower
         if a.lower is not None and b.lower is not None:
             lower = _made(Rule.MAX, a.lower, b.lower, a.metric, region)
-        if made.of is not Of.WHOLE:
+        if made.of is not Scope.WHOLE:
             return replace(made, lower=lower)
         winner = a if bool(a.log_value <= b.log_value) else b
         # A deterministic winner is true whatever the losers drew; a random one was chosen by looking, so failures add.
@@ -196,10 +201,10 @@ class Bound:
 
     def __str__(self) -> str:
         number = format_exp(self.log_value.detach().max().item())
-        if self.of is not Of.WHOLE:
+        if self.of is not Scope.WHOLE:
             number = f"{self.log_value.numel()} values up to {number}"
         where = [] if self.region == Everywhere() else [f"on the {self.region}"]
-        whose = [] if self.of is Of.WHOLE else [f"for {self.of}"]
+        whose = [] if self.of is Scope.WHOLE else [f"for {self.of}"]
         sure = [f"failure <= {self.failure:.0e}"] if self.failure else []
         return f"{number} ({', '.join([self.kind.value, str(self.metric), *whose, *where, self.how, *sure])})"
 

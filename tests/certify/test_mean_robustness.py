@@ -6,12 +6,12 @@ import math
 import pytest
 import torch
 
-from lipkit.bound import L2, Bound, Kind, Metric, Of
+from lipkit.bound import L2, Bound, Kind, Metric, Scope
 from lipkit.certify.mean_robustness import certifiable_auroc, mean_certifiable_robustness, signed_radii
 from lipkit.errors import ArgumentError, KindError, NonFiniteError, ShapeError
 
 
-def bound(value: float | torch.Tensor, of: Of = Of.WHOLE, metric: Metric = L2, kind: Kind = Kind.UPPER) -> Bound:
+def bound(value: float | torch.Tensor, of: Scope = Scope.WHOLE, metric: Metric = L2, kind: Kind = Kind.UPPER) -> Bound:
     return Bound.from_value(value, kind, "given", metric, of)
 
 
@@ -21,7 +21,7 @@ def test_signed_radii_of_an_affine_classifier_are_signed_distances():
     labels = torch.randint(2, (50,))
     size = torch.linalg.vector_norm(w[0] - w[1])
     pairs = size * (1 - torch.eye(2, dtype=torch.float64))
-    found = signed_radii(x @ w.T, labels, bound(pairs, Of.PAIR))
+    found = signed_radii(x @ w.T, labels, bound(pairs, Scope.PAIR))
     truth = (x @ (w[0] - w[1])) / size * (1 - 2 * labels)
     assert bool((truth < 0).any())
     # Rounded down in size, never up.
@@ -36,7 +36,7 @@ def test_the_mean_against_a_loop():
     expected = []
     for row, y in zip(z.double().tolist(), labels.tolist(), strict=True):
         expected.append(min((row[y] - row[j]) / float(constant[y] + constant[j]) for j in range(4) if j != y))
-    given = bound(constant, Of.CLASS)
+    given = bound(constant, Scope.CLASS)
     assert mean_certifiable_robustness(z, labels, given) == pytest.approx(sum(expected) / 20, rel=1e-12)
     clipped = sum(max(0.0, r) for r in expected) / 20
     assert mean_certifiable_robustness(z, labels, given, clipped=True) == pytest.approx(clipped, rel=1e-12)

@@ -18,12 +18,12 @@ from lipkit.linops import (
     magnitude,
     materialize,
     one_entry_per_row,
-    propagate,
     row_sums,
     signature,
     stack,
     support,
 )
+from lipkit.linops.queries.support import propagate
 from support.operators.geometries import KINDS, complex_operators, operators, tensors
 
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)

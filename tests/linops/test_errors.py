@@ -17,8 +17,8 @@ from lipkit.linops import (
     ConvTranspose,
     Dense,
     Diagonal,
-    Function,
     Index,
+    LinearFunction,
     Padding,
     Permute,
     Reshape,
@@ -207,9 +207,9 @@ CASES: list[tuple[Callable[[], object], type[LipkitError], str]] = [
     (lambda: select((3, 2), (0, 5)), ShapeError, "Cannot select (0, 5) from shape (3, 2): "),
     (lambda: flip((3, 2), (2,)), ShapeError, "Cannot flip the axes (2,) of shape (3, 2): "),
     (
-        lambda: Function(torch.neg, (3,), (2,)).apply(torch.ones(3)),
+        lambda: LinearFunction(torch.neg, (3,), (2,)).apply(torch.ones(3)),
         ShapeError,
-        "The callable of Function gave (1, 3), expected (batch, *target) = (1, 2).",
+        "The callable of LinearFunction gave (1, 3), expected (batch, *target) = (1, 2).",
     ),
     (lambda: BlockRow(()), ArgumentError, "BlockRow needs at least one operator, got none."),
     (

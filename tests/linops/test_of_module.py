@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from lipkit import linops
-from lipkit.linops import AvgPool, Compose, Conv, ConvTranspose, Dense, Function, Index, Reshape, Shape
+from lipkit.linops import AvgPool, Compose, Conv, ConvTranspose, Dense, Index, LinearFunction, Reshape, Shape
 from support.operators.conv_geometries import built, conv_modules, conv_transpose_operators
 
 
@@ -126,7 +126,7 @@ def test_average_pooling_with_one_divisor(module: nn.Module, in_shape: Shape) ->
 
 @pytest.mark.parametrize(("module", "in_shape"), UNEVEN, ids=str)
 def test_average_pooling_with_several_divisors(module: nn.Module, in_shape: Shape) -> None:
-    assert isinstance(linops.of(module, in_shape), Function)
+    assert isinstance(linops.of(module, in_shape), LinearFunction)
     check(module, in_shape)
 
 
@@ -172,7 +172,7 @@ def test_modules_that_move_entries(module: nn.Module, in_shape: Shape) -> None:
     ids=str,
 )
 def test_interpolation(module: nn.Module, in_shape: Shape) -> None:
-    assert isinstance(linops.of(module, in_shape), Function)
+    assert isinstance(linops.of(module, in_shape), LinearFunction)
     check(module, in_shape)
 
 

@@ -38,7 +38,7 @@ def patched() -> nn.Module:
 @pytest.mark.parametrize(
     ("module", "in_shape", "message"),
     [
-        (nn.ReLU(), (3,), "There is no operator for ReLU on shape (3,); wrap it in Function"),
+        (nn.ReLU(), (3,), "There is no operator for ReLU on shape (3,); wrap it in LinearFunction"),
         (nn.LazyLinear(3), (3,), "LazyLinear is lazy and has no weights yet"),
         (nn.LazyConv2d(3, 2), (3, 4, 4), "LazyConv2d is lazy"),
         (hooked(), (3,), "Linear has forward hooks"),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lipkit.bound import Bound, Kind, Metric, Of
+from lipkit.bound import Bound, Kind, Metric, Scope
 from lipkit.errors import ArgumentError, MetricError, NonFiniteError, ShapeError
 from lipkit.losses.pair_constants import label_constants, log_pair_factor, pair_constants
 
@@ -63,7 +63,7 @@ def test_the_printed_factors_are_unsound():
 
 @given(st.lists(values, min_size=2, max_size=5))
 def test_classes_add(rows: list[float]):
-    bound = Bound.from_value(torch.tensor(rows, dtype=torch.float64), Kind.UPPER, "given", of=Of.CLASS)
+    bound = Bound.from_value(torch.tensor(rows, dtype=torch.float64), Kind.UPPER, "given", of=Scope.CLASS)
     found = pair_constants(bound, len(rows))
     with mpmath.workdps(50):
         for a, first in enumerate(rows):
@@ -73,7 +73,7 @@ def test_classes_add(rows: list[float]):
 
 
 def test_unit_rows_get_the_factor_two():
-    bound = Bound.from_value(torch.ones(4, dtype=torch.float64), Kind.EXACT, "unit rows", of=Of.CLASS)
+    bound = Bound.from_value(torch.ones(4, dtype=torch.float64), Kind.EXACT, "unit rows", of=Scope.CLASS)
     off = pair_constants(bound, 4)[~torch.eye(4, dtype=torch.bool)]
     assert bool((off >= 2.0).all())
     assert bool((off <= 2.0 + 1e-14).all())
@@ -81,15 +81,15 @@ def test_unit_rows_get_the_factor_two():
 
 def test_pairs_are_taken_as_they_are_up_to_the_diagonal():
     pairs = torch.rand(4, 4, dtype=torch.float64)
-    found = pair_constants(Bound.from_value(pairs, Kind.UPPER, "given", of=Of.PAIR), 4)
+    found = pair_constants(Bound.from_value(pairs, Kind.UPPER, "given", of=Scope.PAIR), 4)
     assert bool((found.diagonal() == 0).all())
     off = ~torch.eye(4, dtype=torch.bool)
     assert bool((found[off] >= pairs[off]).all())
     torch.testing.assert_close(found[off], pairs[off], rtol=1e-14, atol=0)
 
 
-@pytest.mark.parametrize("of", [Of.WHOLE, Of.CLASS, Of.PAIR])
-def test_gradients_reach_the_bound(of: Of):
+@pytest.mark.parametrize("of", [Scope.WHOLE, Scope.CLASS, Scope.PAIR])
+def test_gradients_reach_the_bound(of: Scope):
     weights = torch.rand((3,) * of.axes, dtype=torch.float64) + 0.5
     labels = torch.tensor([0, 2, 2, 1])
 
@@ -99,8 +99,8 @@ def test_gradients_reach_the_bound(of: Of):
     assert torch.autograd.gradcheck(rows, weights.requires_grad_())
 
 
-@pytest.mark.parametrize("of", [Of.WHOLE, Of.CLASS, Of.PAIR])
-def test_constants_of_zero_have_gradients(of: Of):
+@pytest.mark.parametrize("of", [Scope.WHOLE, Scope.CLASS, Scope.PAIR])
+def test_constants_of_zero_have_gradients(of: Scope):
     weights = torch.zeros((3,) * of.axes, dtype=torch.float64, requires_grad=True)
     found = pair_constants(Bound.from_value(weights, Kind.UPPER, "w", of=of), 3)
     assert bool((found == 0).all())
@@ -109,7 +109,7 @@ def test_constants_of_zero_have_gradients(of: Of):
 
 
 def test_local_constants_count_for_their_sample():
-    local = Bound.from_value(torch.tensor([1.0, 3.0], dtype=torch.float64), Kind.UPPER, "local", of=Of.SAMPLE)
+    local = Bound.from_value(torch.tensor([1.0, 3.0], dtype=torch.float64), Kind.UPPER, "local", of=Scope.SAMPLE)
     found = label_constants(local, torch.tensor([1, 0]), 3)
     root = math.sqrt(2)
     expected = torch.tensor([[root, 0, root], [0, 3 * root, 3 * root]], dtype=torch.float64)
@@ -121,7 +121,7 @@ def test_local_constants_count_for_their_sample():
 
 
 def test_what_does_not_fit_is_refused():
-    classes = Bound.from_value(torch.ones(3, dtype=torch.float64), Kind.UPPER, "given", of=Of.CLASS)
+    classes = Bound.from_value(torch.ones(3, dtype=torch.float64), Kind.UPPER, "given", of=Scope.CLASS)
     with pytest.raises(ShapeError, match=r"must have shape \(4,\) here, got \(3,\)"):
         pair_constants(classes, 4)
     with pytest.raises(ShapeError, match=r"shape \(4, 4\)"):

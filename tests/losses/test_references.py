@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lipkit import losses
-from lipkit.bound import Bound, Kind, Of
+from lipkit.bound import Bound, Kind, Scope
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.losses._base import Reduction
 from lipkit.losses.cross_entropy.crm import soft_radius
@@ -345,7 +345,7 @@ def test_constants_of_zero_have_finite_gradients(case: Case, of_scores: torch.dt
 def test_a_bound_and_its_pairs_give_the_same_loss(case: Case):
     scores, labels = batch(case)
     plain = called(case.loss, case, scores, labels)
-    pairs = Bound.from_value(PAIRS, Kind.UPPER, "known", of=Of.PAIR)
+    pairs = Bound.from_value(PAIRS, Kind.UPPER, "known", of=Scope.PAIR)
     torch.testing.assert_close(called(case.loss, case, scores, labels, PAIRS + 7 * torch.eye(CLASSES)), plain)
     # A bound is rounded up by a few units in the last place.
     torch.testing.assert_close(case.loss(scores, labels, pairs), plain, rtol=1e-12, atol=1e-12)

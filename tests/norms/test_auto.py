@@ -13,8 +13,8 @@ from lipkit.linops import (
     Conv,
     Dense,
     Diagonal,
-    Function,
     Index,
+    LinearFunction,
     LinearOperator,
     Padding,
     Permute,
@@ -57,7 +57,7 @@ CHOICES: list[tuple[LinearOperator, type[Norm], str]] = [
     (Reshape((100, 1, 1), (100,)) @ WINDOW, Cholesky, "one position"),
     (WINDOW.T, Cholesky, "one position"),
     (LARGE @ LARGE, Lanczos, "without structure"),
-    (Function(lambda x, w: x @ w, (5000,), (5000,), (gaussian(1, 1),)), Lanczos, "without structure"),
+    (LinearFunction(lambda x, w: x @ w, (5000,), (5000,), (gaussian(1, 1),)), Lanczos, "without structure"),
 ]
 
 

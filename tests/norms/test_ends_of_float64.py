@@ -7,7 +7,7 @@ import torch
 
 from lipkit import Kind
 from lipkit.errors import NonFiniteError
-from lipkit.linops import Conv, Dense, Function
+from lipkit.linops import Conv, Dense, LinearFunction
 from lipkit.norms import SVD, Auto, Circulant, Lanczos, Mixed, Power
 from lipkit.norms.matrix_free.krylov import gaussian
 
@@ -31,7 +31,7 @@ def test_lanczos_reaches_every_scale(scale: float) -> None:
 
 
 def test_a_tiny_callable_is_not_taken_for_zero() -> None:
-    bound = Lanczos()(Function(lambda x: 1e-200 * x, (20,), (20,), ()))
+    bound = Lanczos()(LinearFunction(lambda x: 1e-200 * x, (20,), (20,), ()))
     assert float(bound.log_value) >= math.log(1e-200)
 
 

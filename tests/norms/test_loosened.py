@@ -4,7 +4,7 @@ import torch
 
 from lipkit.bound import Kind
 from lipkit.bounds import LipLT
-from lipkit.linops import Compose, Conv, Function, LinearOperator, StatedRounding, depth, materialize
+from lipkit.linops import Compose, Conv, LinearFunction, LinearOperator, StatedRounding, depth, materialize
 from lipkit.norms import SVD, Auto, Cholesky, Lanczos
 from lipkit.trace import chain
 from lipkit.trace.nodes import RELU
@@ -22,7 +22,7 @@ def test_a_looser_lanczos_is_above_the_norm_and_within_its_tolerance_after_fewer
         applied.append(len(applied))
         return op.apply(x)
 
-    seen = Function(counted, op.in_shape, op.out_shape)
+    seen = LinearFunction(counted, op.in_shape, op.out_shape)
     truth = float(torch.linalg.matrix_norm(materialize(op), 2))
     counts: list[int] = []
     for factor in (1.0, 25.0):

@@ -9,7 +9,7 @@ from typing import final
 
 import torch
 
-from lipkit.bound import L2, Bound, Metric, Of
+from lipkit.bound import L2, Bound, Metric, Scope
 from lipkit.bounds._base import Method, RegionMethod
 from lipkit.bounds.fold.dag import DAG, failures
 from lipkit.bounds.fold.liplt import LipLT
@@ -236,6 +236,6 @@ def smallest(results: Sequence[Bound]) -> Bound:
     best = reduce(Bound.best, results)
     winner = min(results, key=lambda bound: float(bound.log_value.detach().sum()))
     # A random winner was chosen by looking at all of them; a deterministic one is true whatever the others drew.
-    chosen = len(results) > 1 and (winner.failure > 0 or best.of is not Of.WHOLE)
+    chosen = len(results) > 1 and (winner.failure > 0 or best.of is not Scope.WHOLE)
     failure = failures(results) if chosen else winner.failure
     return replace(best, method=winner.method, failure=failure, parts=tuple(results))

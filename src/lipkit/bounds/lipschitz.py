@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from lipkit.bound import Bound, Kind, Metric, Of
+from lipkit.bound import Bound, Kind, Metric, Scope
 from lipkit.bounds._base import Method
 from lipkit.bounds.auto import Auto
 from lipkit.bounds.fold.pairwise import Pairwise, PairwiseLipLT
@@ -64,10 +64,10 @@ def with_lower(bound: Bound, below: Bound) -> Bound:
     if below.kind is not Kind.LOWER or not bound.kind.certifies:
         return bound
     if below.of is not bound.of:
-        if bound.of is not Of.WHOLE:
+        if bound.of is not Scope.WHOLE:
             return bound
         # One number for a batch of regions: what is below the constant on one of them is below it.
-        below = replace(below, log_value=below.log_value.max(), of=Of.WHOLE, state=None)
+        below = replace(below, log_value=below.log_value.max(), of=Scope.WHOLE, state=None)
     if bound.lower is not None and bool((bound.lower.log_value > below.log_value).all()):
         below = bound.lower
     if bool((below.log_value > bound.log_value).any()):
@@ -110,6 +110,6 @@ def pairwise(
     Guarantee and cost: those of the method.
     """
     found = method(network_of(model, example, wrt, output), region)
-    if found.of is not Of.PAIR:
+    if found.of is not Scope.PAIR:
         raise ArgumentError(f"{method} gives one constant, not one for each pair; give a method like PairwiseLipLT().")
     return found

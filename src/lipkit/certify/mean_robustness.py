@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from lipkit.bound import Bound, Of
+from lipkit.bound import Bound, Scope
 from lipkit.certify.radii.radius import MOST, check_classified, quotient, radius, require_certifying
 from lipkit.errors import ArgumentError, KindError, NonFiniteError, RegionError, ShapeError
 from lipkit.losses.pair_constants import label_constants
@@ -64,7 +64,7 @@ def certifiable_auroc(scores: Float[Tensor, " n"], labels: Int[Tensor, " n"], bo
     Guarantee: LOWER, for attacks that do not change the labels, 2 K eps rounded up. Cost: a sort.
     """
     require_certifying(bound)
-    if bound.of is not Of.WHOLE or bound.region != Everywhere():
+    if bound.of is not Scope.WHOLE or bound.region != Everywhere():
         raise KindError(f"Needs one exact or upper constant of the score that holds everywhere, got {bound}.")
     if scores.ndim != 1 or labels.shape != scores.shape:
         raise ShapeError(

@@ -18,7 +18,7 @@ from lipkit.linops.conv_transpose import ConvTranspose as ConvTranspose
 from lipkit.linops.dense import Dense as Dense
 from lipkit.linops.dense import DenseStack as DenseStack
 from lipkit.linops.diagonal import Diagonal as Diagonal
-from lipkit.linops.function import Function as Function
+from lipkit.linops.function import LinearFunction as LinearFunction
 from lipkit.linops.index import Index as Index
 from lipkit.linops.index import Permute as Permute
 from lipkit.linops.index import Reshape as Reshape
@@ -42,7 +42,6 @@ from lipkit.linops.queries.rounding_errors import depth as depth
 from lipkit.linops.queries.rounding_errors import magnitude as magnitude
 from lipkit.linops.queries.stack import signature as signature
 from lipkit.linops.queries.stack import stack as stack
-from lipkit.linops.queries.support import propagate as propagate
 from lipkit.linops.queries.support import support as support
 from lipkit.linops.sweep import Sweep as Sweep
 from lipkit.linops.sweep import sweep as sweep

@@ -12,7 +12,7 @@ from lipkit.linops._base import LinearOperator, Shape
 
 @final
 @dataclass(frozen=True, eq=False)
-class Function(LinearOperator):
+class LinearFunction(LinearOperator):
     """x -> fn(x, *parameters), for a callable that is linear in x of shape (batch, *source), sample by sample.
 
     The adjoint is the vector-Jacobian product of autograd, which for a callable that is linear over the complex numbers
@@ -37,5 +37,7 @@ class Function(LinearOperator):
         y = self.fn(x, *self.parameters)
         if tuple(y.shape) != (x.shape[0], *self.target):
             expected = (x.shape[0], *self.target)
-            raise ShapeError(f"The callable of Function gave {tuple(y.shape)}, expected (batch, *target) = {expected}.")
+            raise ShapeError(
+                f"The callable of LinearFunction gave {tuple(y.shape)}, expected (batch, *target) = {expected}."
+            )
         return y

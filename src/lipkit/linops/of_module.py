@@ -15,7 +15,7 @@ from lipkit.linops.batch_norm import BatchNorm
 from lipkit.linops.conv import Conv
 from lipkit.linops.conv_transpose import ConvTranspose
 from lipkit.linops.dense import Dense
-from lipkit.linops.function import Function
+from lipkit.linops.function import LinearFunction
 from lipkit.linops.index import Index, Permute, Reshape, flat_positions, pad
 from lipkit.linops.padding import Padding, Sides
 from lipkit.linops.pool import adaptive_avg_pool, avg_pool, target_shape
@@ -42,7 +42,7 @@ def of(module: nn.Module, in_shape: Shape) -> LinearOperator:
     if module._forward_hooks or module._forward_pre_hooks:
         raise UnsupportedError(
             f"{_name(module)} has forward hooks, which may change what it computes; remove them "
-            f"(torch.nn.utils.parametrizations does without), or wrap the computation in Function."
+            f"(torch.nn.utils.parametrizations does without), or wrap the computation in LinearFunction."
         )
     if isinstance(module, HasOperator):
         return module.linear_operator(tuple(in_shape))
@@ -51,7 +51,7 @@ def of(module: nn.Module, in_shape: Shape) -> LinearOperator:
     for method in ("forward", "_conv_forward") if known is not object else ():
         if method in vars(module) or getattr(type(module), method, None) is not getattr(known, method, None):
             raise UnsupportedError(
-                f"{_name(module)} has a {method} of its own; wrap it in Function if it is linear, "
+                f"{_name(module)} has a {method} of its own; wrap it in LinearFunction if it is linear, "
                 f"or use lipkit.lipschitz on the whole model."
             )
     return _of(module, tuple(in_shape))
@@ -64,7 +64,7 @@ def _name(module: nn.Module) -> str:
 @singledispatch
 def _of(module: nn.Module, in_shape: Shape) -> LinearOperator:
     raise UnsupportedError(
-        f"There is no operator for {_name(module)} on shape {in_shape}; wrap it in Function if it is linear, "
+        f"There is no operator for {_name(module)} on shape {in_shape}; wrap it in LinearFunction if it is linear, "
         f"or use lipkit.lipschitz on the whole model."
     )
 
@@ -212,7 +212,7 @@ def _shuffle(module: nn.Module, in_shape: Shape) -> LinearOperator:
 def _upsample(module: nn.Upsample, in_shape: Shape) -> LinearOperator:
     if module.mode in ("nearest", "nearest-exact"):
         return _moving(module, in_shape)
-    return Function(module, in_shape, target_shape(module, in_shape))
+    return LinearFunction(module, in_shape, target_shape(module, in_shape))
 
 
 @_of.register(nn.Sequential)

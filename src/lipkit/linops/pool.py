@@ -11,14 +11,14 @@ from lipkit.errors import ArgumentError, ShapeError
 from lipkit.linops._base import LinearOperator, Shape
 from lipkit.linops._windows import check_axes, check_fits, windows
 from lipkit.linops.conv import Conv
-from lipkit.linops.function import Function
+from lipkit.linops.function import LinearFunction
 
 AnyAvgPool = nn.AvgPool1d | nn.AvgPool2d | nn.AvgPool3d
 AnyAdaptiveAvgPool = nn.AdaptiveAvgPool1d | nn.AdaptiveAvgPool2d | nn.AdaptiveAvgPool3d
 
 
 def avg_pool(module: AnyAvgPool, in_shape: Shape) -> LinearOperator:
-    """Average pooling of (channels, *spatial); a window that is divided by less than the others needs a `Function`."""
+    """Average pooling of (channels, *spatial); unequal divisors need a `LinearFunction`."""
     _check_rank(module, in_shape)
     target = target_shape(module, in_shape)
     channels, *spatial = in_shape
@@ -30,16 +30,16 @@ def avg_pool(module: AnyAvgPool, in_shape: Shape) -> LinearOperator:
     even = override is not None or module.count_include_pad or not any(padding)
     if whole and even:
         return AvgPool(channels, tuple(spatial), kernel, stride, padding, override or math.prod(kernel))
-    return Function(module, in_shape, target)
+    return LinearFunction(module, in_shape, target)
 
 
 def adaptive_avg_pool(module: AnyAdaptiveAvgPool, in_shape: Shape) -> LinearOperator:
-    """Adaptive average pooling: windows of one size if the output divides the input, a `Function` otherwise."""
+    """Adaptive average pooling: windows of one size if the output divides the input, a `LinearFunction` otherwise."""
     _check_rank(module, in_shape)
     target = target_shape(module, in_shape)
     channels, *spatial = in_shape
     if any(n % m for n, m in zip(spatial, target[1:], strict=True)):
-        return Function(module, in_shape, target)
+        return LinearFunction(module, in_shape, target)
     kernel = tuple(n // m for n, m in zip(spatial, target[1:], strict=True))
     return AvgPool(channels, tuple(spatial), kernel, kernel, (0,) * len(kernel), math.prod(kernel))
 

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from lipkit.bound import Bound, Of
+from lipkit.bound import Bound, Scope
 from lipkit.errors import ArgumentError, MetricError, NonFiniteError, ShapeError
 from lipkit.losses.margins import rivals
 from lipkit.rounding.logarithm import exp_of, log_product, log_sum
@@ -46,12 +46,12 @@ def pair_constants(bound: Bound, classes: int) -> Float64[Tensor, "{classes} {cl
     if classes < 1:
         raise ArgumentError(f"The number of classes is at least 1, got {classes}.")
     log = bound.log_value
-    if bound.of is Of.WHOLE:
+    if bound.of is Scope.WHOLE:
         values = _scaled(log, bound.metric.p_out).expand(classes, classes)
-    elif bound.of is Of.CLASS:
+    elif bound.of is Scope.CLASS:
         _check(bound, (classes,))
         values = exp_of(log_sum(log[:, None], log[None, :], 1.0), 1.0)
-    elif bound.of is Of.PAIR:
+    elif bound.of is Scope.PAIR:
         _check(bound, (classes, classes))
         values = exp_of(log, 1.0)
     else:
@@ -75,7 +75,7 @@ def label_constants(
                 f"{tuple(constants.shape)}; give a Bound for other forms."
             )
         return constants[target.long()].masked_fill(~rivals(target, classes), 0.0)
-    if constants.of is Of.SAMPLE:
+    if constants.of is Scope.SAMPLE:
         _check(constants, tuple(target.shape))
         rows = _scaled(constants.log_value, constants.metric.p_out)[:, None].expand(-1, classes)
         rows = rows.to(target.device).masked_fill(~rivals(target, classes), 0.0)

@@ -34,14 +34,14 @@ class Norm(ABC):
     def __call__(self, op: LinearOperator, /, *, state: Tensor | None = None) -> Bound:
         """The norm of one operator; `state` is the `state` of an earlier bound, for methods that start warm."""
         with plain_arithmetic():
-            return self._batch([checked(op)], None if state is None else state[None])[0]
+            return self._batch([check_operator(op)], None if state is None else state[None])[0]
 
     @final
     def many(self, ops: Sequence[LinearOperator], /) -> list[Bound]:
         """The norms of many operators, batched wherever type, shape and geometry agree."""
         groups: dict[object, list[int]] = {}
         for i, op in enumerate(ops):
-            groups.setdefault(signature(checked(op)), []).append(i)
+            groups.setdefault(signature(check_operator(op)), []).append(i)
         found: dict[int, Bound] = {}
         with plain_arithmetic():
             for members in groups.values():
@@ -87,7 +87,9 @@ class BlockNorm(Norm):
         """Both sides of the norm, without gradient; `blocks` is float64 or complex128, any scale."""
 
     @abstractmethod
-    def attached(self, matrices: Inexact[Tensor, "batch rows cols"], enclosure: Enclosure) -> Float[Tensor, " batch"]:
+    def attach_gradient(
+        self, matrices: Inexact[Tensor, "batch rows cols"], enclosure: Enclosure
+    ) -> Float[Tensor, " batch"]:
         """`enclosure.log_upper` with a gradient to `matrices`, the blocks that carry it."""
 
     @final
@@ -100,7 +102,7 @@ class BlockNorm(Norm):
             log_upper = widen_log(enclosure.log_upper, error, Kind.UPPER)
             log_lower = widen_log(enclosure.log_lower, error, Kind.LOWER)
         if matrices.requires_grad:
-            gradient = self.attached(matrices, enclosure)
+            gradient = self.attach_gradient(matrices, enclosure)
             log_upper = log_upper + torch.where(torch.isfinite(gradient), gradient - gradient.detach(), 0.0)
         # Where rounding while the matrix was written out is no longer negligible, the number is only a bound.
         close = (log_upper.detach() - log_lower < _EXACT).tolist()
@@ -149,7 +151,7 @@ def plain_arithmetic() -> Iterator[None]:
         yield
 
 
-def checked(op: LinearOperator) -> LinearOperator:
+def check_operator(op: LinearOperator) -> LinearOperator:
     """The operator, if it has a norm and its weights multiply within the range of float64."""
     if not isinstance(op, LinearOperator):
         raise UnsupportedError(

@@ -12,7 +12,7 @@ from lipkit.errors import ArgumentError, NotProvenError
 from lipkit.linops import Dense, stack
 from lipkit.norms._base import BlockNorm, Enclosure, positive_int
 from lipkit.norms.matrix_free.krylov import gaussian, lanczos, overlap_quantile
-from lipkit.norms.singular_vectors import chosen, rayleigh, tied
+from lipkit.norms.singular_vectors import rayleigh, select_blocks, tie_gradient
 from lipkit.rounding.float64 import gamma, norm_up, normalize, product_error
 from lipkit.rounding.logarithm import log_up
 from lipkit.rounding.slacks import UNIT
@@ -127,14 +127,16 @@ class Cholesky(BlockNorm):
         gram_error = 2 * product_error(tall.shape[-2], tall.dtype) * (norm_up(scaled, 2) ** 2).amax(1)
         proven, guess = self._prove(gram, self._guess(gram))
         square, block = proven + gram_error, guess.block
-        log_lower, left, right = rayleigh(chosen(tall, block), guess.vector.to(gram.dtype), exponent)
+        log_lower, left, right = rayleigh(select_blocks(tall, block), guess.vector.to(gram.dtype), exponent)
         if flipped:
             left, right = right, left
         log_upper = log_up(square.sqrt() * (1 + gamma(4)), exponent)
         return Enclosure(log_upper, log_lower, block, left, right)
 
-    def attached(self, matrices: Inexact[Tensor, "batch rows cols"], enclosure: Enclosure) -> Float[Tensor, " batch"]:
-        return tied(enclosure.log_upper, stack([Dense(m) for m in matrices]), enclosure.left, enclosure.right)
+    def attach_gradient(
+        self, matrices: Inexact[Tensor, "batch rows cols"], enclosure: Enclosure
+    ) -> Float[Tensor, " batch"]:
+        return tie_gradient(enclosure.log_upper, stack([Dense(m) for m in matrices]), enclosure.left, enclosure.right)
 
     def _guess(self, gram: Tensor) -> Guess:
         working = _working(gram.dtype, self.rtol)

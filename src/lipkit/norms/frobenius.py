@@ -8,7 +8,7 @@ from jaxtyping import Float, Inexact
 from torch import Tensor
 
 from lipkit.norms._base import BlockNorm, Enclosure
-from lipkit.norms.singular_vectors import chosen, rayleigh
+from lipkit.norms.singular_vectors import rayleigh, select_blocks
 from lipkit.rounding.float64 import norm_up, normalize
 from lipkit.rounding.logarithm import log_up
 
@@ -27,13 +27,15 @@ class Frobenius(BlockNorm):
     def enclose(self, blocks: Inexact[Tensor, "batch blocks rows cols"]) -> Enclosure:
         scaled, exponent = normalize(blocks, self)
         value, block = norm_up(scaled, 2).max(1)
-        matrices = chosen(scaled, block)
+        matrices = select_blocks(scaled, block)
         longest = torch.linalg.vector_norm(matrices, dim=-1).argmax(-1)
         start = matrices[torch.arange(len(matrices), device=matrices.device), longest].conj()
         log_lower, left, right = rayleigh(matrices, start, exponent)
         return Enclosure(log_up(value, exponent), log_lower, block, left, right)
 
-    def attached(self, matrices: Inexact[Tensor, "batch rows cols"], enclosure: Enclosure) -> Float[Tensor, " batch"]:
+    def attach_gradient(
+        self, matrices: Inexact[Tensor, "batch rows cols"], enclosure: Enclosure
+    ) -> Float[Tensor, " batch"]:
         scaled, _ = normalize(matrices, self)
         # The tiny floor keeps the gradient of a zero matrix at zero instead of NaN; it changes no value.
         square = (scaled.abs() ** 2).sum((-2, -1)).clamp(min=1e-300)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError
 from lipkit.norms._base import BlockNorm, Enclosure, positive_int
-from lipkit.norms.singular_vectors import chosen, rayleigh
+from lipkit.norms.singular_vectors import rayleigh, select_blocks
 from lipkit.rounding.float64 import inverse_scale, norm_up, normalize, product_error, sums_up, undo_squarings
 from lipkit.rounding.slacks import ROUNDINGS_4
 
@@ -57,19 +57,21 @@ class Gram(BlockNorm):
         tall = _tall(scaled)
         log_blocks, iterate = _iterate(tall, self.steps, self.readout)
         log_upper, block = log_blocks.max(1)
-        last = chosen(iterate, block)
+        last = select_blocks(iterate, block)
         # Columns of the last iterate lean towards the top right singular vector, the longest one most.
         longest = torch.linalg.vector_norm(last, dim=-2).argmax(-1)
         start = last[torch.arange(len(last), device=last.device), :, longest]
         if self.steps == 0:
             start = torch.linalg.vector_norm(last, dim=-2).to(last.dtype)
         flipped = blocks.shape[-1] > blocks.shape[-2]
-        log_lower, left, right = rayleigh(chosen(tall, block), start, exponent)
+        log_lower, left, right = rayleigh(select_blocks(tall, block), start, exponent)
         if flipped:
             left, right = right, left
         return Enclosure(log_upper + _shift(exponent), log_lower, block, left, right)
 
-    def attached(self, matrices: Inexact[Tensor, "batch rows cols"], enclosure: Enclosure) -> Float[Tensor, " batch"]:
+    def attach_gradient(
+        self, matrices: Inexact[Tensor, "batch rows cols"], enclosure: Enclosure
+    ) -> Float[Tensor, " batch"]:
         tall = _tall(matrices)
         if self.readout is Readout.FROBENIUS:
             return _Schatten.apply(tall, enclosure.log_upper, self.steps)  # pyright: ignore[reportReturnType]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lipkit.norms._base import BlockNorm, Enclosure
 from lipkit.norms.gram import Gram
-from lipkit.norms.singular_vectors import chosen, rayleigh
+from lipkit.norms.singular_vectors import rayleigh, select_blocks
 from lipkit.rounding.float64 import gamma, norm_up, normalize, product_error
 from lipkit.rounding.logarithm import log_up
 from lipkit.rounding.slacks import UNIT
@@ -44,22 +44,24 @@ class NearIsometry(BlockNorm):
         error = 2 * product_error(tall.shape[-2], tall.dtype) * norm_up(tall, 2) ** 2 + 4 * UNIT * mean
         square = (mean + (norms.exp() + error) * (1 + gamma(8))) * (1 + gamma(8))
         value, block = square.max(1)
-        ends = chosen(residual, block)
+        ends = select_blocks(residual, block)
         # The residual leans towards the top singular vector; its longest column is a fair start for the lower side.
         longest = torch.linalg.vector_norm(ends, dim=-2).argmax(-1)
         start = ends[torch.arange(batch, device=ends.device), :, longest]
-        log_lower, left, right = rayleigh(chosen(tall, block), start, exponent)
+        log_lower, left, right = rayleigh(select_blocks(tall, block), start, exponent)
         if flipped:
             left, right = right, left
         return Enclosure(log_up(value.sqrt() * (1 + gamma(4)), exponent), log_lower, block, left, right)
 
-    def attached(self, matrices: Inexact[Tensor, "batch rows cols"], enclosure: Enclosure) -> Float[Tensor, " batch"]:
+    def attach_gradient(
+        self, matrices: Inexact[Tensor, "batch rows cols"], enclosure: Enclosure
+    ) -> Float[Tensor, " batch"]:
         scaled, _ = normalize(matrices, self)
         tall = scaled.mH if scaled.shape[-1] > scaled.shape[-2] else scaled
         mean, residual = _residual(tall)
         with torch.no_grad():
             inner = self.inner.enclose(residual.detach().unsqueeze(1))
-        square = mean + self.inner.attached(residual, inner).exp()
+        square = mean + self.inner.attach_gradient(residual, inner).exp()
         log_value = 0.5 * square.clamp(min=1e-300).log()
         return enclosure.log_upper + log_value - log_value.detach()
 

@@ -12,7 +12,7 @@ from lipkit.rounding.float64 import gamma, norm_up, product_error
 from lipkit.rounding.logarithm import log_down
 
 
-def chosen(
+def select_blocks(
     blocks: Inexact[Tensor, "batch blocks rows cols"], block: Int[Tensor, " batch"]
 ) -> Inexact[Tensor, "batch rows cols"]:
     """The block `block[i]` of each batch entry."""
@@ -42,7 +42,7 @@ def rayleigh(
     return log_down((norm * (1 - slack) - 2 * error) * (1 - slack), exponent), left, right
 
 
-def tied(
+def tie_gradient(
     log_value: Float[Tensor, " batch"],
     op: LinearOperator,
     left: Inexact[Tensor, "batch ..."],

@@ -11,7 +11,7 @@ from lipkit.bound import Kind
 from lipkit.errors import NotProvenError
 from lipkit.linops import Dense, stack
 from lipkit.norms._base import BlockNorm, Enclosure
-from lipkit.norms.singular_vectors import chosen, rayleigh, tied
+from lipkit.norms.singular_vectors import rayleigh, select_blocks, tie_gradient
 from lipkit.rounding.float64 import gamma, norm_up, normalize, product_error, sums_up
 from lipkit.rounding.logarithm import log_up
 
@@ -44,13 +44,15 @@ class SVD(BlockNorm):
         if not bool(torch.isfinite(upper).all()):
             raise NotProvenError("The SVD returned vectors that are not orthonormal; use Cholesky or Gram instead.")
         value, block = upper.max(1)
-        log_lower, left, right = rayleigh(chosen(tall, block), chosen(v, block)[..., 0], exponent)
+        log_lower, left, right = rayleigh(select_blocks(tall, block), select_blocks(v, block)[..., 0], exponent)
         if flipped:
             left, right = right, left
         return Enclosure(log_up(value, exponent), log_lower, block, left, right)
 
-    def attached(self, matrices: Inexact[Tensor, "batch rows cols"], enclosure: Enclosure) -> Float[Tensor, " batch"]:
-        return tied(enclosure.log_upper, stack([Dense(m) for m in matrices]), enclosure.left, enclosure.right)
+    def attach_gradient(
+        self, matrices: Inexact[Tensor, "batch rows cols"], enclosure: Enclosure
+    ) -> Float[Tensor, " batch"]:
+        return tie_gradient(enclosure.log_upper, stack([Dense(m) for m in matrices]), enclosure.left, enclosure.right)
 
 
 def _proven(w: Tensor, v: Tensor) -> Tensor:

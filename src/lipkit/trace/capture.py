@@ -75,14 +75,14 @@ def capture(
     if isinstance(model, ExportedProgram):
         args, kwargs = _example(model, args, kwargs)
         with without_casts():
-            prepared = _prepared(model, None, args, kwargs, wrt, output)
-            network = _lowered(prepared)
+            prepared = _prepare(model, None, args, kwargs, wrt, output)
+            network = _lower(prepared)
             _compare(network, prepared, model.module())
         return network
     args, kwargs = first_samples(args, kwargs)
     with without_casts(), evaluating(model):
-        prepared = _prepared(export_model(model, args, kwargs), model, args, kwargs, wrt, output)
-        network = _lowered(prepared)
+        prepared = _prepare(export_model(model, args, kwargs), model, args, kwargs, wrt, output)
+        network = _lower(prepared)
         refuse_mixing(model, args, kwargs, prepared.position, tuple(prepared.target.meta["val"].shape))
         _compare(network, prepared, model)
     return network
@@ -127,7 +127,7 @@ class Prepared:
     inside: frozenset[Node]
 
 
-def _prepared(
+def _prepare(
     program: ExportedProgram,
     model: nn.Module | None,
     args: tuple[Any, ...],
@@ -156,7 +156,7 @@ def _prepared(
         program = split_up(program, unknown)
 
 
-def _lowered(prepared: Prepared) -> Network:
+def _lower(prepared: Prepared) -> Network:
     builder, refs = place_inputs(prepared.sources)
     lowering = Lowering(prepared.folded, builder, refs)
     lowering.run(prepared.promises, prepared.inside)

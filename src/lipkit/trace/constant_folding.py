@@ -45,7 +45,7 @@ class Folded:
     constants: Mapping[Node, object]
     same: Mapping[Node, Node]
 
-    def kept(self, node: Node) -> Node:
+    def representative(self, node: Node) -> Node:
         """The node that stands for this one."""
         return self.same.get(node, node)
 
@@ -79,7 +79,7 @@ def fold(graph: Graph, sources: Iterable[Node], known: Mapping[Node, object], re
             moving.add(node)
             steps.append(node)
         elif node.op == "call_function" and not is_control_flow(node) and not is_random(node):
-            values[node] = _evaluated(node, values, same)
+            values[node] = _evaluate(node, values, same)
         else:
             # A branch on constants, a random constant or a subgraph: refused where it is lowered.
             moving.add(node)
@@ -87,7 +87,7 @@ def fold(graph: Graph, sources: Iterable[Node], known: Mapping[Node, object], re
     return Folded(tuple(steps), values, same)
 
 
-def _evaluated(node: Node, values: Mapping[Node, object], same: Mapping[Node, Node]) -> object:
+def _evaluate(node: Node, values: Mapping[Node, object], same: Mapping[Node, Node]) -> object:
     def value(arg: Node) -> Any:
         kept = same.get(arg, arg)
         if kept in values:

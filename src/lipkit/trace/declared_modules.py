@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.fx import Node
 from torch.fx.node import map_arg
 
-from lipkit.bound import Of
+from lipkit.bound import Scope
 from lipkit.errors import CaptureError, MetricError, UnsupportedError
 from lipkit.linops import HasOperator
 from lipkit.regions import Everywhere
@@ -79,7 +79,7 @@ def declarations(
         if call in begun or not inside.isdisjoint(nodes):
             continue
         ends = _ends(nodes, folded, target)
-        made = None if ends is None else _declared(call, modules[call.partition("@")[0]], nodes, ends, folded)
+        made = None if ends is None else _declare(call, modules[call.partition("@")[0]], nodes, ends, folded)
         if ends is not None and made is not None:
             promises[ends[1]] = (made, ends[0])
             inside.update(nodes)
@@ -89,15 +89,17 @@ def declarations(
 def _ends(nodes: list[Node], folded: Folded, target: Node) -> tuple[Node, Node] | None:
     """The one input and the one result of a region, or None."""
     region = set(nodes)
-    used = {folded.kept(arg) for node in nodes for arg in node.all_input_nodes}
+    used = {folded.representative(arg) for node in nodes for arg in node.all_input_nodes}
     inputs = [arg for arg in used if arg not in region and arg not in folded.constants]
     outside = [step for step in folded.steps if step not in region]
-    wanted = {folded.kept(arg) for step in outside for arg in step.all_input_nodes} | {folded.kept(target)}
+    wanted = {folded.representative(arg) for step in outside for arg in step.all_input_nodes} | {
+        folded.representative(target)
+    }
     results = [node for node in nodes if node in wanted]
     return (inputs[0], results[0]) if len(inputs) == len(results) == 1 else None
 
 
-def _declared(
+def _declare(
     call: str, module: DeclaresLipschitz, nodes: list[Node], ends: tuple[Node, Node], folded: Folded
 ) -> Declared | None:
     """The call as one node; None if the module promises nothing."""
@@ -107,7 +109,7 @@ def _declared(
         promise = module.declared_lipschitz(size[1:])
     except (UnsupportedError, MetricError):
         return None
-    if not promise.kind.certifies or promise.region != Everywhere() or promise.of is not Of.WHOLE:
+    if not promise.kind.certifies or promise.region != Everywhere() or promise.of is not Scope.WHOLE:
         raise CaptureError(
             f"The module {call or 'itself'} declares: {promise}. A declaration must be an exact or upper bound of the "
             "whole map, everywhere."
@@ -116,7 +118,7 @@ def _declared(
         raise CaptureError(
             f"The module {call or 'itself'} declares a constant in {promise.metric}; both norms must be the same."
         )
-    used = [folded.kept(arg) for node in nodes for arg in node.all_input_nodes]
+    used = [folded.representative(arg) for node in nodes for arg in node.all_input_nodes]
     constants = {node: folded.constants[node] for node in dict.fromkeys(used) if node in folded.constants}
     tensors = {node: value for node, value in constants.items() if isinstance(value, Tensor)}
     plain = {node: value for node, value in constants.items() if node not in tensors}

@@ -26,7 +26,7 @@ class Verdict(enum.Enum):
     """Why an operation has no rows; the value is how it is said."""
 
     UNKNOWN = "no rule"
-    REFUSED = "refused"
+    REFUSED = "refusal_of"
     RANDOM = "random"
     BRANCH = "control flow"
     BATCH = "batch statistics"
@@ -43,7 +43,7 @@ class Gap:
     remedy: str
 
 
-def refused(gaps: Sequence[Gap]) -> CaptureError:
+def refusal_of(gaps: Sequence[Gap]) -> CaptureError:
     """One error that lists all gaps; equal ones at one place are said once."""
     rows = list(
         dict.fromkeys(
@@ -86,7 +86,7 @@ class Lowering:
             self._builder.dtype = _precision(node)
             if node in promises:
                 declared, source = promises[node]
-                self._values[node] = self._builder.node(declared, self._values[self._folded.kept(source)])
+                self._values[node] = self._builder.node(declared, self._values[self._folded.representative(source)])
             elif node not in inside:
                 self._values[node] = self._lowered(node)
 
@@ -140,7 +140,7 @@ class Lowering:
         return None
 
     def _item(self, node: Node) -> object:
-        results: Any = self._values[self._folded.kept(_only(node.all_input_nodes))]
+        results: Any = self._values[self._folded.representative(_only(node.all_input_nodes))]
         chosen = results[node.args[1]]
         if chosen is None:
             source = origin_of(node.all_input_nodes[0])
@@ -150,7 +150,7 @@ class Lowering:
         return chosen
 
     def _value(self, node: Node) -> Any:
-        return self._values[self._folded.kept(node)]
+        return self._values[self._folded.representative(node)]
 
     def _check(self, node: Node, found: object) -> None:
         """The rows must have the shapes that torch found; anything else is a defect of a rule."""
@@ -162,14 +162,14 @@ class Lowering:
 
     def finish(self, result: Node) -> Network:
         """The network that computes `result`, without its batch axis; a single number has one axis of length one."""
-        value = self._values.get(self._folded.kept(result))
+        value = self._values.get(self._folded.representative(result))
         like = result.meta["val"]
         if not like.is_floating_point():
             self._gaps.append(
                 Gap(origin_of(result), Verdict.REFUSED, f"the output is {like.dtype}", "choose a real output")
             )
         if self._gaps:
-            raise refused(self._gaps)
+            raise refusal_of(self._gaps)
         ref = self._builder.constant(value) if isinstance(value, Tensor) else value
         assert isinstance(ref, Ref)
         shape = ref.shape[1:] if ref.shape[:1] == (1,) else ref.shape

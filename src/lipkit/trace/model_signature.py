@@ -99,13 +99,13 @@ def choose_inputs(graph: Graph, given: Sequence[Argument], wrt: str | tuple[str,
         return found
     nodes: list[Node] = []
     for name in (wrt,) if isinstance(wrt, str) else wrt:
-        nodes += _named(graph, given, name)
+        nodes += _inputs_called(graph, given, name)
     if len(set(nodes)) != len(nodes) or not nodes:
         raise CaptureError(f"wrt={wrt!r} must name every input once.")
     return nodes
 
 
-def _named(graph: Graph, given: Sequence[Argument], name: str) -> list[Node]:
+def _inputs_called(graph: Graph, given: Sequence[Argument], name: str) -> list[Node]:
     arguments = _with_name(given, name)
     if arguments:
         real = [a.node for a in arguments if a.is_real]

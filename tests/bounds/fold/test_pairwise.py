@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lipkit import Metric, Of
+from lipkit import Metric, Scope
 from lipkit.bounds import DAG, LipLT, PairwiseDAG, PairwiseLipLT
 from lipkit.bounds.fold import pairwise
 from lipkit.errors import ShapeError
@@ -37,7 +37,7 @@ def test_an_affine_classifier_has_the_distances_of_its_rows():
         expected = torch.cdist(last.weight, last.weight, p=q)
         for method in (PairwiseDAG(metric=Metric(p, p)), PairwiseLipLT(metric=Metric(p, p))):
             bound = method(network)
-            assert bound.of is Of.PAIR
+            assert bound.of is Scope.PAIR
             # Sums of six terms; cdist itself is accurate to 1e-15 of the norms here.
             torch.testing.assert_close(bound.value, expected, rtol=1e-12, atol=1e-14)
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lipkit.bound import Metric, Of
+from lipkit.bound import Metric, Scope
 from lipkit.bounds.local.condensed import Condensed, largest_column_sum, largest_row_sum
 from lipkit.bounds.local.fast_lip import FastLip, largest_norm
 from lipkit.bounds.local.jacobian_intervals import slopes_of
@@ -146,7 +146,7 @@ def test_exact_where_all_neurons_are_stable():
 def test_a_batch_and_the_limits():
     centers = torch.tensor([[0.0, 0.0], [2.0, 1.0]])
     found = Condensed(slopes=Intervals())(reference_network(), Ball(centers, 0.1))
-    assert found.of is Of.SAMPLE
+    assert found.of is Scope.SAMPLE
     with pytest.raises(TooLargeError, match="7 slopes are uncertain"):
         Condensed(limit=3)(reference_network(), HALF_BOX)
     with pytest.raises(ArgumentError, match="rtol"):

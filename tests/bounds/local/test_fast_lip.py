@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lipkit.bound import Kind, Metric, Of
+from lipkit.bound import Kind, Metric, Scope
 from lipkit.bounds.local.fast_lip import FastLip, largest_norm
 from lipkit.bounds.local.ranges import Intervals
 from lipkit.bounds.local.relaxation import Relaxation
@@ -95,7 +95,7 @@ def test_norms_of_interval_matrices():
 def test_one_value_for_each_sample():
     centers = torch.tensor([[0.0, 0.0], [2.0, 1.0]])
     found = FastLip()(reference_network(), Ball(centers, 0.1))
-    assert found.of is Of.SAMPLE
+    assert found.of is Scope.SAMPLE
     assert float(found.value[1]) == float(FastLip()(reference_network(), Ball(centers[1], 0.1)).value)
 
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lipkit.bound import Bound, Kind, Of
+from lipkit.bound import Bound, Kind, Scope
 from lipkit.bounds import DAG, LipLT, Method
 from lipkit.bounds.local.local import Local
 from lipkit.bounds.local.ranges import Intervals
@@ -58,7 +58,7 @@ def test_one_value_for_each_sample():
     centers = torch.tensor([[0.0, 0.0], [1.0, -1.0], [3.0, 2.0]])
     method = Local(DAG())
     found = method(network, Ball(centers, 0.2))
-    assert found.of is Of.SAMPLE
+    assert found.of is Scope.SAMPLE
     for value, center in zip(found.value, centers, strict=True):
         assert float(value) == pytest.approx(float(method(network, Ball(center, 0.2)).value), rel=1e-12)
     boxes = method(network, Box(centers - 0.1, centers + 0.1))

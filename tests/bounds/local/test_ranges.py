@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lipkit.bounds.local.ranges import Intervals, Ranges, ranges
 from lipkit.bounds.local.relaxation import Relaxation
 from lipkit.errors import RegionError, ShapeError
-from lipkit.linops import AvgPool, Conv, Dense, Function, LinearOperator, Padding, Reshape
+from lipkit.linops import AvgPool, Conv, Dense, LinearFunction, LinearOperator, Padding, Reshape
 from lipkit.regions import Ball, Box, Everywhere, Region
 from lipkit.trace import Network, Reach, chain
 from lipkit.trace.nodes import RELU, Identity, Pointwise
@@ -91,7 +91,7 @@ def convolutional() -> Network:
     first = Conv(weights(4, 2, 3, 3), (6, 6), (1, 1), ((1, 1), (1, 1)), (1, 1), mode=Padding.REFLECT)
     second = Conv(weights(6, 2, 3, 3), (6, 6), (2, 2), ((1, 1), (1, 1)), (1, 1), groups=2)
     pool = AvgPool(6, (3, 3), (3, 3), (1, 1), (0, 0), 9)
-    shift: LinearOperator = Function(lambda x: x.flip(-1) - 0.5 * x, (6, 1, 1), (6, 1, 1))
+    shift: LinearOperator = LinearFunction(lambda x: x.flip(-1) - 0.5 * x, (6, 1, 1), (6, 1, 1))
     last = Dense(weights(3, 6)) @ Reshape((6, 1, 1), (6,)) @ shift @ pool
     nodes = (
         Pointwise(RELU, first.out_shape), Pointwise(Identity(), (6, 3, 3)), Pointwise(GELU, (6, 3, 3)),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lipkit.bound import Kind, Metric, Of
+from lipkit.bound import Kind, Metric, Scope
 from lipkit.bounds.lower.clever import CLEVER, end_point
 from lipkit.errors import ArgumentError, RegionError
 from lipkit.linops import Dense
@@ -73,7 +73,7 @@ def test_what_fits_no_such_law_falls_back_to_the_largest():
 
 def test_a_batch_and_misuse():
     found = CLEVER(3, 4)(reference_network(), Ball(torch.zeros(2, 2), 0.1))
-    assert found.of is Of.SAMPLE
+    assert found.of is Scope.SAMPLE
     with pytest.raises(RegionError, match="bounded"):
         CLEVER(3, 4)(reference_network(), Everywhere())
     with pytest.raises(ArgumentError, match="two batches"):

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lipkit.bound import Kind, Metric, Of
+from lipkit.bound import Kind, Metric, Scope
 from lipkit.bounds.lower.gradient_ascent import DifferenceQuotient, GradientAscent, JacobianNorm
 from lipkit.bounds.lower.sampling import profile
 from lipkit.errors import ArgumentError
@@ -74,7 +74,7 @@ def test_anchored_at_the_data():
     # The empirical estimator: the mean over centers of the largest quotient from the center.
     centers = torch.tensor([[0.0, 0.0], [0.5, -0.5]])
     found = GradientAscent(10, 4, DifferenceQuotient(anchored=True))(reference_network(), Ball(centers, 0.15))
-    assert found.of is Of.SAMPLE
+    assert found.of is Scope.SAMPLE
     assert found.state is not None
     assert torch.equal(found.state[:, 0], centers.double())
     free = GradientAscent(10, 4)(reference_network(), Ball(centers, 0.15))

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lipkit.bound import Kind, Metric, Of
+from lipkit.bound import Kind, Metric, Scope
 from lipkit.bounds.lower.difference_quotients import draw_points, move_inside, prover
 from lipkit.bounds.lower.point_jacobians import jacobians, matrix_norms
 from lipkit.bounds.lower.sampling import Sampling, profile
@@ -100,7 +100,7 @@ def test_proofs_subtract_what_float64_may_get_wrong():
 def test_one_value_for_each_sample_and_their_profile():
     network, centers = reference_network(), torch.tensor([[0.0, 0.0], [2.0, 1.0], [-1.0, 0.5]])
     found = Sampling(50)(network, Ball(centers, 0.1))
-    assert found.of is Of.SAMPLE
+    assert found.of is Scope.SAMPLE
     values = found.value.tolist()
     summary = profile(found, (0.0, 0.5, 1.0))
     assert summary.mean == pytest.approx(np.mean(values))

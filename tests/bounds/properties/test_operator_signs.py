@@ -5,7 +5,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from lipkit.bounds.properties.operator_signs import carried, reached
-from lipkit.linops import Dense, Diagonal, Function, Index, LinearOperator, Permute, Reshape, materialize
+from lipkit.linops import Dense, Diagonal, Index, LinearFunction, LinearOperator, Permute, Reshape, materialize
 from lipkit.linops.sweep import sweep
 from support.operators.geometries import operators
 
@@ -64,7 +64,9 @@ def test_what_cancels_in_a_product_is_seen_and_tiny_products_keep_their_sign() -
 
 
 def test_a_callable_is_written_out() -> None:
-    op = Function(lambda x, w: x @ w.mT, (3,), (2,), (torch.tensor([[1.0, 0.0, 2.0], [0.0, -1.0, 0.0]]).double(),))
+    op = LinearFunction(
+        lambda x, w: x @ w.mT, (3,), (2,), (torch.tensor([[1.0, 0.0, 2.0], [0.0, -1.0, 0.0]]).double(),)
+    )
     up = torch.tensor([True, False, False])
     assert carried(op, up, ~up & False)[0].tolist() == [True, False]
     assert reached(op, torch.tensor([False, True, False])).tolist() == [False, True]

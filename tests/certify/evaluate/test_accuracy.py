@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import lipkit
-from lipkit import Ball, Bound, Kind, Of, bounds, certify
+from lipkit import Ball, Bound, Kind, Scope, bounds, certify
 from lipkit.certify import Evaluation, Logits, Proportion, accuracy
 from lipkit.certify.attacks import PGD, EveryClass
 from lipkit.certify.evaluate.evaluation import said_radius
@@ -47,7 +47,7 @@ def affine(classes: int = 3) -> tuple[nn.Linear, TensorDataset, Bound]:
     labels[::2] = layer(inputs[::2]).argmax(1)
     weight = layer.weight.detach()
     pairs = torch.linalg.vector_norm(weight[:, None] - weight[None], dim=-1)
-    return layer, TensorDataset(inputs, labels), Bound.from_value(pairs, Kind.UPPER, "rows", of=Of.PAIR)
+    return layer, TensorDataset(inputs, labels), Bound.from_value(pairs, Kind.UPPER, "rows", of=Scope.PAIR)
 
 
 def test_an_affine_classifier_is_certified_where_attacks_fail() -> None:

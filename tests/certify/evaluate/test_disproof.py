@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 
 import lipkit
 from lipkit import nn as lnn
-from lipkit.bound import Bound, Kind, Metric, Of
+from lipkit.bound import Bound, Kind, Metric, Scope
 from lipkit.bounds import DAG
 from lipkit.certify import accuracy, head_pairwise
 from lipkit.certify.evaluate.disproof import refuse_disproved
@@ -23,30 +23,30 @@ from lipkit.regions import Ball
 EXPONENTS = (1.0, 2.0, math.inf)
 
 
-def _exact(weight: Tensor, of: Of, metric: Metric) -> Tensor:
+def _exact(weight: Tensor, of: Scope, metric: Metric) -> Tensor:
     """The constants of x -> W x in closed form."""
     dual = {1.0: math.inf, 2.0: 2.0, math.inf: 1.0}[metric.p_in]
     match of:
-        case Of.CLASS:
+        case Scope.CLASS:
             return torch.linalg.vector_norm(weight, dual, 1)
-        case Of.PAIR:
+        case Scope.PAIR:
             return torch.linalg.vector_norm(weight[:, None] - weight[None], dual, 2)
         case _:
             return torch.linalg.matrix_norm(weight, metric.p_in)
 
 
-def _bound(value: Tensor, of: Of, metric: Metric) -> Bound:
+def _bound(value: Tensor, of: Scope, metric: Metric) -> Bound:
     return Bound.from_value(value, Kind.UPPER, "a closed form", metric, of)
 
 
 @settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
-    of=st.sampled_from([Of.WHOLE, Of.CLASS, Of.PAIR]),
+    of=st.sampled_from([Scope.WHOLE, Scope.CLASS, Scope.PAIR]),
     p=st.sampled_from(EXPONENTS),
     scale=st.sampled_from([1e-3, 1.0, 1e4]),
 )
-def test_exact_constants_pass_and_smaller_ones_of_pairs_do_not(seed: int, of: Of, p: float, scale: float) -> None:
+def test_exact_constants_pass_and_smaller_ones_of_pairs_do_not(seed: int, of: Scope, p: float, scale: float) -> None:
     generator = torch.Generator().manual_seed(seed)
     layer = nn.Linear(6, 4)
     with torch.no_grad():
@@ -57,7 +57,7 @@ def test_exact_constants_pass_and_smaller_ones_of_pairs_do_not(seed: int, of: Of
     logits = Forward(layer, x[:1])
     # The smallest margin above the truth that a proven constant could have.
     refuse_disproved(layer, logits, x, _bound(exact * (1 + 1e-12), of, metric))
-    if of is Of.PAIR:
+    if of is Scope.PAIR:
         # The direction looked at is that of a pair, so 1 % is seen; some pair is leading at every input.
         with pytest.raises(BrokenCertificateError, match="disproves the constant"):
             refuse_disproved(layer, logits, x, _bound(exact * 0.99, of, metric))
@@ -86,14 +86,14 @@ def test_inputs_are_compared_with_each_other_where_there_is_no_gradient() -> Non
     metric = Metric(2.0, 2.0)
     model = Opaque()
     given = Forward(model, x[:1])
-    refuse_disproved(model, given, x, _bound(torch.tensor(3.0), Of.WHOLE, metric))
+    refuse_disproved(model, given, x, _bound(torch.tensor(3.0), Scope.WHOLE, metric))
     with pytest.raises(BrokenCertificateError, match=r"constant 2\.9"):
-        refuse_disproved(model, given, x, _bound(torch.tensor(2.9), Of.WHOLE, metric))
+        refuse_disproved(model, given, x, _bound(torch.tensor(2.9), Scope.WHOLE, metric))
 
 
 def test_nothing_is_said_of_a_region_or_of_single_samples() -> None:
     layer, x = nn.Linear(3, 2), torch.randn(4, 3)
-    tiny = _bound(torch.tensor(1e-9), Of.WHOLE, Metric(2.0, 2.0))
+    tiny = _bound(torch.tensor(1e-9), Scope.WHOLE, Metric(2.0, 2.0))
     refuse_disproved(layer, Forward(layer, x[:1]), x, replace(tiny, region=Ball(torch.zeros(3), 1e-3)))
 
 
@@ -126,7 +126,7 @@ def test_inputs_are_left_as_they_are() -> None:
     torch.manual_seed(0)
     model, x = Centred(), torch.randn(8, 3)
     before = x.clone()
-    bound = _bound(torch.tensor(5.0), Of.WHOLE, Metric(2.0, 2.0))
+    bound = _bound(torch.tensor(5.0), Scope.WHOLE, Metric(2.0, 2.0))
     refuse_disproved(model, Forward(model, x[:1]), x, bound)
     assert torch.equal(x, before)
 
@@ -154,9 +154,9 @@ def test_models_that_cannot_be_differentiated_are_compared_all_the_same(model: n
     def scores(points: Tensor) -> Logits:
         return Logits(points[:, :2].double(), torch.zeros(len(points), dtype=torch.float64))
 
-    refuse_disproved(model, scores, x, _bound(torch.tensor(1.0 + 1e-9), Of.WHOLE, Metric(2.0, 2.0)))
+    refuse_disproved(model, scores, x, _bound(torch.tensor(1.0 + 1e-9), Scope.WHOLE, Metric(2.0, 2.0)))
     with pytest.raises(BrokenCertificateError):
-        refuse_disproved(model, scores, x, _bound(torch.tensor(0.1), Of.WHOLE, Metric(2.0, 2.0)))
+        refuse_disproved(model, scores, x, _bound(torch.tensor(0.1), Scope.WHOLE, Metric(2.0, 2.0)))
 
 
 def test_data_made_in_inference_mode_are_no_obstacle() -> None:
@@ -189,13 +189,15 @@ def test_a_probe_that_the_scores_refuse_says_nothing() -> None:
 def test_an_infinite_constant_beside_a_false_one_hides_nothing() -> None:
     layer, x = nn.Linear(3, 2), torch.randn(8, 3)
     x[1] = x[0]
-    bound = Bound(torch.tensor([math.log(0.001), 800.0], dtype=torch.float64), Kind.UPPER, "one of each", of=Of.CLASS)
+    bound = Bound(
+        torch.tensor([math.log(0.001), 800.0], dtype=torch.float64), Kind.UPPER, "one of each", of=Scope.CLASS
+    )
     with pytest.raises(BrokenCertificateError, match=r"constant 0\.001 "):
         refuse_disproved(layer, Forward(layer, x[:1]), x, bound)
 
 
-@pytest.mark.parametrize("of", [Of.WHOLE, Of.CLASS, Of.PAIR])
-def test_what_the_error_of_the_logits_may_have_moved_disproves_nothing(of: Of) -> None:
+@pytest.mark.parametrize("of", [Scope.WHOLE, Scope.CLASS, Scope.PAIR])
+def test_what_the_error_of_the_logits_may_have_moved_disproves_nothing(of: Scope) -> None:
     # Equal at all points in truth: what moves is error, up to its bound at both points and in both of two scores.
     model = nn.Linear(3, 2)
     x = torch.randn(6, 3)

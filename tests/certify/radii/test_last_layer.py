@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from lipkit.bound import Bound, Kind, Metric, Of
+from lipkit.bound import Bound, Kind, Metric, Scope
 from lipkit.bounds import DAG
 from lipkit.certify import head_pairwise, in_norm
 from lipkit.errors import ArgumentError, KindError
@@ -38,7 +38,7 @@ def found(layer: nn.Module, p: float) -> Bound:
 def test_constants_in_another_norm(rows: list[list[float]], p: float, own: float, changed: float) -> None:
     layer = head(rows)
     moved = in_norm(found(layer, 2.0), p, 4)
-    assert (moved.kind, moved.metric, moved.of) == (Kind.UPPER, Metric(p, p), Of.PAIR)
+    assert (moved.kind, moved.metric, moved.of) == (Kind.UPPER, Metric(p, p), Scope.PAIR)
     # A power and a product: 2^-40 of room, 1e-12.
     assert float(moved.value[0, 1]) == pytest.approx(changed, rel=2e-12)
     assert float(moved.value[0, 1]) >= changed * (1 - 1e-15)
@@ -63,4 +63,4 @@ def test_what_cannot_be_moved_is_refused() -> None:
     with pytest.raises(KindError, match="Upper bounds for pairs"):
         in_norm(Bound.from_value(1.0, Kind.UPPER, "all"), math.inf, 4)
     with pytest.raises(KindError, match="Upper bounds for pairs"):
-        in_norm(Bound.from_value(torch.ones(2, 2), Kind.LOWER, "from below", of=Of.PAIR), math.inf, 4)
+        in_norm(Bound.from_value(torch.ones(2, 2), Kind.LOWER, "from below", of=Scope.PAIR), math.inf, 4)

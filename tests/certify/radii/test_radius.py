@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import lipkit
-from lipkit import Ball, Bound, Box, Kind, Metric, Of
+from lipkit import Ball, Bound, Box, Kind, Metric, Scope
 from lipkit import nn as lnn
 from lipkit.certify import binary_radius, head_pairwise, radius
 from lipkit.certify.radii.radius import require_certifying
@@ -20,7 +20,7 @@ from lipkit.errors import ArgumentError, KindError, MetricError, NonFiniteError,
 NORMS = (1.0, 2.0, math.inf)
 
 
-def upper(value: float | Tensor, metric: Metric = lipkit.L2, of: Of = Of.WHOLE) -> Bound:
+def upper(value: float | Tensor, metric: Metric = lipkit.L2, of: Scope = Scope.WHOLE) -> Bound:
     return Bound.from_value(value, Kind.UPPER, "given", metric, of)
 
 
@@ -47,7 +47,7 @@ def test_affine_classifiers_are_exact(seed: int, classes: int, inputs: int, p: f
     labels = torch.randint(classes, (8,), generator=generator)
     q = {1.0: math.inf, 2.0: 2.0, math.inf: 1.0}[p]
     pairs = torch.linalg.vector_norm(weight[:, None] - weight[None], ord=q, dim=-1)
-    found = radius(x @ weight.T + bias, labels, upper(pairs * (1 + 1e-15), Metric(p, p), Of.PAIR))
+    found = radius(x @ weight.T + bias, labels, upper(pairs * (1 + 1e-15), Metric(p, p), Scope.PAIR))
     assert found.kind is Kind.LOWER
     assert found.p == p
     for value, point, label in zip(found.value.tolist(), x, labels.tolist(), strict=True):
@@ -86,7 +86,7 @@ def test_the_factor_of_each_output_norm(q: float, constant: float) -> None:
     torch.testing.assert_close(found.value, t, rtol=1e-14, atol=0)
     assert bool((found.value <= t).all())
     # One constant for each class, |t| and |-t|: the same again, by the sum.
-    found = radius(logits, torch.zeros(3, dtype=torch.long), upper(torch.ones(2), of=Of.CLASS))
+    found = radius(logits, torch.zeros(3, dtype=torch.long), upper(torch.ones(2), of=Scope.CLASS))
     torch.testing.assert_close(found.value, t, rtol=1e-14, atol=0)
 
 
@@ -109,7 +109,7 @@ def test_wrong_classes_ties_and_constants_of_zero() -> None:
 def test_rounding_errors_of_logits_are_subtracted() -> None:
     logits = torch.tensor([[1.0, 0.0], [1.0, 0.0]], dtype=torch.float64)
     error = torch.tensor([0.1, 0.6], dtype=torch.float64)
-    found = radius(logits, torch.tensor([0, 0]), upper(torch.ones(2, 2), of=Of.PAIR), error=error)
+    found = radius(logits, torch.tensor([0, 0]), upper(torch.ones(2, 2), of=Scope.PAIR), error=error)
     assert found.value.tolist() == pytest.approx([0.8, 0.0], rel=1e-12)
     assert float(found.value[0]) <= 0.8
 
@@ -126,7 +126,7 @@ def test_a_local_constant_certifies_inside_its_region_only() -> None:
     assert radius(logits, labels, narrow, at=x).value.tolist() == pytest.approx([0.5 / 2**0.5, 0.2 / 2**0.5], rel=1e-6)
     box = replace(upper(1.0), region=Box(torch.tensor([-1.0, -0.25]), torch.tensor([1.0, 4.0])))
     assert radius(logits, labels, box, at=x).value.tolist() == pytest.approx([0.25, 0.25], rel=1e-6)
-    each = replace(upper(torch.tensor([9.0, 90.0]), of=Of.SAMPLE), region=Ball(x, 0.5))
+    each = replace(upper(torch.tensor([9.0, 90.0]), of=Scope.SAMPLE), region=Ball(x, 0.5))
     expected = [0.5, 9 / 90 / 2**0.5]
     assert radius(logits, labels, each, at=x).value.tolist() == pytest.approx(expected, rel=1e-6)
     with pytest.raises(RegionError, match="give the inputs"):
@@ -134,7 +134,7 @@ def test_a_local_constant_certifies_inside_its_region_only() -> None:
 
 
 def test_radii_in_another_norm() -> None:
-    found = radius(torch.tensor([[3.0, 0.0]]), torch.tensor([0]), upper(torch.ones(2, 2), of=Of.PAIR))
+    found = radius(torch.tensor([[3.0, 0.0]]), torch.tensor([0]), upper(torch.ones(2, 2), of=Scope.PAIR))
     assert float(found.in_norm(1.0, 9).value) == float(found.value)
     assert float(found.in_norm(math.inf, 9).value) == pytest.approx(1.0, rel=1e-9)
     assert float(found.in_norm(math.inf, 9).value) <= 1.0
@@ -200,11 +200,11 @@ def test_labels_and_scores_of_other_shapes_are_refused() -> None:
     with pytest.raises(ArgumentError, match=r"p=0\.5"):
         radius(torch.tensor([[3.0, 0.0]]), torch.tensor([0]), one).in_norm(0.5, 4)
     with pytest.raises(MetricError, match="exponent >= 1"):
-        radius(torch.zeros(1, 2), torch.tensor([0]), upper(torch.ones(1), Metric(2.0, 0.5), Of.SAMPLE))
+        radius(torch.zeros(1, 2), torch.tensor([0]), upper(torch.ones(1), Metric(2.0, 0.5), Scope.SAMPLE))
 
 
 def test_the_range_of_floats_is_not_left() -> None:
-    pair = upper(torch.tensor([[0.0, 1.9], [1.9, 0.0]]), of=Of.PAIR)
+    pair = upper(torch.tensor([[0.0, 1.9], [1.9, 0.0]]), of=Scope.PAIR)
     far = radius(torch.tensor([[1.7e308, -1.7e308]], dtype=torch.float64), torch.tensor([0]), pair)
     assert float(far.value) <= 1.7e308
     near = radius(torch.tensor([[5e-324, 0.0]], dtype=torch.float64), torch.tensor([0]), pair)

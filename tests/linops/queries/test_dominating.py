@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipkit.errors import ArgumentError
-from lipkit.linops import Dense, Function, LinearOperator, StatedRounding, depth, materialize, sweep
+from lipkit.linops import Dense, LinearFunction, LinearOperator, StatedRounding, depth, materialize, sweep
 from lipkit.linops.queries.absolute import dominating
 from lipkit.linops.queries.row_norms import row_norms, vector_norms
 from support.operators.geometries import operators
@@ -60,7 +60,7 @@ def test_graphs_and_statements_are_covered():
 
 
 def test_a_callable_is_formed_row_by_row():
-    op = Function(lambda x: x.flip(-1) - 2 * x, (3,), (3,))
+    op = LinearFunction(lambda x: x.flip(-1) - 2 * x, (3,), (3,))
     found = dominating(op)
     expected = torch.tensor([[2.0, 0, 1], [0, 1, 0], [1, 0, 2]], dtype=torch.float64)
     torch.testing.assert_close(materialize(found), expected)

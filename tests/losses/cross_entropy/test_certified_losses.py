@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lipkit.bound import Bound, Kind, Of
+from lipkit.bound import Bound, Kind, Scope
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.losses import (
     CRM,
@@ -223,11 +223,11 @@ def test_annealing_keeps_the_digits_of_sure_predictions():
 
 def test_classes_and_whole_maps_are_accepted():
     z, labels, _, _ = affine()
-    rows = Bound.from_value(torch.arange(1.0, CLASSES + 1).double(), Kind.UPPER, "rows", of=Of.CLASS)
+    rows = Bound.from_value(torch.arange(1.0, CLASSES + 1).double(), Kind.UPPER, "rows", of=Scope.CLASS)
     sums = torch.arange(1.0, CLASSES + 1).double()[:, None] + torch.arange(1.0, CLASSES + 1).double()
     sums.fill_diagonal_(0)
     torch.testing.assert_close(LipschitzMargin(0.2)(z, labels, rows), LipschitzMargin(0.2)(z, labels, sums))
-    local = Bound.from_value(torch.linspace(0.5, 2, len(z)).double(), Kind.UPPER, "local", of=Of.SAMPLE)
+    local = Bound.from_value(torch.linspace(0.5, 2, len(z)).double(), Kind.UPPER, "local", of=Scope.SAMPLE)
     expected = torch.stack(
         [
             LipschitzMargin(0.2)(z[i : i + 1], labels[i : i + 1], Bound.from_value(k, Kind.UPPER, "one"))
@@ -279,6 +279,6 @@ def test_soft_labels_that_are_none_are_refused():
         EMMA(0.5)(z, torch.full((4, CLASSES), 2 / CLASSES), pairs)
     with pytest.raises(ArgumentError, match="-1 at least"):
         EMMA(0.5)(z, torch.tensor([[2.0, -1.0, 0.0, 0.0, 0.0]]).repeat(4, 1), pairs)
-    local = Bound.from_value(torch.ones(4, dtype=torch.float64), Kind.ESTIMATE, "local", of=Of.SAMPLE)
+    local = Bound.from_value(torch.ones(4, dtype=torch.float64), Kind.ESTIMATE, "local", of=Scope.SAMPLE)
     with pytest.raises(ArgumentError, match="class indices"):
         EMMA(0.5)(z, torch.full((4, CLASSES), 1 / CLASSES), local)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lipkit.bound import Kind
 from lipkit.errors import ArgumentError, NonFiniteError, TooLargeError
-from lipkit.linops import Conv, Dense, Function, LinearOperator, materialize
+from lipkit.linops import Conv, Dense, LinearFunction, LinearOperator, materialize
 from lipkit.norms import Lanczos
 
 
@@ -39,7 +39,7 @@ def test_a_composition_that_is_never_written_out() -> None:
     op = layer @ layer @ layer
     bound = Lanczos(rtol=1e-3)(op)
     assert norm(op) <= bound.value <= norm(op) * (1 + 1e-3)
-    callable_ = Function(lambda x, w: x @ w.mT, (40,), (60,), (gaussian(60, 40),))
+    callable_ = LinearFunction(lambda x, w: x @ w.mT, (40,), (60,), (gaussian(60, 40),))
     assert Lanczos(rtol=1e-2)(callable_).value == pytest.approx(norm(callable_), rel=1e-2)
 
 
@@ -85,7 +85,7 @@ def test_stops_when_the_sides_are_close(rtol: float, most: int) -> None:
 
     values = torch.cat([torch.tensor([2.0]), torch.linspace(1, 0, 63)]).double()
     weight = torch.linalg.qr(weight).Q @ torch.diag(values)
-    bound = Lanczos(steps=64, rtol=rtol)(Function(counted, (64,), (64,), (weight,)))
+    bound = Lanczos(steps=64, rtol=rtol)(LinearFunction(counted, (64,), (64,), (weight,)))
     assert bound.lower is not None
     if rtol:
         assert bound.value <= bound.lower.value * (1 + rtol + 1e-9)

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from lipkit import certify, report
-from lipkit.bound import Bound, Of
+from lipkit.bound import Bound, Scope
 from lipkit.bounds import DAG
 from lipkit.certify import Evaluation, SampleResult
 from lipkit.data import Examples
@@ -251,5 +251,5 @@ def test_the_constant_of_pairs_leaves_out_a_class_against_itself():
     from lipkit.report.results.contents import Constant
 
     logs = torch.tensor([[-math.inf, 1.0], [1.0, -math.inf]], dtype=torch.float64)
-    found = Constant.of_bound(Bound(logs, Kind.UPPER, "m", of=Of.PAIR))
+    found = Constant.of_bound(Bound(logs, Kind.UPPER, "m", of=Scope.PAIR))
     assert (found.log_value, found.log_smallest, found.entries) == (1.0, 1.0, 2)

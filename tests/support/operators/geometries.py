@@ -20,8 +20,8 @@ from lipkit.linops import (
     Dense,
     DenseStack,
     Diagonal,
-    Function,
     Index,
+    LinearFunction,
     LinearOperator,
     Padding,
     Permute,
@@ -124,10 +124,10 @@ def _blend(x: Tensor, weight: Tensor) -> Tensor:
 
 
 @st.composite
-def function_operators(draw: DrawFn, dtype: torch.dtype = torch.float64) -> Function:
+def function_operators(draw: DrawFn, dtype: torch.dtype = torch.float64) -> LinearFunction:
     """A callable with a parameter and no structure."""
     shape, width = draw(any_shapes()), draw(st.integers(1, 4))
-    return Function(_blend, shape, (*shape[:-1], width), (draw(tensors((shape[-1], width), dtype)),))
+    return LinearFunction(_blend, shape, (*shape[:-1], width), (draw(tensors((shape[-1], width), dtype)),))
 
 
 def leaves() -> SearchStrategy[LinearOperator]:
@@ -225,7 +225,7 @@ LEAVES: dict[type[LinearOperator], SearchStrategy[LinearOperator]] = {
     Reshape: reshapes(),
     Permute: permutes(),
     Index: index_operators().filter(small),
-    Function: function_operators(),
+    LinearFunction: function_operators(),
 }
 
 _KINDS: dict[type[LinearOperator], SearchStrategy[LinearOperator]] = {

@@ -17,8 +17,8 @@ from lipkit.linops import (
     Dense,
     DenseStack,
     Diagonal,
-    Function,
     Index,
+    LinearFunction,
     LinearOperator,
     Permute,
     Reshape,
@@ -113,7 +113,7 @@ def applies(method: Norm, op: LinearOperator) -> bool:
 def drawn_for(method: Norm) -> SearchStrategy[LinearOperator]:
     """Operators of every kind, real and complex; more of those that the method is for."""
     # A callable of real weights need not take the complex vectors that a complex multiple of it would give it.
-    mixed = complex_operators().filter(lambda op: not (isinstance(op, Scaled) and isinstance(op.inner, Function)))
+    mixed = complex_operators().filter(lambda op: not (isinstance(op, Scaled) and isinstance(op.inner, LinearFunction)))
     every: list[SearchStrategy[LinearOperator]] = [operators(), mixed]
     if isinstance(method, CONVOLUTIONAL):
         images = st.one_of(*(KINDS[kind] for kind in (Conv, ConvTranspose, AvgPool)), conv_operators(torch.complex128))

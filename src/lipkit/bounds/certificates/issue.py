@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from lipkit.bound import Bound, Metric, Of, Rule
+from lipkit.bound import Bound, Metric, Rule, Scope
 from lipkit.bounds._base import Method
 from lipkit.bounds.auto import Auto
 from lipkit.bounds.certificates.certificate import ALONE, SCOPE, Assumption, Certificate, Software
@@ -84,7 +84,7 @@ def certified(
 def _require_certifying(bound: Bound) -> None:
     if not bound.kind.certifies:
         raise KindError(f"Only exact and upper bounds can be certified, got {bound}; use a method that proves one.")
-    if bound.of is not Of.WHOLE:
+    if bound.of is not Scope.WHOLE:
         raise ArgumentError(f"A certificate holds one number for the whole map, got one for {bound.of}.")
 
 

@@ -9,14 +9,14 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from lipkit.bound import L2, Bound, Kind, Metric, Of
+from lipkit.bound import L2, Bound, Kind, Metric, Scope
 from lipkit.bounds.fold.block_norms import Meter
 from lipkit.bounds.fold.dag import DAG, Fold, failures
 from lipkit.bounds.fold.expansion import Expansion
 from lipkit.errors import ShapeError
 from lipkit.linops import LinearOperator, depth, magnitude
 from lipkit.norms import Auto, Norm, dual_exponent
-from lipkit.norms._base import checked
+from lipkit.norms._base import check_operator
 from lipkit.regions import Everywhere, Region
 from lipkit.rounding.float64 import gamma
 from lipkit.rounding.logarithm import log_product, log_sum, log_up
@@ -119,12 +119,12 @@ def differences_of_rows(
         total = log_sum(total, log_product(logs, log_constant.to(device), 1.0), 1.0)
     same = torch.eye(classes, dtype=torch.bool, device=device)
     total = total.masked_fill(same, -math.inf)
-    return Bound(total, Kind.UPPER, method, metric, region, Of.PAIR, failures(used), parts=used)
+    return Bound(total, Kind.UPPER, method, metric, region, Scope.PAIR, failures(used), parts=used)
 
 
 def _differences(op: LinearOperator, classes: int, q: float) -> Float64[Tensor, "classes classes"]:
     """log of the q-norms of all differences of two rows of an operator, rounded up past every rounding on the way."""
-    checked(op)
+    check_operator(op)
     units = torch.eye(classes, dtype=torch.float64, device=op.device).reshape(classes, *op.out_shape)
     width = max(1, _CHUNK // max(op.in_size, op.out_size))
     starts = range(0, classes, width)

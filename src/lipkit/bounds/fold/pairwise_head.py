@@ -5,7 +5,7 @@ from typing import final
 
 from torch import Tensor
 
-from lipkit.bound import Bound, Of
+from lipkit.bound import Bound, Scope
 from lipkit.bounds._base import Method
 from lipkit.bounds.auto import Auto
 from lipkit.bounds.fold.pairwise import Pairwise, differences_of_rows
@@ -50,7 +50,7 @@ class PairwiseHead(Pairwise):
 
     def _trunk(self, network: Network, region: Region) -> Bound:
         found = self.trunk(network, region)
-        if not found.kind.certifies or found.of is not Of.WHOLE or found.metric.p_in != found.metric.p_out:
+        if not found.kind.certifies or found.of is not Scope.WHOLE or found.metric.p_in != found.metric.p_out:
             raise KindError(
                 f"The trunk needs an upper bound of the whole map from a norm to itself, got {found}; choose another "
                 "method, or a region of one input."

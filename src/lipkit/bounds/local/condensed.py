@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from lipkit.bound import L2, Bound, Kind, Metric, Of
+from lipkit.bound import L2, Bound, Kind, Metric, Scope
 from lipkit.bounds._base import RegionMethod
 from lipkit.bounds.local.fast_lip import FastLip, largest_norm
 from lipkit.bounds.local.jacobian_intervals import slopes_of
@@ -122,7 +122,7 @@ class Condensed(RegionMethod):
         find, found = self.slopes.prepare(network), measured(network)
         with torch.no_grad():
             logs = [self._one(found, find, one) for one in ([region] if samples is None else samples)]
-        value, of = (logs[0], Of.WHOLE) if samples is None else (torch.stack(logs), Of.SAMPLE)
+        value, of = (logs[0], Scope.WHOLE) if samples is None else (torch.stack(logs), Scope.SAMPLE)
         return Bound(value, Kind.UPPER, self, self.metric, region, of)
 
     def _one(self, found: MeasuredNetwork, find: Callable[[Region], list[Reach]], region: Region) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from lipkit.bound import L2, Bound, Kind, Metric, Of
+from lipkit.bound import L2, Bound, Kind, Metric, Scope
 from lipkit.bounds._base import RegionMethod
 from lipkit.bounds.local.jacobian_intervals import Slopes, Span, backward, forward, slopes_of
 from lipkit.bounds.local.local import each_sample
@@ -54,11 +54,11 @@ class FastLip(RegionMethod):
         find, found = self.slopes.prepare(network), measured(network)
         with torch.no_grad():
             if samples is None:
-                return self._said(self._one(found, find, region), region, Of.WHOLE)
+                return self._said(self._one(found, find, region), region, Scope.WHOLE)
             logs = [self._one(found, find, sample) for sample in samples]
-            return self._said(torch.stack(logs), region, Of.SAMPLE)
+            return self._said(torch.stack(logs), region, Scope.SAMPLE)
 
-    def _said(self, log_value: Tensor, region: Region, of: Of) -> Bound:
+    def _said(self, log_value: Tensor, region: Region, of: Scope) -> Bound:
         return Bound(log_value, Kind.UPPER, self, self.metric, region, of)
 
     def _one(self, found: MeasuredNetwork, find: Callable[[Region], list[Reach]], region: Region) -> Tensor:

@@ -9,7 +9,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from lipkit.bound import L2, Bound, Kind, Metric, Of
+from lipkit.bound import L2, Bound, Kind, Metric, Scope
 from lipkit.bounds._base import RegionMethod
 from lipkit.bounds.local.fast_lip import FastLip, largest_norm
 from lipkit.bounds.local.jacobian_intervals import Span, slopes_of
@@ -131,7 +131,7 @@ class LinearPieces(RegionMethod):
         direction = steepest(network, x, self.metric)[1]
         first, second = along(x, direction, scale_of(region, x))
         pair = best_pair(network.detach(), region, first, second, prover(network, self.metric), self.metric)
-        found = lower_bound([pair], region, self.metric, self, Of.WHOLE)
+        found = lower_bound([pair], region, self.metric, self, Scope.WHOLE)
         return found if found.kind is Kind.LOWER else None
 
     def __str__(self) -> str:

@@ -6,7 +6,7 @@ from typing import final
 
 import torch
 
-from lipkit.bound import Bound, Of
+from lipkit.bound import Bound, Scope
 from lipkit.bounds._base import Method, RegionMethod
 from lipkit.bounds.local.ranges import Intervals, Ranges
 from lipkit.errors import KindError, RegionError, ShapeError
@@ -49,13 +49,13 @@ class Local(RegionMethod):
             self,
             found[0].metric,
             region,
-            Of.SAMPLE,
+            Scope.SAMPLE,
             min(sum(bound.failure for bound in found), ALMOST_ONE),
         )
 
     def _one(self, network: Network, region: Region, find: Callable[[Region], list[Reach]], cap: Bound | None) -> Bound:
         found = self.inner(restricted(network, find(region)), region)
-        if not found.kind.certifies or found.of is not Of.WHOLE:
+        if not found.kind.certifies or found.of is not Scope.WHOLE:
             raise KindError(f"Local needs an inner method with one upper bound for the whole map, got {found}.")
         found = replace(found, kind=found.kind.restricted, region=region, lower=None)
         best = found if cap is None else found.best(cap)

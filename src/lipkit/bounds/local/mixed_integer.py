@@ -7,7 +7,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from lipkit.bound import Bound, Kind, Metric, Of
+from lipkit.bound import Bound, Kind, Metric, Scope
 from lipkit.bounds._base import RegionMethod
 from lipkit.bounds.local.fast_lip import FastLip, largest_norm
 from lipkit.bounds.local.jacobian_intervals import Slopes, Span, backward, slopes_of
@@ -109,7 +109,7 @@ class LipMIP(RegionMethod):
         x = torch.cat([x, *around]).to(next((t.device for t in network.tensors()), x.device))
         first, second = along(x, steepest(network, x, self.metric)[1], scale)
         pair = best_pair(network.detach(), region, first, second, prover(network, self.metric), self.metric)
-        found = lower_bound([pair], region, self.metric, self, Of.WHOLE)
+        found = lower_bound([pair], region, self.metric, self, Scope.WHOLE)
         return found if found.kind is Kind.LOWER else None
 
     def __str__(self) -> str:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from lipkit.bound import L2, Bound, Kind, Metric, Of
+from lipkit.bound import L2, Bound, Kind, Metric, Scope
 from lipkit.bounds._base import RegionMethod
 from lipkit.bounds.local.local import each_sample
 from lipkit.bounds.lower.difference_quotients import draw_points
@@ -60,7 +60,7 @@ class CLEVER(RegionMethod):
         samples = each_sample(region, network.source)
         ends = [end_point(self.maxima(network, one)) for one in ([region] if samples is None else samples)]
         value = torch.tensor(ends, dtype=torch.float64)
-        of = Of.WHOLE if samples is None else Of.SAMPLE
+        of = Scope.WHOLE if samples is None else Scope.SAMPLE
         found = Bound.from_value(value[0] if samples is None else value, Kind.ESTIMATE, self, self.metric, of)
         return replace(found, region=region)
 

@@ -10,7 +10,7 @@ from jaxtyping import Float64
 from scipy import special
 from torch import Tensor
 
-from lipkit.bound import Bound, Kind, Metric, Of
+from lipkit.bound import Bound, Kind, Metric, Scope
 from lipkit.bounds.local.relaxation import functional
 from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
@@ -209,7 +209,7 @@ def along(
     return torch.cat(first), torch.cat(second)
 
 
-def lower_bound(pairs: list[Pair], region: Region, metric: Metric, method: object, of: Of) -> Bound:
+def lower_bound(pairs: list[Pair], region: Region, metric: Metric, method: object, of: Scope) -> Bound:
     """The bound that pairs of points give, one for each sample; they are kept as its `state`.
 
     LOWER where the proofs keep half of every value, otherwise an ESTIMATE: the network is then so deep or so badly
@@ -219,7 +219,7 @@ def lower_bound(pairs: list[Pair], region: Region, metric: Metric, method: objec
     kind = Kind.LOWER if sure else Kind.ESTIMATE
     values = torch.tensor([pair.proven if sure else pair.value for pair in pairs], dtype=torch.float64)
     points = torch.stack([torch.stack([pair.x, pair.y]) for pair in pairs])
-    whole = of is Of.WHOLE
+    whole = of is Scope.WHOLE
     value = values[0] if whole else values
     bound = Bound.from_value(value, kind, method, metric, of)
     return replace(bound, region=region, state=points[0] if whole else points)

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from lipkit.bound import L2, Bound, Metric, Of
+from lipkit.bound import L2, Bound, Metric, Scope
 from lipkit.bounds._base import RegionMethod
 from lipkit.bounds.local.local import each_sample
 from lipkit.bounds.lower.difference_quotients import (
@@ -67,7 +67,7 @@ class Sampling(RegionMethod):
         """The Jacobian norms at the points themselves (estimates), for `profile`; with an axis in front for a batch."""
         samples, of = regions_of(region, network)
         found = [steepest(network, self._drawn(network, one), self.metric)[0] for one in samples]
-        return found[0] if of is Of.WHOLE else torch.stack(found)
+        return found[0] if of is Scope.WHOLE else torch.stack(found)
 
     def _drawn(self, network: Network, region: Region) -> Tensor:
         generator = torch.Generator(network.device).manual_seed(self.seed)
@@ -114,12 +114,12 @@ def profile(values: Bound | Float64[Tensor, "..."], levels: tuple[float, ...] = 
     )
 
 
-def regions_of(region: Region, network: Network) -> tuple[list[Region], Of]:
+def regions_of(region: Region, network: Network) -> tuple[list[Region], Scope]:
     """The regions to search, and what the values then range over."""
     if isinstance(region, Everywhere):
-        return [region], Of.WHOLE
+        return [region], Scope.WHOLE
     samples = each_sample(region, network.source)
-    return ([region], Of.WHOLE) if samples is None else (samples, Of.SAMPLE)
+    return ([region], Scope.WHOLE) if samples is None else (samples, Scope.SAMPLE)
 
 
 def scale_of(region: Region, x: Float64[Tensor, "batch ..."]) -> float:

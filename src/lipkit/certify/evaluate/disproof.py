@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
-from lipkit.bound import Bound, Of
+from lipkit.bound import Bound, Scope
 from lipkit.certify.attacks.boundary_step import shortest
 from lipkit.certify.radii.forward import Logits
 from lipkit.errors import BrokenCertificateError
@@ -35,7 +35,7 @@ def refuse_disproved(
     errors of the logits included; what passes is not proven by it. A bound on a region, or for each sample, is left
     alone. Cost: a gradient and five evaluations of 16 inputs.
     """
-    if bound.of is Of.SAMPLE or not isinstance(bound.region, Everywhere):
+    if bound.of is Scope.SAMPLE or not isinstance(bound.region, Everywhere):
         return
     x = x[:_FIRST]
     before = logits(x)
@@ -98,9 +98,9 @@ def _compare(before: Logits, after: Logits, apart: Float64[Tensor, "batch size"]
 def _rise(change: Float64[Tensor, "batch classes"], error: Float64[Tensor, "batch 1"], bound: Bound) -> Tensor:
     """What outputs moved by at least, in the shape of the constants, one for each sample in front."""
     match bound.of:
-        case Of.PAIR:
+        case Scope.PAIR:
             return (change[:, :, None] - change[:, None, :]).abs() - 2 * error[:, :, None]
-        case Of.CLASS:
+        case Scope.CLASS:
             return change.abs() - error
         case _:
             p = bound.metric.p_out

@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from lipkit.bound import Bound, Kind, Metric, Of
+from lipkit.bound import Bound, Kind, Metric, Scope
 from lipkit.bounds import Auto, Method, PairwiseHead
 from lipkit.bounds.lipschitz import pairwise
 from lipkit.bounds.model_to_network import Example, Model
@@ -32,7 +32,7 @@ def in_norm(bound: Bound, p: float, dimension: int) -> Bound:
 
     Guarantee: UPPER if the bound certifies; attained for some linear maps. Cost: one product for each pair.
     """
-    if bound.of is not Of.PAIR or not bound.kind.certifies:
+    if bound.of is not Scope.PAIR or not bound.kind.certifies:
         raise KindError(f"Upper bounds for pairs are measured in another norm, got {bound}; use head_pairwise.")
     if not p >= 1 or type(dimension) is not int or not 1 <= dimension < 2**63:
         raise ArgumentError(f"A norm has p >= 1 and an input a whole number of entries, got p={p} and {dimension}.")

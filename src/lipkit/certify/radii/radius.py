@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
-from lipkit.bound import Bound, Kind, Of
+from lipkit.bound import Bound, Kind, Scope
 from lipkit.errors import ArgumentError, KindError, NonFiniteError, RegionError, ShapeError
 from lipkit.linops.queries.row_norms import vector_norms
 from lipkit.losses.pair_constants import log_pair_factor, pair_constants
@@ -150,7 +150,7 @@ def binary_radius(
     require_certifying(bound)
     if scores.ndim != 1:
         raise ShapeError(f"A single score has one number a sample, got shape {tuple(scores.shape)}; squeeze it first.")
-    if bound.of not in (Of.WHOLE, Of.SAMPLE):
+    if bound.of not in (Scope.WHOLE, Scope.SAMPLE):
         raise ArgumentError(f"A single score has one constant, or one for each sample, got one for {bound.of}.")
     if labels.dtype is torch.bool or not bool((labels.abs() == 1).all()):
         raise ArgumentError(f"Labels of a single score are -1 and +1, got {sorted(set(labels.tolist()))[:8]}.")
@@ -167,7 +167,7 @@ def binary_radius(
 
 
 def _constants(bound: Bound, labels: Tensor, z: Float64[Tensor, "batch classes"]) -> Float64[Tensor, "batch classes"]:
-    if bound.of is not Of.SAMPLE:
+    if bound.of is not Scope.SAMPLE:
         return pair_constants(bound, z.shape[1]).detach().to(z.device)[labels.long()]
     if bound.value.shape != (len(z),):
         raise ShapeError(f"The bound has constants for {tuple(bound.value.shape)} samples, got {len(z)} inputs.")

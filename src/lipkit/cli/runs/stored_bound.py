@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from lipkit.bound import Bound, Kind, Metric, Of
+from lipkit.bound import Bound, Kind, Metric, Scope
 from lipkit.bounds.certificates.identity import network_hash
 from lipkit.bounds.model_to_network import network_of
 from lipkit.cli.training import checkpoint
@@ -45,7 +45,7 @@ def kept(
     try:
         return Bound(
             state["log_value"].to(torch.float64), Kind[state["kind"]], state["method"], Metric(*state["metric"]),
-            of=Of[state["of"]], failure=state["failure"],
+            of=Scope[state["of"]], failure=state["failure"],
         )  # fmt: skip
     except KeyError as missing:
         raise RecordError(f"{path} lacks {missing}; remove it, and it is found again.") from missing

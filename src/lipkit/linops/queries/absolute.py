@@ -17,7 +17,7 @@ from lipkit.linops.conv import Conv
 from lipkit.linops.conv_transpose import ConvTranspose
 from lipkit.linops.dense import Dense, DenseStack
 from lipkit.linops.diagonal import Diagonal
-from lipkit.linops.function import Function
+from lipkit.linops.function import LinearFunction
 from lipkit.linops.index import Index, Permute, Reshape
 from lipkit.linops.padding import Padding
 from lipkit.linops.pool import AvgPool
@@ -155,7 +155,7 @@ def _parts_meet(op: LinearOperator) -> bool:
             return not apart or _parts_meet(outer) or _parts_meet(inner)
         case Adjoint(inner) | Scaled(_, inner) | StatedRounding(inner):
             return _parts_meet(inner)
-        case Sum() | Sweep() | Function():
+        case Sum() | Sweep() | LinearFunction():
             return True
         case Conv():
             return taps_meet(op)

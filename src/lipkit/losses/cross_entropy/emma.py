@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from lipkit.bound import Bound, Of
+from lipkit.bound import Bound, Scope
 from lipkit.errors import ArgumentError
 from lipkit.losses._base import Loss, Reduction, wide
 from lipkit.losses.checked_fields import LiveNumber, Number
@@ -50,7 +50,7 @@ class EMMA(Loss):
         if not target.is_floating_point():
             return self.reduced(self._of_labels(logits, target, constants).to(logits.dtype))
         check_probabilities(logits, target)
-        if isinstance(constants, Bound) and constants.of is Of.SAMPLE:
+        if isinstance(constants, Bound) and constants.of is Scope.SAMPLE:
             raise ArgumentError("Constants for each sample need class indices; give soft labels those of pairs.")
         batch, classes = logits.shape
         # Every sample once with each class as its label.

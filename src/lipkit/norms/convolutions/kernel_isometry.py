@@ -57,7 +57,7 @@ class KernelIsometry(Norm):
         flat = taps.flatten(0, 1)
         with torch.no_grad():
             found = self.inner.enclose(flat.detach().unsqueeze(1))
-        log_norms = self.inner.attached(flat, found) if flat.requires_grad else found.log_upper
+        log_norms = self.inner.attach_gradient(flat, found) if flat.requires_grad else found.log_upper
         return log_norms.exp().unflatten(0, (-1, count)).sum(1) * (1 + gamma(count + 8))
 
 

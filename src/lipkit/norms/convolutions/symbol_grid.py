@@ -51,7 +51,7 @@ def over_grid(
                 for i, (k, g) in enumerate(zip(kernels, group, strict=True))
             ]
         )
-        gradient = inner.attached(blocks, enclosure)
+        gradient = inner.attach_gradient(blocks, enclosure)
         log_upper = log_upper + torch.where(torch.isfinite(gradient), gradient - gradient.detach(), 0.0)
     kind = Kind.EXACT if exact and inner.kind is Kind.EXACT else Kind.UPPER
     return [Bound(one, kind, method, lower=below) for one, below in zip(log_upper, lower, strict=True)]

@@ -41,7 +41,7 @@ _RECORDABLE = (
 )
 
 
-def recorded(step: Callable[[int], None], argument: int, device: torch.device) -> Callable[[int], None]:
+def record_graph(step: Callable[[int], None], argument: int, device: torch.device) -> Callable[[int], None]:
     """`step(argument)` as one recorded CUDA graph; it must work on fixed buffers and must have run once before."""
     with torch.cuda.device(device):
         graph, side, here = torch.cuda.CUDAGraph(), torch.cuda.Stream(), torch.cuda.current_stream()

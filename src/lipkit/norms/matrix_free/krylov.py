@@ -14,7 +14,7 @@ from jaxtyping import Float, Inexact
 from torch import Tensor
 
 from lipkit.errors import NonFiniteError
-from lipkit.norms.matrix_free.cuda_graphs import recorded
+from lipkit.norms.matrix_free.cuda_graphs import record_graph
 
 # How many steps are replayed before the basis they sweep over is enlarged.
 _STAGE = 63
@@ -100,7 +100,7 @@ def lanczos(
             # Recorded for one size of the basis at a time; its unwritten vectors are zero and change nothing.
             stage = min(k + _STAGE, steps + 1)
             process.step(stage)
-            replay = recorded(process.step, stage, start.device)
+            replay = record_graph(process.step, stage, start.device)
         # On CUDA asking waits for the device; elsewhere it costs less than a step.
         if k % (4 if not start.is_cuda else 8 if k <= 32 else 16) == 0 or k == steps:
             diag, offdiag = process.coefficients[:, :, :k].cpu().numpy()

@@ -17,7 +17,7 @@ from lipkit.norms._base import Norm, positive_int
 from lipkit.norms.matrix_free._base import Iteration
 from lipkit.norms.matrix_free.cuda_graphs import recordable
 from lipkit.norms.matrix_free.krylov import lanczos, overlap_quantile
-from lipkit.norms.singular_vectors import tied
+from lipkit.norms.singular_vectors import tie_gradient
 from lipkit.rounding.logarithm import log_up
 from lipkit.rounding.slacks import UNIT
 
@@ -113,7 +113,7 @@ class Lanczos(Norm):
         # Live tensors are joined with their graph, which the search above does not need.
         op = stack([one.to(torch.float64) for one in ops])
         if any(t.requires_grad for t in op.tensors()):
-            log_value = tied(log_value, op, left, right)
+            log_value = tie_gradient(log_value, op, left, right)
         return [
             Bound(
                 log_value[i],

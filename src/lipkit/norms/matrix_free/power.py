@@ -13,7 +13,7 @@ from lipkit.errors import ArgumentError
 from lipkit.linops import LinearOperator, stack
 from lipkit.norms._base import Norm, positive_int
 from lipkit.norms.matrix_free._base import Iteration
-from lipkit.norms.singular_vectors import tied
+from lipkit.norms.singular_vectors import tie_gradient
 
 
 @final
@@ -46,7 +46,7 @@ class Power(Norm):
             log_value, left, right = iteration.lower(vector)
         op = stack([one.to(torch.float64) for one in ops])
         if any(t.requires_grad for t in op.tensors()):
-            log_value = tied(log_value, op, left, right)
+            log_value = tie_gradient(log_value, op, left, right)
         return [
             Bound(log_value[i], Kind.LOWER, self, witness=Witness(left[i], right[i]), state=vector[i])
             for i in range(len(ops))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import final
 
-from lipkit.bound import Of
+from lipkit.bound import Scope
 from lipkit.certify import Proportion
 from lipkit.certify.evaluate.evaluation import said_radius
 from lipkit.kind import Kind
@@ -85,7 +85,7 @@ def caveats(contents: Contents) -> list[str]:
 
 
 def _grows(of: str) -> str:
-    return "the difference of two logits changes" if of == str(Of.PAIR) else "the logits change"
+    return "the difference of two logits changes" if of == str(Scope.PAIR) else "the logits change"
 
 
 def _where(region: str) -> str:

@@ -7,7 +7,7 @@ from typing import final
 
 import torch
 
-from lipkit.bound import Bound, Metric, Of
+from lipkit.bound import Bound, Metric, Scope
 from lipkit.bounds.certificates.certificate import Software
 from lipkit.bounds.certificates.json_codec import from_plain, to_plain
 from lipkit.bounds.fold.layer_table import LayerRow
@@ -91,7 +91,7 @@ class Constant:
     def of_bound(cls, bound: Bound) -> "Constant":
         """The part of a bound that a page shows."""
         logs = bound.log_value.detach().cpu()
-        if bound.of is Of.PAIR and len(logs) > 1:
+        if bound.of is Scope.PAIR and len(logs) > 1:
             logs = logs[~torch.eye(len(logs), dtype=torch.bool)]
         lower = None if bound.lower is None else float(bound.lower.log_value.detach().max())
         return cls(

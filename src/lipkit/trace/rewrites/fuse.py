@@ -81,7 +81,7 @@ def fuse(network: Network, cut: Cut) -> Network:
         for j in rows.pop(k):
             users[j].discard(k)
         biases.pop(k, None)
-    return _renumbered(network, rows, biases, gone)
+    return _renumber(network, rows, biases, gone)
 
 
 def _add(row: dict[int, LinearOperator], j: int, op: LinearOperator) -> None:
@@ -94,7 +94,7 @@ def _add_bias(biases: dict[int, Tensor], k: int, op: LinearOperator, bias: Tenso
     biases[k] = biases[k] + image if k in biases else image
 
 
-def _renumbered(
+def _renumber(
     network: Network, rows: dict[int, dict[int, LinearOperator]], biases: dict[int, Tensor], gone: set[int]
 ) -> Network:
     kept = [k for k in range(1, network.sink) if k not in gone]

@@ -113,13 +113,13 @@ def mul(b: Builder, x: Value, y: Value) -> Ref:
         x, y = y, x
     assert isinstance(x, Ref)
     assert not isinstance(y, Ref)
-    return scaled(b, x, y)
+    return scale(b, x, y)
 
 
 @lowers(aten.mul.Scalar, samples=lambda: [Sample((_x(1, 2), -2.5))])
 def mul_number(b: Builder, x: Ref, y: float) -> Ref:
     """The product with a number."""
-    return scaled(b, x, y)
+    return scale(b, x, y)
 
 
 @lowers(
@@ -133,11 +133,11 @@ def div(b: Builder, x: Value, y: Value) -> Ref:
         raise Refusal("the divisor depends on the input", "give a bounded region, or replace the layer")
     if not isinstance(y, Tensor):
         return div_number(b, _ref(x), y)
-    # In float64; `scaled` makes room for the rounding of the reciprocal.
+    # In float64; `scale` makes room for the rounding of the reciprocal.
     inverse = y.to(torch.float64).reciprocal()
     if not bool(torch.isfinite(inverse).all()):
         raise _by_nothing("a constant that is 0 or NaN in some entries")
-    return scaled(b, _ref(x), inverse, rounded=True)
+    return scale(b, _ref(x), inverse, rounded=True)
 
 
 @lowers(aten.div.Scalar, samples=lambda: [Sample((_x(1, 2), -3.0))])
@@ -146,7 +146,7 @@ def div_number(b: Builder, x: Ref, y: float) -> Ref:
     inverse = 1 / y if y else math.inf
     if not math.isfinite(inverse):
         raise _by_nothing(f"{y:g}")
-    return scaled(b, x, inverse)
+    return scale(b, x, inverse)
 
 
 def _by_nothing(divisor: str) -> Refusal:
@@ -155,7 +155,7 @@ def _by_nothing(divisor: str) -> Refusal:
     )
 
 
-def scaled(b: Builder, x: Ref, factor: Tensor | float, rounded: bool = False) -> Ref:
+def scale(b: Builder, x: Ref, factor: Tensor | float, rounded: bool = False) -> Ref:
     """x times a constant, with broadcasting; `rounded` says that the constant carries one rounding error itself."""
     target = tuple(torch.broadcast_shapes(x.shape, shape_of(factor)))
     spread = broadcast(x.shape, target)

@@ -28,7 +28,7 @@ def _lifted(x: Ref, rank: int) -> tuple[Shape, int | None]:
     return x.shape[-rank:], x.shape[0] if len(x.shape) == rank + 2 else None
 
 
-def applied(b: Builder, op: LinearOperator, x: Ref, many: int | None, bias: Tensor | None) -> Ref:
+def apply_to_images(b: Builder, op: LinearOperator, x: Ref, many: int | None, bias: Tensor | None) -> Ref:
     """One operator on every image of a batch, and a bias for each channel."""
     if many is None:
         whole = op
@@ -73,7 +73,7 @@ def conv(
     x, sides, mode = _unpadded(b, x, tuple((p, p) for p in _axes(padding, rank)))
     spatial, many = _lifted(x, rank)
     op = Conv(weight, spatial, _axes(stride, rank), sides, _axes(dilation, rank), groups, mode)
-    return applied(b, op, x, many, constant(bias, "the bias"))
+    return apply_to_images(b, op, x, many, constant(bias, "the bias"))
 
 
 def _unpadded(b: Builder, x: Ref, sides: Sides) -> tuple[Ref, Sides, Padding]:
@@ -117,7 +117,7 @@ def conv_named(
     x, sides, mode = _unpadded(b, x, tuple((total // 2, total - total // 2) for total in spare))
     spatial, many = _lifted(x, rank)
     op = Conv(weight, spatial, _axes(stride, rank), sides, taps, groups, mode)
-    return applied(b, op, x, many, constant(bias, "the bias"))
+    return apply_to_images(b, op, x, many, constant(bias, "the bias"))
 
 
 @lowers(
@@ -149,7 +149,7 @@ def conv_transpose(
     spatial, many = _lifted(x, rank)
     step, edge, rest, taps = (_axes(value, rank) for value in (stride, padding, output_padding, dilation))
     op = ConvTranspose(weight, spatial, step, edge, rest, taps, groups)
-    return applied(b, op, x, many, constant(bias, "the bias"))
+    return apply_to_images(b, op, x, many, constant(bias, "the bias"))
 
 
 @lowers(

@@ -14,7 +14,7 @@ from lipkit.trace.nodes.activations.sigmoids import SIGMOID
 from lipkit.trace.nodes.entrywise_product import Product
 from lipkit.trace.nodes.matrix_product import MatrixProduct
 from lipkit.trace.rules._registry import Refusal, Sample, constant, lowers
-from lipkit.trace.rules.arithmetic import combination, scaled
+from lipkit.trace.rules.arithmetic import combination, scale
 from lipkit.trace.rules.averages import sums
 from lipkit.trace.rules.joining import axis_back, join, last_axis
 from lipkit.trace.rules.moving import broadcast
@@ -91,7 +91,7 @@ def div(b: Builder, x: Any, y: Any) -> Ref:
     if not isinstance(y, Ref):
         raise Refusal("the quotient by a constant is linear: it " + _ELSEWHERE[0], _ELSEWHERE[1])
     inverse = b.node(Pointwise(RECIPROCAL, y.shape), y)
-    return product(b, x, inverse) if isinstance(x, Ref) else scaled(b, inverse, x)
+    return product(b, x, inverse) if isinstance(x, Ref) else scale(b, inverse, x)
 
 
 @lowers(
@@ -161,7 +161,7 @@ def addcmul(b: Builder, x: Any, first: Any, second: Any, *, value: float = 1) ->
     if not (isinstance(first, Ref) or isinstance(second, Ref)):
         return combination(b, [(x, 1), (first * second, value)])
     first, second = (first, second) if isinstance(first, Ref) else (second, first)
-    part = scaled(b, first, constant(second, "the other factor"))
+    part = scale(b, first, constant(second, "the other factor"))
     return combination(b, [(x, 1), (part, value)])
 
 

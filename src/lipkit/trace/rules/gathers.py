@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lipkit.trace.builder import Builder
 from lipkit.trace.rules._registry import Refusal, Sample, lowers
-from lipkit.trace.rules.moving import moved, moves
+from lipkit.trace.rules.moving import move_entries, moves
 
 aten = torch.ops.aten
 
@@ -28,7 +28,7 @@ def index_put(b: Builder, x: Any, at: Any, values: Any, accumulate: bool = False
     """Entries replaced; adding to them instead is no gather and has a rule among the linear ones."""
     if accumulate:
         raise Refusal("adds to the entries it finds", "use index_add")
-    return moved(b, aten.index_put.default, (x, at, values), {}, at=(0, 2))
+    return move_entries(b, aten.index_put.default, (x, at, values), {}, at=(0, 2))
 
 
 # Parts of a tensor.

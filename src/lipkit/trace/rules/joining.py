@@ -39,7 +39,7 @@ def axis_back(b: Builder, y: Ref, axis: int) -> Ref:
     return y if order == list(range(rank)) else b.linear(Permute(y.shape, tuple(order)), y)
 
 
-def grouped(b: Builder, x: Ref, axes: Sequence[int]) -> tuple[Ref, Shape]:
+def group_axes(b: Builder, x: Ref, axes: Sequence[int]) -> tuple[Ref, Shape]:
     """x with some axes merged into one at the end, and the shape without them."""
     rank = len(x.shape)
     chosen = sorted(axis % rank for axis in axes) if axes else list(range(rank))
@@ -50,8 +50,8 @@ def grouped(b: Builder, x: Ref, axes: Sequence[int]) -> tuple[Ref, Shape]:
     return b.reshape(moved, (*rest, math.prod(x.shape[i] for i in chosen))), rest
 
 
-def reduced(b: Builder, y: Ref, x: Ref, axes: Sequence[int], keepdim: bool) -> Ref:
-    """The result of a node on `grouped` values, whose last axis is 1, in the shape that torch gives a reduction."""
+def drop_axes(b: Builder, y: Ref, x: Ref, axes: Sequence[int], keepdim: bool) -> Ref:
+    """The result of a node on `group_axes` values, whose last axis is 1, in the shape that torch gives a reduction."""
     rank = len(x.shape)
     chosen = {axis % rank for axis in axes} if axes else set(range(rank))
     shape = [1 if i in chosen else size for i, size in enumerate(x.shape) if keepdim or i not in chosen]

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
-from lipkit.linops import Function, LinearOperator
+from lipkit.linops import LinearFunction, LinearOperator
 from lipkit.trace.builder import Builder, Ref
 from lipkit.trace.rules._registry import Refusal, Sample, lowers
 
@@ -66,7 +66,7 @@ def by_autograd(
         slot = Slot(op, tuple(leaves), spec, i, tuple(j for j in (*refs, *constants) if j != i), held)
         with torch.no_grad():
             image = slot(torch.zeros((1, *leaves[i].shape), dtype=like.dtype, device=like.device), *parameters)
-        terms.append((Function(slot, leaves[i].shape, tuple(image.shape[1:]), parameters), leaves[i]))
+        terms.append((LinearFunction(slot, leaves[i].shape, tuple(image.shape[1:]), parameters), leaves[i]))
     bias = None
     if constants:
         zero = leaves[constants[0]]

@@ -40,7 +40,7 @@ def pad(b: Builder, x: Any, widths: Sequence[int], mode: str = "constant", value
     if not any(widths):
         return x
     if min(widths) < 0 or value not in (None, 0):
-        return moved(b, aten.pad.default, (x, list(widths), mode, value), {}, at=(0,))
+        return move_entries(b, aten.pad.default, (x, list(widths), mode, value), {}, at=(0,))
     # torch lists the last axis first.
     sides = tuple((widths[k - 1], widths[k]) for k in range(len(widths) - 1, 0, -2))
     kind = Padding.ZEROS if mode == "constant" else Padding(mode)
@@ -64,7 +64,7 @@ def broadcast(shape: Shape, target: Shape) -> LinearOperator:
     return Index(positions.contiguous(), shape)
 
 
-def moved(
+def move_entries(
     b: Builder, op: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], at: Sequence[int]
 ) -> Result:
     """Rows for an operation whose arguments at the positions `at` are only moved (or replaced by constants).
@@ -144,7 +144,7 @@ def moves(*ops: OpOverload, at: tuple[int, ...] = (0,), samples: Callable[[], li
     for op in ops:
 
         def rule(b: Builder, *args: Any, op: OpOverload = op, **kwargs: Any) -> Result:
-            return moved(b, op, args, kwargs, at)
+            return move_entries(b, op, args, kwargs, at)
 
         _ = lowers(op, samples=samples)(rule)
 

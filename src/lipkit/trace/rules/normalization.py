@@ -15,10 +15,10 @@ from lipkit.trace.nodes.normalization import Normalization
 from lipkit.trace.nodes.unit_vectors import Unit
 from lipkit.trace.nodes.vector_norm import VectorNorm
 from lipkit.trace.rules._registry import Refusal, Sample, constant, lowers
-from lipkit.trace.rules.arithmetic import combination, scaled, shape_of
+from lipkit.trace.rules.arithmetic import combination, scale, shape_of
 from lipkit.trace.rules.averages import mean, sums
 from lipkit.trace.rules.elementwise_binary import product
-from lipkit.trace.rules.joining import along, grouped, join, reduced
+from lipkit.trace.rules.joining import along, drop_axes, group_axes, join
 from lipkit.trace.rules.moving import broadcast
 
 aten = torch.ops.aten
@@ -116,7 +116,7 @@ def instance_norm(
     else:
         center, variance = constant(running_mean, "the mean"), constant(running_var, "the variance")
         shifted = combination(b, [(x, 1), (center.reshape(shape), -1)])
-        found = scaled(b, shifted, (variance.to(torch.float64) + eps).rsqrt().reshape(shape), rounded=True)
+        found = scale(b, shifted, (variance.to(torch.float64) + eps).rsqrt().reshape(shape), rounded=True)
     return _affine(b, found, weight, bias, shape)
 
 
@@ -139,8 +139,8 @@ def rms_norm(b: Builder, x: Ref, normalized_shape: Sequence[int], weight: Any = 
 
 
 def _norm(b: Builder, x: Ref, order: float, axes: Sequence[int], keepdim: bool) -> Ref:
-    values, _ = grouped(b, x, axes)
-    return reduced(b, b.node(VectorNorm(values.shape, order), values), x, axes, keepdim)
+    values, _ = group_axes(b, x, axes)
+    return drop_axes(b, b.node(VectorNorm(values.shape, order), values), x, axes, keepdim)
 
 
 @lowers(
@@ -215,7 +215,7 @@ def _deviation(b: Builder, x: Ref, axes: Sequence[int], correction: float, keepd
         raise Refusal(f"divides by {n} - {correction:g}", "use a smaller correction")
     # Centered as a model would write it, so that (x - mean) / std is recognised.
     centered = combination(b, [(x, 1), (mean(b, x, list(axes) or None, True), -1)])
-    return scaled(b, _norm(b, centered, 2.0, axes, keepdim), 1 / math.sqrt(n - correction))
+    return scale(b, _norm(b, centered, 2.0, axes, keepdim), 1 / math.sqrt(n - correction))
 
 
 @lowers(
@@ -267,7 +267,7 @@ def cosine_similarity(b: Builder, x: Any, y: Any, dim: int = 1, eps: float = 1e-
     if isinstance(second, Ref):
         first, second = second, first
     assert isinstance(first, Ref)
-    return sums(b, scaled(b, first, constant(second, "the other vector")), [dim])
+    return sums(b, scale(b, first, constant(second, "the other vector")), [dim])
 
 
 def _directions(b: Builder, x: Any, target: Shape, dim: int, eps: float) -> Ref | Tensor:
@@ -285,5 +285,5 @@ def hypot(b: Builder, x: Any, y: Any) -> Ref:
     target = tuple(torch.broadcast_shapes(shape_of(x), shape_of(y)))
     refs = [v if isinstance(v, Ref) else b.constant(torch.as_tensor(v)) for v in (x, y)]
     full = [r if r.shape == target else b.linear(broadcast(r.shape, target), r) for r in refs]
-    values, _ = grouped(b, b.reshape(join(b, full), (2, *target)), (0,))
+    values, _ = group_axes(b, b.reshape(join(b, full), (2, *target)), (0,))
     return b.reshape(b.node(VectorNorm(values.shape, 2.0), values), target)

@@ -14,7 +14,7 @@ from lipkit.trace.nodes.attention.log_softmax import LogSoftmax, LogSumExp
 from lipkit.trace.nodes.attention.softmax import Softmax
 from lipkit.trace.rules._registry import Refusal, Sample, lowers
 from lipkit.trace.rules.arithmetic import shape_of
-from lipkit.trace.rules.joining import along, grouped, join, reduced
+from lipkit.trace.rules.joining import along, drop_axes, group_axes, join
 from lipkit.trace.rules.moving import broadcast
 
 aten = torch.ops.aten
@@ -120,8 +120,8 @@ def log_softmax(b: Builder, x: Ref, dim: int, dtype: Any = None) -> Ref:
 @lowers(aten.logsumexp.default, samples=lambda: [Sample((_x(1, 3, 4), [1])), Sample((_x(1, 3, 4), [1, 2], True))])
 def logsumexp(b: Builder, x: Ref, dim: Sequence[int], keepdim: bool = False) -> Ref:
     """Lip = 1 in every l_p."""
-    values, _ = grouped(b, x, dim)
-    return reduced(b, b.node(LogSumExp(values.shape), values), x, dim, keepdim)
+    values, _ = group_axes(b, x, dim)
+    return drop_axes(b, b.node(LogSumExp(values.shape), values), x, dim, keepdim)
 
 
 @lowers(
@@ -131,7 +131,7 @@ def logaddexp(b: Builder, x: Any, y: Any) -> Ref:
     """log(exp x + exp y)."""
     target = tuple(torch.broadcast_shapes(shape_of(x), shape_of(y)))
     full = [_spread(b, value, target) for value in (x, y)]
-    values, _ = grouped(b, b.reshape(join(b, full), (2, *target)), (0,))
+    values, _ = group_axes(b, b.reshape(join(b, full), (2, *target)), (0,))
     return b.reshape(b.node(LogSumExp(values.shape), values), target)
 
 

@@ -14,7 +14,7 @@ from lipkit.trace.nodes.pointwise import Pointwise
 from lipkit.trace.nodes.window_maxima import WindowMax
 from lipkit.trace.rules._registry import Refusal, Sample, lowers
 from lipkit.trace.rules.arithmetic import combination, shape_of
-from lipkit.trace.rules.joining import along, grouped, join, reduced
+from lipkit.trace.rules.joining import along, drop_axes, group_axes, join
 from lipkit.trace.rules.moving import broadcast
 
 aten = torch.ops.aten
@@ -39,8 +39,8 @@ def sort_stable(b: Builder, x: Ref, *, dim: int = -1, descending: bool = False, 
 
 
 def _extreme(b: Builder, x: Ref, axes: Sequence[int], keepdim: bool, rank: int) -> Ref:
-    values, _ = grouped(b, x, axes)
-    return reduced(b, b.node(OrderStatistics(values.shape, (rank,)), values), x, axes, keepdim)
+    values, _ = group_axes(b, x, axes)
+    return drop_axes(b, b.node(OrderStatistics(values.shape, (rank,)), values), x, axes, keepdim)
 
 
 @lowers(aten.amax.default, samples=lambda: [Sample((_x(1, 4, 3), [1, 2])), Sample((_x(1, 4, 3), [-2], True))])
@@ -101,7 +101,7 @@ def median_along(b: Builder, x: Ref, dim: int, keepdim: bool = False) -> Pair:
 @lowers(aten.median.default, samples=lambda: [Sample((_x(1, 4, 3),))])
 def median(b: Builder, x: Ref) -> Ref:
     """The lower median of all entries."""
-    values, _ = grouped(b, x, ())
+    values, _ = group_axes(b, x, ())
     return b.reshape(b.node(OrderStatistics(values.shape, ((values.shape[-1] - 1) // 2,)), values), ())
 
 
@@ -194,5 +194,5 @@ def _larger(b: Builder, x: Any, y: Any, sign: int) -> Ref:
     pair = sorted((x, y), key=lambda v: v.index)
     full = [v if v.shape == target else b.linear(broadcast(v.shape, target), v) for v in pair]
     both = b.reshape(join(b, full), (2, *target))
-    values, _ = grouped(b, both, (0,))
+    values, _ = group_axes(b, both, (0,))
     return b.reshape(b.node(OrderStatistics(values.shape, (-1 if sign > 0 else 0,)), values), target)
