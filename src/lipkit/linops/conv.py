@@ -87,7 +87,7 @@ class Conv(LinearOperator):
     def _adjoint(self, y: Tensor) -> Tensor:
         weight, y = promote(self.weight, y)
         inside, before = self._split()
-        # What the last window leaves over; smaller than the stride, so torch always accepts it.
+        # The entries behind the last window; fewer than the stride, so torch always accepts them.
         rest = tuple((n - e) % s for n, e, s in zip(self.padded, self.extents, self.stride, strict=True))
         x = CONV_TRANSPOSE[len(inside)](y, weight.conj(), None, self.stride, inside, rest, self.groups, self.dilation)
         return pad_adjoint(x, before, self.mode)

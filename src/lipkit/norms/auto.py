@@ -39,14 +39,14 @@ from lipkit.norms.svd import SVD
 _TINY = 64
 # Up to this many entries an operator that is not a matrix already is written out as one.
 _WRITTEN_OUT = 2**22
-# Of a composed operator: about twice as many as a randomised bound makes, each by itself.
+# Applications of a composed operator, each by itself: about twice as many as a randomised bound makes.
 _APPLICATIONS = 256
 # From this torus on, zero padding lowers the norm by less than a fifth of a percent below the symbol's supremum.
 _WIDE = 28
 
 
 class Selection(NamedTuple):
-    """What `Auto` would run, and why."""
+    """The method that `Auto` would run, and why."""
 
     method: Norm
     why: str

@@ -115,7 +115,7 @@ def _largest_norm(op: LinearOperator, axis: int, p: float) -> Tensor:
     # A power and a root of any exponent are within a few roundings a term.
     value = found * (1 + gamma(8 * size + 64))
     if not isinstance(op, Dense):
-        # What rounding did to the entries: at most sqrt(size) times its Euclidean norm, in any l_p.
+        # The rounding error of the entries: in any l_p at most sqrt(size) times its Euclidean norm.
         entries = magnitude(op)
         scale = torch.exp2(-exponent[0])
         error = entries.absolute.to(scale) * scale + entries.relative * torch.linalg.vector_norm(matrix.detach())

@@ -26,7 +26,7 @@ class Ref:
 @final
 @dataclass(frozen=True)
 class Padded:
-    """What a padded value was before: one pair (left, right) for each of the last axes."""
+    """A value before it was padded, and the padding: one pair (left, right) for each of the last axes."""
 
     inner: Ref
     sides: Sides
@@ -75,7 +75,7 @@ class Builder:
         return x
 
     def padded(self, x: Ref) -> Padded | None:
-        """What x was before it was padded, if it was."""
+        """The value that x was padded from, if it was."""
         return self._padded.get(x.index)
 
     def reshape(self, x: Ref, shape: Shape) -> Ref:

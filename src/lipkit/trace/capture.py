@@ -151,7 +151,7 @@ def _prepare(
             spec = program.call_spec.in_spec
             assert spec is not None
             return Prepared(given, spec, named_calls(given, wrt), folded, chosen, target, position, promises, inside)
-        # What has no rule may be made of operations that have.
+        # An operation without a rule may be made of operations that have one.
         tried |= unknown
         program = split_up(program, unknown)
 

@@ -16,7 +16,7 @@ aten = torch.ops.aten
 _BATCH_STATISTICS = frozenset(
     {aten._native_batch_norm_legit.default, aten._native_batch_norm_legit.no_stats, aten.native_batch_norm.default}
 )
-# What changes the type of numbers in a graph of `torch_export.canonical_graph`.
+# Operations that change the type of numbers in a graph of `torch_export.canonical_graph`.
 _CONVERSIONS = frozenset({aten.to.dtype, aten.to.dtype_layout, aten.to.device, aten.to.other, aten.type_as.default})
 # Operations that are random only if an argument is on.
 _OFF = {"dropout_p": 0.0, "train": False, "training": False}

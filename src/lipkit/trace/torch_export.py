@@ -50,7 +50,7 @@ _RENAMED = {
 }
 # The kernel of an operation that is defined by simpler ones.
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
-# What the switches of training are called in schemas.
+# The names of the switches of training in schemas.
 _TRAINING = ("train", "training", "use_input_stats")
 
 

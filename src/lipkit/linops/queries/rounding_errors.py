@@ -159,7 +159,7 @@ def magnitude(op: LinearOperator) -> Magnitude:
 
 
 class _OnlyCallable(Exception):
-    """Nothing is known of a part but how to apply it."""
+    """Raised for a part that can only be applied: its entries are not known."""
 
 
 @singledispatch

@@ -145,7 +145,7 @@ class Pointwise(Node):
         alpha, beta = self.activation.slopes(reach.low, reach.high)
         steepest = torch.maximum(alpha.abs(), beta.abs()).max()
         center = self.activation(reach.center)
-        # What rounding does to the center: a few units in the last place of an elementary function's value.
+        # The center is rounded by a few units in the last place of an elementary function's value.
         error = ROUNDINGS_128 * torch.linalg.vector_norm(center.abs() + reach.center.abs())
         return reach_of(low, high, center, steepest * reach.radius + error)
 

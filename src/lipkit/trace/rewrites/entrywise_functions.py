@@ -72,7 +72,7 @@ class Entries:
             shift += factor * part.constant
             for row, inner in part.terms:
                 total[row] = total.get(row, 0.0) + factor * inner
-        # What cancels is no part of the value, and must not be compared with anything.
+        # Terms that cancel are no part of the value, and must not be compared with anything.
         return Combination(tuple(sorted((row, factor) for row, factor in total.items() if factor)), shift)
 
     def carrier(self, k: int) -> tuple[int, Combination, float] | None:

@@ -49,7 +49,7 @@ class Numbering:
 
 
 def _key(value: object) -> object:
-    """What makes two operators or nodes the same: type and fields; numbers by value, weights by identity."""
+    """A key that equal operators or nodes share: type and fields; numbers by value, weights by identity."""
     if isinstance(value, Tensor):
         if value.numel() == 1 or not value.is_floating_point():
             content = value.detach().cpu().contiguous().numpy().tobytes()
@@ -89,7 +89,7 @@ class Rewriting:
         self._changed = True
 
     def redirect(self, k: int, to: int, op: LinearOperator) -> None:
-        """What uses value k uses op(value `to`) from now on; `to` is k or an earlier one, as it is from now on."""
+        """Let every row that uses value k use op(value `to`) instead; `to` is k or an earlier value, as it is by then."""
         assert k not in self._moved, "a value is redirected once"
         self._moved[k] = (to, op)
         for row in self._rows.values():

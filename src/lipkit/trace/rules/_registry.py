@@ -80,7 +80,7 @@ class Sample:
 @final
 @dataclass(frozen=True)
 class Rule:
-    """What is known of one operation."""
+    """How one operation is lowered, and the samples that test it."""
 
     op: OpOverload
     lower: Lowering

@@ -91,7 +91,7 @@ def move_entries(
     for slot, leaf in enumerate(leaves):
         if isinstance(leaf, Ref):
             images = [run([_probe(v, factor if i == slot else 0) for i, v in enumerate(leaves)]) for factor in (1, 2)]
-            # What does not follow the positions is a fill value of the operation itself.
+            # Entries that do not follow the positions are fill values of the operation itself.
             fills = [torch.where(once == twice, once, 0) for once, twice in zip(*images, strict=True)]
             found = [(_mover(once, twice, leaf.shape), leaf) for once, twice in zip(*images, strict=True)]
             terms = [[*known, one] for known, one in zip(terms or [[] for _ in found], found, strict=True)]

@@ -39,7 +39,7 @@ def same(_builder: Builder, x: Ref, *_: Any, **__: Any) -> Ref:
     samples=lambda: [Sample((_x(1, 2, 3), 0.5, False))],
 )
 def dropout(_builder: Builder, x: Ref, _p: float, train: bool) -> Ref:
-    """Nothing, in evaluation."""
+    """Dropout does nothing in evaluation mode."""
     if train:
         raise Refusal("draws random numbers", "evaluate with training=False")
     return x

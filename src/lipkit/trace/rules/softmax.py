@@ -84,7 +84,7 @@ def _full(b: Builder, x: Ref, batch: Shape) -> Ref:
 
 
 def _mask(given: Tensor | None, causal: bool, shape: Shape) -> Tensor | None:
-    """What is added to the scores, in full shape; refused if a query sees no key."""
+    """The mask that is added to the scores, in full shape; refused if a query sees no key."""
     if given is None and not causal:
         return None
     rows, keys = shape[-2:]
