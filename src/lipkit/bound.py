@@ -18,7 +18,7 @@ from lipkit.rounding.logarithm import exp_of, format_exp, log_of, log_product, l
 
 
 class Scope(enum.Enum):
-    """Whether a bound is one number, or one for each class, pair of classes or sample; knows the number of axes."""
+    """Whether a bound is one number, or one for each class, pair of classes or sample."""
 
     WHOLE = ("the whole map", 0)
     CLASS = ("each class", 1)

@@ -89,7 +89,7 @@ class Rewriting:
         self._changed = True
 
     def redirect(self, k: int, to: int, op: LinearOperator) -> None:
-        """Let every row that uses value k use op(value `to`) instead; `to` is k or an earlier value, as it is by then."""
+        """Let every row that uses value k use op(value `to`) instead; `to` is k or an earlier value."""
         assert k not in self._moved, "a value is redirected once"
         self._moved[k] = (to, op)
         for row in self._rows.values():
