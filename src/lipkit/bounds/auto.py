@@ -16,7 +16,7 @@ from lipkit.bounds.fold.liplt import LipLT
 from lipkit.bounds.local.condensed import Condensed
 from lipkit.bounds.local.jacobian_intervals import slopes_of
 from lipkit.bounds.local.local import Local, each_sample
-from lipkit.bounds.local.measured_network import MeasuredNetwork, measured
+from lipkit.bounds.local.measured_network import MeasuredNetwork, measure_network
 from lipkit.bounds.local.ranges import Intervals
 from lipkit.bounds.sdp.interior_point import InteriorPoint
 from lipkit.bounds.sdp.lipsdp import LipSDP
@@ -40,7 +40,7 @@ def row_seconds(network: Network, regions: Sequence[Region]) -> float:
 
     Rather too much: linear relaxation leaves fewer of them, and large batches are faster than the small ones timed.
     """
-    found = measured(network)
+    found = measure_network(network)
     with torch.no_grad():
         each, find, total = _adjoint_seconds(found), Intervals().prepare(network), 0.0
         for region in regions:
@@ -83,7 +83,7 @@ _HARDER = 5.0
 # How far a prediction from a smaller window may exceed the time left: long maps cost less than their blocks, because
 # minor terms are measured loosely or not at all, and LipLT stops by itself.
 _PATIENCE = 3.0
-# Of the time left, what a method that can stop by itself may use: something is always done before it and after it.
+# The share of the time left that a method which stops by itself may use: some time is spent before and after it.
 _SHARE = 0.9
 
 

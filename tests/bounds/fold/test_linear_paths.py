@@ -148,7 +148,7 @@ def test_cancelling_paths_never_fall_below_the_truth(
 ):
     network = cancelling_network(seed, dtype, max(-40, min(40, exponent)) if dtype == torch.float32 else exponent)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_expansion, "written_out", lambda *_: dense)
+        patch.setattr(_expansion, "fits_as_matrices", lambda *_: dense)
         run = Expansion(network, Meter(Metric(p, p)), None)
         found = [float(run.into(s).detach()) for s in (3, 5)]
     rng = np.random.default_rng(seed)
@@ -179,7 +179,7 @@ def test_maps_beyond_the_range_of_floats_are_bounded_by_shorter_ones(dense: bool
     kernel = torch.full((1, 1, 1), scale, dtype=torch.float64)
     network = chain([Conv(kernel, (3,), (1,), ((0, 0),), (1,)) for _ in range(7)], LEAKY)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_expansion, "written_out", lambda *_: dense)
+        patch.setattr(_expansion, "fits_as_matrices", lambda *_: dense)
         log_value = float(LipLT()(network).log_value)
     # All neurons active: the product of the weights. Logarithms of this size are within 1e-12, and LipLT is rounded up.
     assert 0 <= log_value - 7 * math.log(scale) < 1e-9

@@ -12,7 +12,7 @@ from lipkit.bound import Metric, Scope
 from lipkit.bounds.local.condensed import Condensed, largest_column_sum, largest_row_sum
 from lipkit.bounds.local.fast_lip import FastLip, largest_norm
 from lipkit.bounds.local.jacobian_intervals import slopes_of
-from lipkit.bounds.local.measured_network import measured
+from lipkit.bounds.local.measured_network import measure_network
 from lipkit.bounds.local.ranges import Intervals, ranges
 from lipkit.bounds.local.small_gain import small_gain
 from lipkit.bounds.local.uncertain_slopes import Uncertain, uncertain
@@ -34,7 +34,7 @@ from support.networks.random_graphs import random_network
 
 
 def reduced(network: Network, region: Ball | Box) -> Uncertain:
-    found = measured(network)
+    found = measure_network(network)
     return uncertain(found, slopes_of(found, ranges(network, region)), 1000)
 
 
@@ -47,7 +47,7 @@ def test_the_reduced_system_has_the_networks_jacobians(seed: int):
     system = reduced(network, region)
     c, g, n, p = (span.mid.numpy() for span in (system.c, system.g, system.n, system.p))
     size = len(p)
-    slopes = slopes_of(measured(network), ranges(network, region))
+    slopes = slopes_of(measure_network(network), ranges(network, region))
     for x in points_in(region, 3):
         value = network.values(x[None])
         found: list[np.ndarray] = []

@@ -86,7 +86,7 @@ def test_a_product_with_a_binary():
     switch, factor = model.binary(), model.variable(-2.0, 3.0)
     product = model.product(switch, factor)
     model.between([(factor, 1.0)], low=1.5, high=1.5)
-    found = model.maximised([(product, 1.0)], 10.0)
+    found = model.maximise([(product, 1.0)], 10.0)
     assert found.upper == pytest.approx(1.5, abs=1e-4)
     with pytest.raises(ArgumentError, match="finite bounds"):
         model.variable(0.0, math.inf)

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipkit.bounds.sdp.barrier import couplings, factorised, parts_of, traces
+from lipkit.bounds.sdp.barrier import couplings, factorise, parts_of, traces
 from lipkit.bounds.sdp.dense_network import read
 from lipkit.bounds.sdp.interior_point import InteriorPoint
 from lipkit.bounds.sdp.lipsdp import LipSDP
 from lipkit.bounds.sdp.network_program import fold_point, program_of, start_point
-from lipkit.bounds.sdp.primal_dual import improved
+from lipkit.bounds.sdp.primal_dual import improve_both_sides
 from lipkit.bounds.sdp.program import Multipliers, Program
 from lipkit.linops import Dense
 from lipkit.trace import Network, chain
@@ -68,7 +68,7 @@ def test_a_factor_solves():
     dense = read(mlp(5))
     program = program_of(dense, Multipliers.PER_NEURON)
     form = program.matrix(fold_point(dense, program, Multipliers.PER_NEURON))
-    factor = factorised(form, parts_of(program))
+    factor = factorise(form, parts_of(program))
     assert factor is not None
     assert len(factor.parts) > 3
     right = torch.randn(program.size, 2, dtype=torch.float64)
@@ -92,7 +92,7 @@ def test_parts_together_are_a_feasible_start(name: str, multipliers: Multipliers
     dense = read(network)
     program = program_of(dense, multipliers)
     start = start_point(dense, program, multipliers, PRECISE.rougher(None).find)
-    assert factorised(program.matrix(start), parts_of(program)) is not None
+    assert factorise(program.matrix(start), parts_of(program)) is not None
     # Halves are solved, so that much of what the fold gives away is won already.
     assert float(start[0]) < 0.7 * float(fold_point(dense, program, multipliers)[0])
 
@@ -124,12 +124,12 @@ def test_steps_of_both_sides_reach_the_optimum_by_themselves():
     dense = read(mlp(12))
     program = program_of(dense, Multipliers.PER_NEURON)
     start = fold_point(dense, program, Multipliers.PER_NEURON)
-    found = improved(program, start, 1e-6, math.inf)
+    found = improve_both_sides(program, start, 1e-6, math.inf)
     best = InteriorPoint(rtol=1e-8).solve(program, start)
     # rho is the square of the constant.
     assert float(best[0]) * (1 - 1e-9) <= float(found.point[0]) <= float(best[0]) * (1 + 2 * CLOSE)
     assert found.mu * program.size <= 2e-6 * float(found.point[0])
-    assert factorised(program.matrix(found.point), parts_of(program)) is not None
+    assert factorise(program.matrix(found.point), parts_of(program)) is not None
 
 
 def test_no_time_is_a_start_and_still_a_bound(monkeypatch: pytest.MonkeyPatch):
@@ -138,7 +138,7 @@ def test_no_time_is_a_start_and_still_a_bound(monkeypatch: pytest.MonkeyPatch):
     dense = read(mlp(8))
     program = program_of(dense, Multipliers.PER_NEURON)
     start = fold_point(dense, program, Multipliers.PER_NEURON)
-    assert torch.equal(improved(program, start, 1e-6, time.monotonic() - 1).point, start)
+    assert torch.equal(improve_both_sides(program, start, 1e-6, time.monotonic() - 1).point, start)
     hurried = float(LipSDP(solver=InteriorPoint(budget=1e-9))(mlp(8)).value)
     assert hurried >= float(LipSDP()(mlp(8)).value)
 

@@ -47,7 +47,7 @@ class Assumption:
 @final
 @dataclass(frozen=True)
 class Software:
-    """What computed the bound."""
+    """The versions of the software that computed the bound."""
 
     lipkit: str
     torch: str
@@ -56,7 +56,7 @@ class Software:
 
     @classmethod
     def here(cls) -> "Software":
-        """What runs now."""
+        """The versions that run now."""
         return cls(__version__, str(torch.__version__), platform.python_version(), platform.platform())
 
     def against(self, other: "Software") -> str:
@@ -121,7 +121,7 @@ class Certificate:
 
     @classmethod
     def from_json(cls, text: str) -> "Certificate":
-        """What `to_json` wrote; a `CertificateError` for anything else, be it cut off, edited or of another schema."""
+        """Read what `to_json` wrote; anything else (cut off, edited, of another schema) is a `CertificateError`."""
         data = _parsed(text)
         schema, digest = data.get("schema"), data.pop("digest", None)
         if schema != SCHEMA:

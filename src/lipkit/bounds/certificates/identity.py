@@ -59,7 +59,7 @@ def network_hash(network: Network) -> str:
 
 
 def structure(value: object) -> str:
-    """What a piece of a network is without its weights, as text that is the same in every process."""
+    """Describe a piece of a network without its weights, as text that is the same in every process."""
     return _Description(numbers=False, code=False).text(value)
 
 
@@ -214,7 +214,7 @@ class _Description:
 
 
 def _state(value: object) -> dict[str, Any]:
-    """What an object holds, as it would be saved: a cache that it leaves out then is no part of it."""
+    """The attributes of an object as it would be saved, without caches."""
     if _is_data(value):
         # Fields that do not count in comparisons are no part of what is computed.
         return {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.compare}  # pyright: ignore[reportArgumentType]

@@ -15,7 +15,7 @@ from lipkit.bounds.fold.dag import DAG, Product
 from lipkit.bounds.fold.layer_table import LayerRow, layer_table
 from lipkit.bounds.fold.liplt import LipLT
 from lipkit.bounds.lipschitz import default_search, with_lower
-from lipkit.bounds.local.local import Local, restricted
+from lipkit.bounds.local.local import Local, restrict
 from lipkit.bounds.local.ranges import Intervals
 from lipkit.bounds.model_to_network import Example, Program, call_of
 from lipkit.errors import ArgumentError, KindError
@@ -49,10 +49,10 @@ def certificate(
         _require_certifying(bound)
         bound = with_lower(bound, default_search(network, bound.metric)(network.detach(), region))
         table = table_on(network, bound.metric, region, savings=False)
-    return certified(bound, subject, method, region, table, seconds)
+    return make_certificate(bound, subject, method, region, table, seconds)
 
 
-def certified(
+def make_certificate(
     bound: Bound, subject: Subject, asked: Method, region: Region, table: Sequence[LayerRow], seconds: float
 ) -> Certificate:
     """The certificate of a bound that `asked` found for `subject` on `region` in so many seconds."""
@@ -69,7 +69,7 @@ def certified(
         method=chosen,
         asked=asked,
         found_by=str(chosen),
-        draws=tuple(dict.fromkeys(part.how for part in randomised(bound))),
+        draws=tuple(dict.fromkeys(part.how for part in randomised_parts(bound))),
         cut=cut_of(chosen, subject.network),
         inputs=subject.inputs,
         model=ModelRecord.of(subject),
@@ -97,12 +97,12 @@ def winner(bound: Bound, asked: Method) -> Method:
     return asked
 
 
-def randomised(bound: Bound) -> Iterator[Bound]:
+def randomised_parts(bound: Bound) -> Iterator[Bound]:
     """The norms in a bound that hold with a probability, each once."""
     if bound.failure and not bound.parts:
         yield bound
     for part in bound.parts:
-        yield from randomised(part)
+        yield from randomised_parts(part)
 
 
 def cut_of(method: Method, network: Network) -> str:
@@ -128,7 +128,7 @@ def cut_of(method: Method, network: Network) -> str:
 def table_on(network: Network, metric: Metric, region: Region, savings: bool) -> list[LayerRow]:
     """The table of layers, on a bounded region with what each nonlinearity can receive there."""
     if region != Everywhere():
-        network = restricted(network, Intervals().prepare(network)(region))
+        network = restrict(network, Intervals().prepare(network)(region))
     return layer_table(network, DAG(metric=metric), savings)
 
 

@@ -48,7 +48,7 @@ def to_plain(value: object, hint: Any) -> Plain:
 
 
 def from_plain(data: Plain, hint: type[T]) -> T:
-    """What `to_plain` wrote for `hint`; anything else is refused with a sentence that says what was expected."""
+    """Read what `to_plain` wrote for `hint`; anything else is refused with a sentence that says what was expected."""
     return _read(data, hint)  # pyright: ignore[reportReturnType]
 
 
@@ -123,7 +123,7 @@ def _first(value: Any, hint: Any, convert: Any) -> Any:
         try:
             return convert(value, member)
         except CertificateError as error:
-            # What was meant for this member and failed inside says more than that others do not fit.
+            # An error inside the member that was meant says more than that the others do not fit.
             problem = error if problem is None or isinstance(value, dict) else problem
     raise problem or CertificateError(f"The certificate has nothing to read as {_said(hint)}.")
 

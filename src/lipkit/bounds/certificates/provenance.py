@@ -1,4 +1,4 @@
-"""What a certificate keeps of the arguments of a model, and of the model itself."""
+"""Records of a model and of its arguments, as a certificate keeps them."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -103,7 +103,7 @@ class Inputs:
 @final
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """What a bound is about: a model on arguments of given shapes, and the network captured from it.
+    """The subject of a bound: a model on arguments of given shapes, and the network captured from it.
 
     `alone` says that the model answers for one sample only, so that several could not be tested for mixing.
     """

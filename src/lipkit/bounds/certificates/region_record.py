@@ -1,4 +1,4 @@
-"""What a certificate keeps of tensors and of the region it holds on."""
+"""Records of tensors and regions, as a certificate keeps them."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

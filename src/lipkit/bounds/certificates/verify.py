@@ -6,7 +6,7 @@ import torch
 
 from lipkit.bound import Bound, Kind
 from lipkit.bounds.certificates.certificate import Certificate, Software
-from lipkit.bounds.certificates.issue import assumptions, randomised
+from lipkit.bounds.certificates.issue import assumptions, randomised_parts
 from lipkit.bounds.certificates.provenance import Inputs, ModelRecord, Subject
 from lipkit.bounds.model_to_network import Example, Program, call_of
 from lipkit.errors import CertificateError, LipkitError
@@ -87,7 +87,7 @@ def _require_bound(certificate: Certificate, found: Bound, rtol: float) -> None:
             f"The certificate says it fails with probability {certificate.failure:g} at most, "
             f"computed anew that is {found.failure:g}."
         )
-    draws = sum(1 for _ in randomised(found))
+    draws = sum(1 for _ in randomised_parts(found))
     slack = rtol * math.sqrt(draws) if found.failure else _SAME
     log_found = float(found.log_value.detach())
     if log_found > certificate.log_value + slack:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lipkit.bound import L2, Bound, Metric
-from lipkit.bounds.fold.linear_paths import multiplied_out
+from lipkit.bounds.fold.linear_paths import multiply_out
 from lipkit.errors import KindError, MetricError
 from lipkit.linops import AvgPool, BatchNorm, Conv, Index, LinearOperator, Permute, Reshape, factors, magnitude, product
 from lipkit.norms import Auto, Mixed, Norm
@@ -145,7 +145,7 @@ class Meter:
             chosen = [i for i, q in enumerate(p_in) if q == p]
             euclidean = (p, self.p) == (2.0, 2.0)
             method = self.spectral.loosened(loosened) if euclidean else _mixed(p, self.p, self.metric)
-            cores = [multiplied_out(core(ops[i], euclidean)) for i in chosen]
+            cores = [multiply_out(core(ops[i], euclidean)) for i in chosen]
             # The vectors of a core are not those of the block.
             found.update(
                 (i, replace(b, witness=None, state=None)) for i, b in zip(chosen, method.many(cores), strict=True)

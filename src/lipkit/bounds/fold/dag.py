@@ -70,7 +70,7 @@ class DAG(Method):
 
     def fold(self, network: Network) -> Fold:
         """The fold itself, for tables of what each block contributes."""
-        return folded(self.fused(network), Meter(self.metric, self.norm), joined=True)
+        return fold_network(self.fused(network), Meter(self.metric, self.norm), joined=True)
 
     def fused(self, network: Network) -> Network:
         """The network as this method sees it."""
@@ -84,7 +84,7 @@ class DAG(Method):
         # Only a concatenation lets the unfused fold win: elsewhere fused norms are never larger.
         if isinstance(self.cut, EveryOp) or not joins(network):
             return found
-        plain = as_bound(folded(network, Meter(self.metric, self.norm), joined=True), self, self.metric, region)
+        plain = as_bound(fold_network(network, Meter(self.metric, self.norm), joined=True), self, self.metric, region)
         return found.best(plain)
 
 
@@ -106,11 +106,11 @@ class Product(Method):
         return "product of the norms of all operations"
 
     def _bound(self, network: Network, region: Region) -> Bound:
-        fold = folded(fuse(network, EveryOp()), Meter(self.metric, self.norm), joined=False)
+        fold = fold_network(fuse(network, EveryOp()), Meter(self.metric, self.norm), joined=False)
         return as_bound(fold, self, self.metric, region)
 
 
-def folded(network: Network, meter: Meter, joined: bool) -> Fold:
+def fold_network(network: Network, meter: Meter, joined: bool) -> Fold:
     """L_k for every k, in one pass; `joined` allows the form that measures a whole row at once."""
     network.require_constants(meter.p)
     places = sorted(network.blocks)

@@ -47,7 +47,7 @@ def weights(op: LinearOperator) -> list[Float64[Tensor, " n"]]:
     return found
 
 
-def weighed(d: Float64[Tensor, " n"], op: LinearOperator) -> LinearOperator:
+def scale_rows(d: Float64[Tensor, " n"], op: LinearOperator) -> LinearOperator:
     """diag(d) A for an operator with n outputs, with its rounding error."""
     scale = Diagonal(d.reshape(op.out_shape), op.out_shape)
     known = magnitude(op)
@@ -101,7 +101,7 @@ class Expansion:
         splits = {k: node.split(meter.p) for k, node in enumerate(network.nodes, start=1)}
         pulled = {k: Pulled.of(split, network.device, meter.p) for k, split in splits.items()}
         sizes = {at: meter.spectral_size(network.blocks[at], bound, at[1] == 0) for at, bound in self.direct.items()}
-        self.paths: Paths = (DensePaths if written_out(network, window) else SweepPaths)(network, pulled, sizes)
+        self.paths: Paths = (DensePaths if fits_as_matrices(network, window) else SweepPaths)(network, pulled, sizes)
         self._refine = refine and isinstance(self.paths, DensePaths)
         self._negligible = math.log(negligible) if negligible else -math.inf
         self._into: dict[int, Log] = {}
@@ -217,7 +217,7 @@ class Expansion:
             for source in self.sources(j):
                 inner = self.paths.operator(j, *source)
                 if inner is not None:
-                    norm = self.meter.many([weighed(d, inner)], [source[0] == 0])[0]
+                    norm = self.meter.many([scale_rows(d, inner)], [source[0] == 0])[0]
                     self.norms.append(norm)
                     terms.append(Term(inner, norm, self.size(source)))
             found.append(fold_row(terms, self.meter.p, None, apart=False).log_constant)
@@ -232,7 +232,7 @@ def window_start(network: Network, s: int, window: int | None) -> int:
     return next((v for v in range(s - window, 0, -1) if not any(j < v < k for k, j in crossing)), 0)
 
 
-def written_out(network: Network, window: int | None) -> bool:
+def fits_as_matrices(network: Network, window: int | None) -> bool:
     """Whether all composed maps are formed as matrices."""
     widths = [math.prod(network.shape_of(j)) for j in range(network.sink)]
     rows = [(s, window_start(network, s, window)) for s in range(1, network.sink + 1)]

@@ -66,7 +66,7 @@ def layer_table(network: Network, method: DAG | None = None, savings: bool = Tru
     with torch.enable_grad():
         leaves, log_value = _attached(fold, method)
     variables = [leaf.log for leaf in leaves]
-    # Of a constant nothing depends on any layer.
+    # A network that is constant has no layer to blame.
     gradients = (
         torch.autograd.grad(log_value, variables, allow_unused=True, materialize_grads=True)
         if log_value.requires_grad

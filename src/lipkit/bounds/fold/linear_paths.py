@@ -175,7 +175,7 @@ class SweepPaths(Paths):
         for (k, i), op in network.blocks.items():
             if k < network.sink and (center := pulled[k].split.center) is not None:
                 self._through[k, i] = product(center, op)
-        # Of the blocks as they are evaluated, which differ from what they stand for.
+        # Norms of the blocks as they are evaluated, rounding included.
         rounding = {at: gamma(depth(self._through.get(at, op)) + 1) for at, op in network.blocks.items()}
         self._evaluated = {at: direct[at] + rounding[at] * self.stage[at] + _UNDERFLOW for at in network.blocks}
 
@@ -225,7 +225,7 @@ class SweepPaths(Paths):
         return found
 
 
-def multiplied_out(op: LinearOperator) -> LinearOperator:
+def multiply_out(op: LinearOperator) -> LinearOperator:
     """A long product as its matrix, with the rounding error that the norms of its parts tell; others as they are.
 
     The error of a product as `linops.magnitude` bounds it grows with the product of the sizes of all factors, which

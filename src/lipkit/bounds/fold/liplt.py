@@ -8,7 +8,7 @@ from lipkit.bound import L2, Bound, Kind, Metric
 from lipkit.bounds._base import Method
 from lipkit.bounds.fold.block_norms import Meter
 from lipkit.bounds.fold.dag import DAG, failures, joins
-from lipkit.bounds.fold.expansion import Expansion, window_start, written_out
+from lipkit.bounds.fold.expansion import Expansion, fits_as_matrices, window_start
 from lipkit.errors import ArgumentError, MetricError
 from lipkit.norms import Auto, Norm
 from lipkit.regions import Region
@@ -67,7 +67,7 @@ class LipLT(Method):
         """
         fused = fuse(network, Junctions())
         starts = {s: window_start(fused, s, self.window) for s in range(1, fused.sink + 1)}
-        if written_out(fused, self.window):
+        if fits_as_matrices(fused, self.window):
             return sum(s - start for s, start in starts.items())
         pairs = [(s, j) for s, start in starts.items() for j in range(start, s)]
         return sum(sum(j <= i and k <= s for k, i in fused.blocks) for s, j in pairs)

@@ -14,7 +14,7 @@ from lipkit.bounds._base import RegionMethod
 from lipkit.bounds.local.fast_lip import FastLip, largest_norm
 from lipkit.bounds.local.jacobian_intervals import slopes_of
 from lipkit.bounds.local.local import each_sample
-from lipkit.bounds.local.measured_network import MeasuredNetwork, measured
+from lipkit.bounds.local.measured_network import MeasuredNetwork, measure_network
 from lipkit.bounds.local.ranges import Ranges
 from lipkit.bounds.local.relaxation import Relaxation
 from lipkit.bounds.local.small_gain import small_gain
@@ -119,7 +119,7 @@ class Condensed(RegionMethod):
 
     def _bound(self, network: Network, region: Region) -> Bound:
         samples = each_sample(region, network.source)
-        find, found = self.slopes.prepare(network), measured(network)
+        find, found = self.slopes.prepare(network), measure_network(network)
         with torch.no_grad():
             logs = [self._one(found, find, one) for one in ([region] if samples is None else samples)]
         value, of = (logs[0], Scope.WHOLE) if samples is None else (torch.stack(logs), Scope.SAMPLE)

@@ -13,7 +13,7 @@ from lipkit.bound import L2, Bound, Kind, Metric, Scope
 from lipkit.bounds._base import RegionMethod
 from lipkit.bounds.local.jacobian_intervals import Slopes, Span, backward, forward, slopes_of
 from lipkit.bounds.local.local import each_sample
-from lipkit.bounds.local.measured_network import MeasuredNetwork, measured
+from lipkit.bounds.local.measured_network import MeasuredNetwork, measure_network
 from lipkit.bounds.local.ranges import Intervals, Ranges, middle
 from lipkit.errors import TooLargeError
 from lipkit.linops import Dense
@@ -51,7 +51,7 @@ class FastLip(RegionMethod):
 
     def _bound(self, network: Network, region: Region) -> Bound:
         samples = each_sample(region, network.source)
-        find, found = self.slopes.prepare(network), measured(network)
+        find, found = self.slopes.prepare(network), measure_network(network)
         with torch.no_grad():
             if samples is None:
                 return self._said(self._one(found, find, region), region, Scope.WHOLE)

@@ -16,7 +16,7 @@ from lipkit.trace import Reach
 from lipkit.trace.nodes import Pointwise
 
 _ULPS = ROUNDINGS_16
-# What products may lose to underflow.
+# More than products may lose to underflow.
 _UNDERFLOW = 1e-290
 
 

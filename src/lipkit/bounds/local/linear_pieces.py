@@ -14,7 +14,7 @@ from lipkit.bounds._base import RegionMethod
 from lipkit.bounds.local.fast_lip import FastLip, largest_norm
 from lipkit.bounds.local.jacobian_intervals import Span, slopes_of
 from lipkit.bounds.local.local import each_sample
-from lipkit.bounds.local.measured_network import MeasuredNetwork, measured
+from lipkit.bounds.local.measured_network import MeasuredNetwork, measure_network
 from lipkit.bounds.local.polytopes import HalfSpaces, error_of, input_span, piece_span, row_span
 from lipkit.bounds.local.ranges import Ranges, input_reach
 from lipkit.bounds.local.relaxation import Relaxation
@@ -89,7 +89,7 @@ class LinearPieces(RegionMethod):
         if each_sample(region, network.source) is not None:
             raise ShapeError("LinearPieces takes the region of one input at a time; call it for each sample.")
         with torch.no_grad():
-            value, best = self._search(measured(network), region, network)
+            value, best = self._search(measure_network(network), region, network)
         upper = Bound(value, Kind.UPPER, self, self.metric, region)
         if best is None:
             return upper

@@ -54,7 +54,7 @@ class Local(RegionMethod):
         )
 
     def _one(self, network: Network, region: Region, find: Callable[[Region], list[Reach]], cap: Bound | None) -> Bound:
-        found = self.inner(restricted(network, find(region)), region)
+        found = self.inner(restrict(network, find(region)), region)
         if not found.kind.certifies or found.of is not Scope.WHOLE:
             raise KindError(f"Local needs an inner method with one upper bound for the whole map, got {found}.")
         found = replace(found, kind=found.kind.restricted, region=region, lower=None)
@@ -71,7 +71,7 @@ class Local(RegionMethod):
         return f"{self.inner}, slopes from {self.slopes}"
 
 
-def restricted(network: Network, reaches: list[Reach]) -> Network:
+def restrict(network: Network, reaches: list[Reach]) -> Network:
     """The same function, each node knowing where its input lies; `reaches` are those of z_1, ..., z_(K+1)."""
     nodes = tuple(node.within(reach) for node, reach in zip(network.nodes, reaches[:-1], strict=True))
     return replace(network, nodes=nodes)

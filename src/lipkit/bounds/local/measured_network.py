@@ -86,7 +86,7 @@ class MeasuredNetwork:
     device: torch.device
 
 
-def measured(network: Network) -> MeasuredNetwork:
+def measure_network(network: Network) -> MeasuredNetwork:
     """The network as interval methods read it. Cost: bookkeeping; biases are applied once."""
     wide = network.detach().to(torch.float64)
     device = next((t.device for t in wide.tensors()), torch.device("cpu"))

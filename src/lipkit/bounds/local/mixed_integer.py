@@ -12,7 +12,7 @@ from lipkit.bounds._base import RegionMethod
 from lipkit.bounds.local.fast_lip import FastLip, largest_norm
 from lipkit.bounds.local.jacobian_intervals import Slopes, Span, backward, slopes_of
 from lipkit.bounds.local.local import each_sample
-from lipkit.bounds.local.measured_network import MeasuredNetwork, measured
+from lipkit.bounds.local.measured_network import MeasuredNetwork, measure_network
 from lipkit.bounds.local.mixed_integer_model import Model, Outcome, Terms
 from lipkit.bounds.local.ranges import Ranges, input_reach
 from lipkit.bounds.local.relaxation import Relaxation
@@ -67,7 +67,7 @@ class LipMIP(RegionMethod):
                 f"LipMIP bounds {outputs} outputs one by one, which needs p_out = inf, got {self.metric}."
             )
         with torch.no_grad():
-            found = measured(network)
+            found = measure_network(network)
             zs = self.slopes(network, region)
             slopes = slopes_of(found, zs)
             cap = float(largest_norm(*FastLip(self.metric).intervals(found, slopes), self.metric).exp()) * (1 + 2e-15)
@@ -88,14 +88,14 @@ class LipMIP(RegionMethod):
         model = program.model
         sizes = [program.size(entry) for entry in gradient]
         if self.metric.p_in == math.inf:
-            return model.maximised([(size, 1.0) for size in sizes], self.budget)
+            return model.maximise([(size, 1.0) for size in sizes], self.budget)
         largest = model.variable(0.0, max(model.high[size] for size in sizes))
         chosen = [model.binary() for _ in sizes]
         model.between([(one, 1.0) for one in chosen], low=1.0, high=1.0)
         for size, one in zip(sizes, chosen, strict=True):
             top = model.high[largest]
             model.between([(largest, 1.0), (size, -1.0), (one, top)], high=top)
-        return model.maximised([(largest, 1.0)], self.budget)
+        return model.maximise([(largest, 1.0)], self.budget)
 
     def _proven(self, network: Network, region: Region, outcomes: list[Outcome]) -> Bound | None:
         points = [outcome.point[: math.prod(network.source)] for outcome in outcomes if outcome.point is not None]

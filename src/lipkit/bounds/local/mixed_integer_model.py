@@ -73,7 +73,7 @@ class Model:
             total += sum(abs(c) * (high[i] - low[i]) for i, c in terms)
         return _TOLERANCE * total
 
-    def maximised(self, objective: Terms, seconds: float) -> Outcome:
+    def maximise(self, objective: Terms, seconds: float) -> Outcome:
         """Solve with HiGHS for at most so many seconds."""
         cost = np.zeros(len(self.low))
         for i, c in objective:

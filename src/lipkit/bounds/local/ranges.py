@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from lipkit.bounds.local.measured_network import Affine, Measured, MeasuredNetwork, measured
+from lipkit.bounds.local.measured_network import Affine, Measured, MeasuredNetwork, measure_network
 from lipkit.errors import RegionError, ShapeError
 from lipkit.linops import Shape
 from lipkit.linops.queries.row_norms import row_norms
@@ -64,8 +64,8 @@ class Intervals(Ranges):
     balls: bool = True
 
     def prepare(self, network: Network, every: bool = False) -> Callable[[Region], list[Reach]]:
-        found = measured(network)
-        return lambda region: propagated(found, region, self.balls, every, lambda _k, reach, _before: reach)
+        found = measure_network(network)
+        return lambda region: propagate_ranges(found, region, self.balls, every, lambda _k, reach, _before: reach)
 
     def __str__(self) -> str:
         return "intervals and balls" if self.balls else "intervals"
@@ -76,7 +76,7 @@ def ranges(network: Network, region: Region, method: Ranges | None = None) -> li
     return (Intervals() if method is None else method)(network, region)
 
 
-def propagated(found: MeasuredNetwork, region: Region, balls: bool, every: bool, refine: Refine) -> list[Reach]:
+def propagate_ranges(found: MeasuredNetwork, region: Region, balls: bool, every: bool, refine: Refine) -> list[Reach]:
     """The fold behind every method of ranges: rows in order, each refined before its node is applied."""
     with torch.no_grad():
         ys = [input_reach(region, found.network.source, found.device)]
@@ -88,7 +88,7 @@ def propagated(found: MeasuredNetwork, region: Region, balls: bool, every: bool,
                 ys.append(z)
             else:
                 z = refine(k, _row(row, ys, region, balls), ys)
-                ys += [tightened(found.network.nodes[k - 1].reach(z))] if k < found.network.sink else []
+                ys += [tighten(found.network.nodes[k - 1].reach(z))] if k < found.network.sink else []
             zs.append(z)
         return zs
 
@@ -127,7 +127,7 @@ def middle(low: Float64[Tensor, "..."], high: Float64[Tensor, "..."]) -> tuple[T
     return center, torch.where(finite, width, torch.inf)
 
 
-def tightened(reach: Reach) -> Reach:
+def tighten(reach: Reach) -> Reach:
     """The same set with its box cut to the ball, and its ball to the box."""
     low, high = _around(reach.center, reach.radius.expand(reach.center.shape))
     low, high = torch.maximum(low, reach.low), torch.minimum(high, reach.high)
@@ -170,7 +170,7 @@ def _row(row: Affine, ys: list[Reach], region: Region, balls: bool) -> Reach:
     other_low, other_high = _around(at_center, _no_nan(near_center * inflate))
     low, high = torch.maximum(low, other_low), torch.minimum(high, other_high)
     radius = _no_nan((radius + norm_up(off_center.flatten(), 1)) * inflate)
-    return tightened(Reach(low, high, at_center, radius))
+    return tighten(Reach(low, high, at_center, radius))
 
 
 def _by_ball(block: Measured, j: int, y: Reach, region: Region, balls: bool) -> Tensor:

@@ -10,8 +10,8 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from lipkit.bounds.local.activation_lines import Lines, lines
-from lipkit.bounds.local.measured_network import MeasuredNetwork, measured
-from lipkit.bounds.local.ranges import Ranges, middle, propagated, tightened
+from lipkit.bounds.local.measured_network import MeasuredNetwork, measure_network
+from lipkit.bounds.local.ranges import Ranges, middle, propagate_ranges, tighten
 from lipkit.errors import ArgumentError
 from lipkit.linops import Compose, LinearOperator, Scaled, StatedRounding, Sum, Sweep
 from lipkit.linops.queries.row_norms import vector_norms
@@ -89,11 +89,13 @@ class Relaxation(Ranges):
             raise ArgumentError(f"Relaxation.limit must be at least 1, got {self.limit}.")
 
     def prepare(self, network: Network, every: bool = False) -> Callable[[Region], list[Reach]]:
-        found = measured(network)
+        found = measure_network(network)
 
         def on(region: Region) -> list[Reach]:
             backward = _Backward(found, region, {}, {}, {})
-            return propagated(found, region, self.balls, every, lambda k, z, ys: self._refined(backward, k, z, ys))
+            return propagate_ranges(
+                found, region, self.balls, every, lambda k, z, ys: self._refined(backward, k, z, ys)
+            )
 
         return on
 
@@ -105,7 +107,7 @@ class Relaxation(Ranges):
                 below, above = backward.bounds(k, chunk, ys)
                 low[chunk] = torch.maximum(low[chunk], below)
                 high[chunk] = torch.minimum(high[chunk], above)
-            z = tightened(Reach(low.reshape(z.low.shape), high.reshape(z.high.shape), z.center, z.radius))
+            z = tighten(Reach(low.reshape(z.low.shape), high.reshape(z.high.shape), z.center, z.radius))
         backward.learn(k, z)
         return z
 
@@ -125,12 +127,12 @@ class Relaxation(Ranges):
 
 
 def functional(network: Network, balls: bool) -> Callable[[Region, Tensor], tuple[float, float]]:
-    """What bounds <v, f(x)> over a region for one v shaped as the output: intervals, and a linear relaxation of it.
+    """A function that bounds <v, f(x)> over a region, by intervals and a linear relaxation, for one v like the output.
 
     Guarantee: contains every value. Cost: two sweeps of adjoints, however many outputs there are; values before the
     output are left to intervals, with `balls` also to norms, which is enough for tiny regions.
     """
-    found = measured(network)
+    found = measure_network(network)
 
     def on(region: Region, direction: Tensor) -> tuple[float, float]:
         backward = _Backward(found, region, {}, {}, {})
@@ -145,7 +147,7 @@ def functional(network: Network, balls: bool) -> Callable[[Region, Tensor], tupl
                 ends.extend(torch.minimum(backward.highest(k, both, ys), plain).tolist())
             return z
 
-        propagated(found, region, balls, False, refine)
+        propagate_ranges(found, region, balls, False, refine)
         high, low = ends
         return -low, high
 

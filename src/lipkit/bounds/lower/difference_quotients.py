@@ -20,7 +20,7 @@ from lipkit.regions import Ball, Box, Everywhere, Region
 from lipkit.rounding.slacks import ROUNDINGS_8, ROUNDINGS_512
 from lipkit.trace import Network
 
-# Of a value that keeps less than this share through the proof, one should not say that it is proven.
+# If a proof keeps less than this share of a value, the value is reported as an estimate.
 KEPT = 0.5
 # A proof that keeps this share need not be tried again with other points.
 _NEARLY = 1 - 1e-9
@@ -124,7 +124,7 @@ def quotients(
 
 
 def prover(network: Network, metric: Metric) -> Callable[[Tensor, Tensor], Pair]:
-    """What gives the quotient of one pair of points with its rounding errors subtracted.
+    """A function that gives the quotient of two points with its rounding errors subtracted.
 
     |f(x) - f(y)|_q >= <v, f(x) - f(y)> / |v|_q' for every v, with equality at the one taken (1/q + 1/q' = 1). Both
     products are enclosed by carrying intervals, and a linear relaxation of <v, f>, from the single points: the widths

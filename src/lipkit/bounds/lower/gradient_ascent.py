@@ -21,7 +21,7 @@ from lipkit.bounds.lower.difference_quotients import (
     prover,
     quotients,
 )
-from lipkit.bounds.lower.point_jacobians import dual_vector, pushed, steepest
+from lipkit.bounds.lower.point_jacobians import dual_vector, push_forward, steepest
 from lipkit.bounds.lower.sampling import regions_of, scale_of
 from lipkit.errors import ArgumentError
 from lipkit.regions import Ball, Region
@@ -52,7 +52,7 @@ class Climb:
 
 
 class Objective(ABC):
-    """What is climbed."""
+    """The quantity that an ascent makes larger."""
 
     @abstractmethod
     def climbed(self, climb: Climb, x: Float64[Tensor, "batch ..."]) -> Pairs:
@@ -72,7 +72,7 @@ class JacobianNorm(Objective):
         norms, directions = steepest(climb.network, x, climb.metric)
         best, best_norms, best_directions = x, norms, directions
         for length in climb.lengths(x):
-            covector = dual_vector(pushed(climb.network, best, best_directions)[0], climb.metric.p_out)
+            covector = dual_vector(push_forward(climb.network, best, best_directions)[0], climb.metric.p_out)
             uphill = _gradient(lambda at, u=covector, v=best_directions: _along_fixed(climb, at, u, v), best)
             slope = torch.linalg.vector_norm(uphill.flatten(1), dim=1)
             flat = ~(torch.isfinite(slope) & (slope > 1e-12 * best_norms))

@@ -109,13 +109,13 @@ def _by_products(network: Network, x: Tensor) -> tuple[Tensor, Tensor]:
     direction = _unit(direction.flatten(1), 2.0).reshape(x.shape)
     norm = x.new_zeros(len(x))
     for _ in range(_POWER_STEPS):
-        image, pull = pushed(frozen, x, direction)
+        image, pull = push_forward(frozen, x, direction)
         norm = torch.linalg.vector_norm(image.flatten(1), dim=1)
         direction = _unit(pull.flatten(1), 2.0).reshape(x.shape)
     return norm, direction
 
 
-def pushed(
+def push_forward(
     network: Network, x: Float64[Tensor, "batch ..."], direction: Float64[Tensor, "batch ..."]
 ) -> tuple[Float64[Tensor, "batch ..."], Float64[Tensor, "batch ..."]]:
     """J v and J' J v at every point, by differentiating J' u, which is linear in u, once more."""

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float64
 from torch import Tensor
 
-from lipkit.bounds.local.measured_network import Affine, MeasuredNetwork, measured
+from lipkit.bounds.local.measured_network import Affine, MeasuredNetwork, measure_network
 from lipkit.bounds.local.ranges import Intervals, Ranges
 from lipkit.bounds.lower.search_lines import CounterexampleSearch
 from lipkit.bounds.properties.hessian_bounds import Curved, curved
@@ -58,7 +58,7 @@ class Composition:
 
     @property
     def output(self) -> Curvature:
-        """Of the output of the network."""
+        """The same for the output of the network."""
         return self.into[self.found.network.sink]
 
     def obstacle(self, entry: int) -> str:
@@ -174,7 +174,7 @@ def is_convex(
     to satisfy them. The bound of the Hessian neuron by neuron is ours.
     """
     require_finite(network)
-    found = measured(network)
+    found = measure_network(network)
     with torch.no_grad():
         zs = reaches(found, ranges)(region)
         composition = composed(found, zs)

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float64
 from torch import Tensor
 
 from lipkit.bounds.local.jacobian_intervals import Span, backward, slopes_of
-from lipkit.bounds.local.measured_network import MeasuredNetwork, measured
+from lipkit.bounds.local.measured_network import MeasuredNetwork, measure_network
 from lipkit.bounds.local.ranges import Ranges
 from lipkit.bounds.lower.search_lines import CounterexampleSearch, contains
 from lipkit.bounds.properties.operator_signs import reached
@@ -124,7 +124,7 @@ def _proven(
     segment: Float64[Tensor, "2 ..."],
     outputs: list[int],
 ) -> list[int]:
-    """Those of the outputs that provably have a kink on the segment."""
+    """The outputs that provably have a kink on the segment."""
     network = found.network
     k, entry = crossing.node, crossing.entry
     node = network.nodes[k - 1]
@@ -205,7 +205,7 @@ def is_differentiable(
     is in range. Cost: one pass of ranges, then the search (networks of pointwise nodes only).
     """
     require_finite(network)
-    found = measured(network)
+    found = measure_network(network)
     with torch.no_grad():
         reach = reaches(found, ranges)
         blame = _blamed(found, reach(region))

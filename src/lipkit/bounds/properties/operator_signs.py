@@ -126,7 +126,7 @@ def _leaf(op: LinearOperator, up: Mask, down: Mask) -> Masks:
             if isinstance(op, Adjoint):
                 rising, falling = rising.T, falling.T
             return _through(rising, up) | _through(falling, down), _through(falling, up) | _through(rising, down)
-        # Of a callable, an entry that is computed as zero is believed to be one.
+        # If a callable computes an entry as zero, the entry counts as zero.
         case _ if op.in_size * op.out_size <= _WRITTEN_OUT:
             wide = op.to(torch.float64)
             return _by_matrix(wide, materialize(wide) != 0, up, down)

@@ -1,4 +1,4 @@
-"""What is known of the second derivatives of nodes that are no pointwise functions."""
+"""Bounds of the second derivatives of nodes that do not work entry by entry."""
 
 import math
 from functools import singledispatch

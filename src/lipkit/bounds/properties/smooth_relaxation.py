@@ -11,9 +11,9 @@ from torch import Tensor
 
 from lipkit.bound import Bound, Kind, Metric
 from lipkit.bounds.fold.block_norms import Meter
-from lipkit.bounds.fold.dag import DAG, failures, folded
+from lipkit.bounds.fold.dag import DAG, failures, fold_network
 from lipkit.bounds.fold.row import tails
-from lipkit.bounds.local.measured_network import measured
+from lipkit.bounds.local.measured_network import measure_network
 from lipkit.bounds.properties.second_derivatives import is_smooth
 from lipkit.bounds.properties.soft_maximum import SoftMaximum
 from lipkit.errors import ArgumentError, NeedsRegion, UnsupportedError
@@ -158,7 +158,7 @@ def _by_norms(network: Network, errors: list[Tensor]) -> tuple[Float64[Tensor, "
     marked = {id(node): error for node, error in zip(network.nodes, errors, strict=True)}
     fused = DAG().fused(network)
     try:
-        fold = folded(fused, Meter(), joined=False)
+        fold = fold_network(fused, Meter(), joined=False)
     except NeedsRegion:
         return torch.full((), math.inf, dtype=torch.float64), 0.0
     behind = tails(fused, fold.norms)
@@ -172,7 +172,7 @@ def _by_norms(network: Network, errors: list[Tensor]) -> tuple[Float64[Tensor, "
 
 def _by_entries(network: Network, errors: list[Tensor]) -> Float64[Tensor, ""]:
     """log of the largest entry of the vector of errors at the output."""
-    found = measured(network)
+    found = measure_network(network)
     ys = [torch.zeros(network.source, dtype=torch.float64, device=found.device)]
     for k, row in found.fused.items():
         z = torch.zeros(network.shape_into(k), dtype=torch.float64, device=found.device)

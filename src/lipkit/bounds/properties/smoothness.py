@@ -10,10 +10,10 @@ from torch import Tensor
 
 from lipkit.bound import Bound, Kind
 from lipkit.bounds.fold.block_norms import Meter
-from lipkit.bounds.fold.dag import DAG, Fold, failures, folded
+from lipkit.bounds.fold.dag import DAG, Fold, failures, fold_network
 from lipkit.bounds.fold.row import tails
-from lipkit.bounds.local.local import restricted
-from lipkit.bounds.local.measured_network import MeasuredNetwork, measured
+from lipkit.bounds.local.local import restrict
+from lipkit.bounds.local.measured_network import MeasuredNetwork, measure_network
 from lipkit.bounds.local.ranges import Intervals, Ranges
 from lipkit.bounds.properties.hessian_bounds import curved
 from lipkit.bounds.properties.second_derivatives import curvature
@@ -63,12 +63,12 @@ class Smoothness:
         """The smoothness of `network` on `region`."""
         require_finite(network)
         with torch.no_grad():
-            found = measured(network)
+            found = measure_network(network)
             zs = reaches(found, self.ranges)(region)
             known = _known(found.network, zs, region)
             _refuse_kinks(known)
             fused = DAG(self.norm).fused(known)
-            fold = folded(fused, Meter(spectral=self.norm), joined=True)
+            fold = fold_network(fused, Meter(spectral=self.norm), joined=True)
             behind = tails(fused, fold.norms)
             total = torch.full_like(fold.log_value, -math.inf)
             for k in range(1, fused.sink):
@@ -83,7 +83,7 @@ class Smoothness:
 def _known(network: Network, zs: list[Reach], region: Region) -> Network:
     """The network with what each node can receive; on the whole space only pointwise nodes are told."""
     if region != Everywhere():
-        return restricted(network, zs)
+        return restrict(network, zs)
     nodes = (
         node.within(z) if isinstance(node, Pointwise) else node for node, z in zip(network.nodes, zs[:-1], strict=True)
     )

@@ -12,7 +12,7 @@ from lipkit.regions import Everywhere, Region
 
 
 class ProofAnswer(enum.Enum):
-    """What was found; the value is how it is said."""
+    """Proven, unknown or disproven; the value is how it is said."""
 
     PROVEN = "proven"
     UNKNOWN = "unknown"

@@ -71,7 +71,7 @@ def parts_of(program: Program) -> tuple[slice, ...]:
             return tuple(slice(a, b) for a, b in pairwise(edges))
 
 
-def factorised(matrix: Float64[Tensor, "n n"], parts: tuple[slice, ...]) -> Factor | None:
+def factorise(matrix: Float64[Tensor, "n n"], parts: tuple[slice, ...]) -> Factor | None:
     """The factor of P, or None if it is not positive definite."""
     pivots: list[Tensor] = []
     links: list[Tensor] = []

@@ -20,7 +20,7 @@ def cut_vertices(network: Network) -> list[int]:
 
 
 def not_jumped(values: Iterable[int], edges: Collection[tuple[int, int]]) -> list[int]:
-    """Those values v, in order, for which no edge (k, j) has j < v < k."""
+    """The values v, in order, for which no edge (k, j) has j < v < k."""
     return [v for v in sorted(values) if all(k <= v or j >= v for k, j in edges)]
 
 

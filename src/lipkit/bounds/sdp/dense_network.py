@@ -96,7 +96,7 @@ def read(network: Network) -> DenseNetwork:
     kept = between(blocks, wide.sink)
     blocks = {(k, j): block for (k, j), block in blocks.items() if k in kept and j in kept}
     nodes = {k: node for k, node in nodes.items() if k in kept}
-    return narrowed(_scaled(DenseNetwork(math.prod(wide.source), nodes, blocks, wide.sink, {})))
+    return narrow_input(_scaled(DenseNetwork(math.prod(wide.source), nodes, blocks, wide.sink, {})))
 
 
 def between(edges: Iterable[tuple[int, int]], sink: int) -> set[int]:
@@ -210,7 +210,7 @@ def _shifted(block: Block, exponent: int) -> Block:
     return Block(block.matrix * one * two, block.error * one * two + _UNDERFLOW * (1 + size), size)
 
 
-def narrowed(network: DenseNetwork) -> DenseNetwork:
+def narrow_input(network: DenseNetwork) -> DenseNetwork:
     """The input replaced by one as wide as what reads it, where that is narrower.
 
     {A x : ||x|| <= 1} depends on A A* only and grows with it, so any R with R R* >= A A* may stand for A.

@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from lipkit.bounds.sdp.barrier import Factor, derivatives, factorised, parts_of
+from lipkit.bounds.sdp.barrier import Factor, derivatives, factorise, parts_of
 from lipkit.bounds.sdp.dense_network import DenseNetwork
 from lipkit.bounds.sdp.network_program import fold_point, start_point
-from lipkit.bounds.sdp.primal_dual import improved
+from lipkit.bounds.sdp.primal_dual import improve_both_sides
 from lipkit.bounds.sdp.program import Multipliers, Program
 from lipkit.errors import ArgumentError, NotProvenError
 
@@ -112,7 +112,7 @@ class InteriorPoint(Solver):
         # A network may be constant without showing it, and then there is no optimum.
         mu, boldness, floor = float(start[0]) / program.size, 0, _NOTHING * float(start[0])
         if program.size > _LARGE:
-            pair = improved(program, start, self.rtol, deadline)
+            pair = improve_both_sides(program, start, self.rtol, deadline)
             # Its point is near the border, where there are few digits; the path is easier to find further up.
             point, mu = pair.point, min(mu, _BACK * pair.mu) if pair.mu > 0 else mu
             factor = search.factor(point)
@@ -185,7 +185,7 @@ class _Search:
 
     def factor(self, point: Tensor) -> Factor | None:
         linear = self.program.linear(point) if self.columns is None else self.columns @ point
-        return factorised(linear.view_as(self.constant).add_(self.constant), self.parts)
+        return factorise(linear.view_as(self.constant).add_(self.constant), self.parts)
 
     def ahead(self, point: Tensor, step: _Step, first: int) -> tuple[Tensor, Factor, int] | None:
         """Along the path to the smallest mu that can be reached: straight in the logarithms, or in the numbers."""

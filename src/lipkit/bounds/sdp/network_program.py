@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from lipkit.bounds.sdp.barrier import factorised, parts_of
+from lipkit.bounds.sdp.barrier import factorise, parts_of
 from lipkit.bounds.sdp.cuts import not_jumped
-from lipkit.bounds.sdp.dense_network import Block, DenseNetwork, Slopes, Whole, narrowed
+from lipkit.bounds.sdp.dense_network import Block, DenseNetwork, Slopes, Whole, narrow_input
 from lipkit.bounds.sdp.program import Constraint, Multipliers, Program, Rows, image, total, unit_rows
 from lipkit.errors import NotProvenError
 from lipkit.rounding.float64 import gamma, norm_up
@@ -190,7 +190,7 @@ def start_point(
         return fold
     if found is None or not bool(found[0] < fold[0]):
         return fold
-    inside = factorised(program.matrix(found), parts_of(program)) is not None
+    inside = factorise(program.matrix(found), parts_of(program)) is not None
     return found if inside else fold
 
 
@@ -226,7 +226,7 @@ def _before(network: DenseNetwork, cut: int) -> DenseNetwork:
 def _after(network: DenseNetwork, cut: int) -> DenseNetwork:
     """From the value of a node to the output."""
     blocks = {(k, 0 if j == cut else j): block for (k, j), block in network.blocks.items() if j >= cut}
-    return narrowed(_part(network, _width(network.nodes[cut]), blocks, network.sink))
+    return narrow_input(_part(network, _width(network.nodes[cut]), blocks, network.sink))
 
 
 def _width(node: Slopes | Whole) -> int:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from lipkit.bounds.sdp.barrier import Factor, couplings, factorised, parts_of, traces
+from lipkit.bounds.sdp.barrier import Factor, couplings, factorise, parts_of, traces
 from lipkit.bounds.sdp.program import Program
 
 _STEPS = 60
@@ -33,7 +33,7 @@ class Pair:
     mu: float
 
 
-def improved(program: Program, start: Float64[Tensor, " groups"], rtol: float, deadline: float) -> Pair:
+def improve_both_sides(program: Program, start: Float64[Tensor, " groups"], rtol: float, deadline: float) -> Pair:
     """Points (rho, tau) with P > 0 and matrices X > 0 towards  X P = 0, tr(X E) = 1, tr(X Q_g) = 0.
 
     Directions are those of Helmberg, Kojima and Monteiro, from the equations
@@ -74,7 +74,7 @@ class _State:
 
     @classmethod
     def at(cls, program: Program, point: Tensor, mu: float) -> "_State | None":
-        factor = factorised(program.matrix(point), parts_of(program))
+        factor = factorise(program.matrix(point), parts_of(program))
         return None if factor is None else _made(program, point, factor, mu * factor.inverse())
 
     @property
@@ -130,7 +130,7 @@ class _State:
         return None
 
     def _factor(self, point: Tensor) -> Factor | None:
-        return factorised(self.program.matrix(point), self.factor.parts)
+        return factorise(self.program.matrix(point), self.factor.parts)
 
     def _product(self, dual: Tensor, point: Tensor) -> float:
         output = self.program.output

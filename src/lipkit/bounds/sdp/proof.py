@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from lipkit.bounds.sdp.barrier import derivatives, factorised, parts_of
+from lipkit.bounds.sdp.barrier import derivatives, factorise, parts_of
 from lipkit.bounds.sdp.dense_network import DenseNetwork, Slopes
 from lipkit.bounds.sdp.program import Constraint, Program, Rows
 from lipkit.errors import NotProvenError
@@ -171,7 +171,7 @@ def dual_directions(program: Program, point: Float64[Tensor, " groups"]) -> Floa
     X = S - S dP S with S = P^-1 and dP the Newton step to the path, so that tr(X Q_g) = 0 for every multiplier: at the
     optimum several increments may be tight at once, and X is the one mixture of them that gives the derivative.
     """
-    factor = factorised(program.matrix(point), parts_of(program))
+    factor = factorise(program.matrix(point), parts_of(program))
     if factor is None:
         return None
     inverse = factor.inverse()

@@ -1,4 +1,4 @@
-"""What every attack is: a frozen dataclass that is called."""
+"""The base of attacks: frozen dataclasses that are called."""
 
 import math
 from abc import ABC, abstractmethod

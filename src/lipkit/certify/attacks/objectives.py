@@ -1,4 +1,4 @@
-"""What an attack increases."""
+"""Objectives: the numbers that an attack increases."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

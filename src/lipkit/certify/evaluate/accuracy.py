@@ -17,7 +17,7 @@ from lipkit.certify.evaluate.batch import Batch, Constant, Evaluated
 from lipkit.certify.evaluate.disproof import refuse_disproved
 from lipkit.certify.evaluate.evaluation import Evaluation
 from lipkit.certify.evaluate.records import Records, SampleResult
-from lipkit.certify.evaluate.shards import Data, Place, batches, check_repeatable, described, digests, first_batch
+from lipkit.certify.evaluate.shards import Data, Place, batches, check_repeatable, describe_data, digests, first_batch
 from lipkit.certify.evaluate.stored_results import Stored
 from lipkit.certify.radii.forward import Logits
 from lipkit.certify.radii.radius import require_certifying
@@ -96,10 +96,10 @@ def accuracy(
             first = first_batch(data)
             network = model_in.network(*first) if len(first[0]) else ""
             settings = {
-                # Of a model whose network is known that says what it computes, and its code need not.
+                # A captured network says what the model computes, so its code is left out.
                 **model_contents(model, code=not network), "network": network, **_search_settings(eps, p, attack),
                 "bound": _bound_settings(bound), "logits": "float64" if logits is None else contents(logits),
-                "data": described(data, first), "level": level, "seed": seed, "name": name,
+                "data": describe_data(data, first), "level": level, "seed": seed, "name": name,
             }  # fmt: skip
         place.agree(settings)
         store, done = _opened(records, settings, place, 0 if attack is None else len(eps))
@@ -121,7 +121,7 @@ def accuracy(
             if progress is not None:
                 progress(seen, total)
     place.meet()
-    samples = list(store.read().values()) if store is not None else place.gathered(fresh)
+    samples = list(store.read().values()) if store is not None else place.gather(fresh)
     return Evaluation.of(samples, eps, p, level, bound.failure if isinstance(bound, Bound) else 0.0)
 
 

@@ -15,7 +15,7 @@ from lipkit.bound import Bound
 from lipkit.bounds.certificates.identity import network_hash
 from lipkit.certify.attacks import Attack
 from lipkit.certify.attacks.coarse_products import coarse_products
-from lipkit.certify.evaluate.counterexample import contradiction, provably_changed, seen_changed
+from lipkit.certify.evaluate.counterexample import provably_changed, refuse_contradiction, seen_changed
 from lipkit.certify.evaluate.records import SampleResult
 from lipkit.certify.radii.forward import Forward, Logits
 from lipkit.certify.radii.radius import Radii, radius
@@ -51,7 +51,7 @@ class Evaluated:
         return network_hash(forward.network) if isinstance(forward, Forward) else ""
 
     def logits(self, inputs: Tensor) -> Logits:
-        """Of a batch."""
+        """The logits of a batch, with their errors."""
         return self._captured(inputs)(inputs)
 
     def _captured(self, inputs: Tensor) -> Callable[[Tensor], Logits]:
@@ -75,7 +75,7 @@ class Batch:
     folder: Path
 
     def samples(self, bound: Constant, eps: Sequence[float], attack: Attack | None) -> list[SampleResult]:
-        """What is found of each sample."""
+        """The result of each sample."""
         x, y = self.x, self.y
         found = self.model.logits(x)
         constant = bound if isinstance(bound, Bound) else bound(x)
@@ -100,7 +100,7 @@ class Batch:
     def _attacked(
         self, right: Bool[Tensor, " batch"], radii: Radii, attack: Attack
     ) -> tuple[Bool[Tensor, " batch"], Bool[Tensor, " batch"]]:
-        """Of which samples that are right an attack changes the class, and of which it provably does."""
+        """Which samples that are right an attack changes, as seen and as proven."""
         seen, sure = torch.zeros_like(right), torch.zeros_like(right)
         places = right.nonzero().flatten()
         if not len(places):
@@ -111,11 +111,11 @@ class Batch:
             moved = attack(self.model.module, x.to(self.model.dtype), y, generator=generator)
         after = self.model.logits(moved)
         indices = [self.indices[i] for i in places.tolist()]
-        contradiction(x, moved, y, after, radii.value[places], self.p, indices, self.folder)
+        refuse_contradiction(x, moved, y, after, radii.value[places], self.p, indices, self.folder)
         # In another type the attack may have begun elsewhere; only what is in the ball of the input counts.
         near = vector_norms((moved.double() - x.double()).flatten(1), self.p) <= attack.eps
         inside = near if x.dtype != moved.dtype else torch.ones_like(near)
-        # What only rounding may have changed has not been broken.
+        # A change that rounding alone may explain does not count.
         seen[places], sure[places] = seen_changed(after, y) & inside, provably_changed(after, y) & inside
         return seen, sure
 

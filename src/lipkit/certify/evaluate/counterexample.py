@@ -38,7 +38,7 @@ def _ahead(
     return gap > ROUNDINGS_8 * z.abs().amax(1)
 
 
-def contradiction(
+def refuse_contradiction(
     x: Float[Tensor, "batch ..."],
     moved: Float[Tensor, "batch ..."],
     labels: Int[Tensor, " batch"],

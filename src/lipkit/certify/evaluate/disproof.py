@@ -62,7 +62,7 @@ def _probes(model: nn.Module, x: Float[Tensor, "batch ..."], p: float) -> Iterat
 
 
 def _gradient(model: nn.Module, x: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch ..."]:
-    """That of the lead of the largest logit over the next; zero where there is none."""
+    """The gradient of the lead of the largest logit over the next; zero where there is none."""
     parameter = next(model.parameters(), None)
     dtype = x.dtype if parameter is None else parameter.dtype
     try:
@@ -96,7 +96,7 @@ def _compare(before: Logits, after: Logits, apart: Float64[Tensor, "batch size"]
 
 
 def _rise(change: Float64[Tensor, "batch classes"], error: Float64[Tensor, "batch 1"], bound: Bound) -> Tensor:
-    """What outputs moved by at least, in the shape of the constants, one for each sample in front."""
+    """The least that outputs moved by, in the shape of the constants, with an axis of samples in front."""
     match bound.of:
         case Scope.PAIR:
             return (change[:, :, None] - change[:, None, :]).abs() - 2 * error[:, :, None]

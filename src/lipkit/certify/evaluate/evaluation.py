@@ -1,4 +1,4 @@
-"""What an evaluation found: counts with confidence intervals, overall and for each class."""
+"""The result of an evaluation: counts with confidence intervals, overall and for each class."""
 
 import math
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ def said_radius(eps: float) -> str:
 
 
 def said_unproven(count: int) -> str:
-    """What to say of samples that are broken without a proof."""
+    """The remark about samples that an attack broke without a proof."""
     return (
         f"Of the samples broken by the attack, {count} are so by observation in float64: what is proven of its "
         "rounding in this model is too loose to prove more."
@@ -64,7 +64,7 @@ def said_unproven(count: int) -> str:
 @final
 @dataclass(frozen=True)
 class Accuracies:
-    """Of some samples: how many are right, certified at each radius, and right after an attack of each radius."""
+    """How many samples are right, certified at each radius, and right after an attack of each radius."""
 
     clean: Proportion
     certified: tuple[Proportion, ...]

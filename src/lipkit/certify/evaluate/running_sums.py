@@ -47,7 +47,7 @@ class RunningMetric(ABC, Generic[Result]):
 
     @abstractmethod
     def _result(self, sums: list[float]) -> Result:
-        """What sums over some samples say; the last is their number."""
+        """The metric from sums over samples; the last sum is their number."""
 
     def _add(self, found: Float[Tensor, "batch columns"], labels: Int[Tensor, " batch"]) -> None:
         rows = torch.cat([found.detach().double(), found.new_ones(len(found), 1).double()], dim=1).cpu()

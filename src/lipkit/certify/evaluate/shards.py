@@ -49,8 +49,8 @@ class Place:
         if self.size > 1:
             dist.barrier()
 
-    def gathered(self, things: list[Thing]) -> list[Thing]:
-        """Those of all processes."""
+    def gather(self, things: list[Thing]) -> list[Thing]:
+        """The lists of all processes, joined in the order of their ranks."""
         if self.size == 1:
             return things
         found: list[Any] = [None] * self.size
@@ -105,8 +105,8 @@ def first_batch(data: Data) -> tuple[Tensor, Tensor]:
     return (torch.zeros(0), torch.zeros(0)) if found is None else (found[1], found[2])
 
 
-def described(data: Data, first: tuple[Tensor, Tensor]) -> dict[str, Any]:
-    """What tells data from others: a hash of all that is in memory; of other data their number and the first batch.
+def describe_data(data: Data, first: tuple[Tensor, Tensor]) -> dict[str, Any]:
+    """Describe a data set: a hash of all that is in memory, otherwise the number of samples and their first batch.
 
     Samples that were stored carry hashes of their own (`digests`).
     """

@@ -46,14 +46,14 @@ class Stored:
                         "that it is of, or give another folder."
                     )
             seen += indices
-        if gone := self.samples.keys() - set(place.gathered(seen)):
+        if gone := self.samples.keys() - set(place.gather(seen)):
             raise RecordError(
                 f"{self.folder} holds a result for sample {min(gone)}, which the data do not have; continue with the "
                 "data that it is of, or give another folder."
             )
 
     def batches(self, data: Data, place: Place) -> Iterator[Batch]:
-        """Those of this process with stored samples in them."""
+        """The batches of this process with stored samples in them."""
         if self.samples:
             yield from batches(data, place, lambda places: any(i in self.samples for i in places))
 

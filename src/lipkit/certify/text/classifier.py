@@ -67,7 +67,7 @@ class EditClassifier(nn.Module):
         return (lengths + self.overhang).clamp(min=1)
 
     def constants(self, p: float = 2.0) -> EditConstants:
-        """What one edit can do, with hidden vectors measured in l_p; differentiable in the weights."""
+        """The change that one edit can make, with hidden vectors measured in l_p; differentiable in the weights."""
         kernels = [conv.weight for conv in self._layers]
         return edit_constants(self.embedding.weight[1:], kernels, self.head.weight, p, self.pool)
 

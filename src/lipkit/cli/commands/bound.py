@@ -14,7 +14,7 @@ from lipkit._seeds import check_seed
 from lipkit.bound import Bound, Metric
 from lipkit.bounds import Method
 from lipkit.bounds.certificates.certificate import Certificate
-from lipkit.bounds.certificates.issue import certified, table_on, winner
+from lipkit.bounds.certificates.issue import make_certificate, table_on, winner
 from lipkit.bounds.certificates.provenance import Subject
 from lipkit.bounds.certificates.verify import verify
 from lipkit.bounds.fold.layer_table import LayerRow
@@ -129,7 +129,7 @@ def bound_model(request: BoundRequest) -> None:
     print_layers(rows, console.print, console.width)
     _print_summary(console.print, request.model, subject, bound, method, seconds)
     if request.json is not None:
-        certified(bound, subject, method, region, rows, seconds).save(request.json)
+        make_certificate(bound, subject, method, region, rows, seconds).save(request.json)
         console.print(f"certificate in {request.json}", soft_wrap=True, markup=False, highlight=False)
 
 

@@ -27,7 +27,7 @@ from lipkit.cli.runs.assessment import current_date, evaluate_goal, hash_sources
 from lipkit.cli.runs.folder_identity import Identity
 from lipkit.cli.runs.folder_lock import lock_folder
 from lipkit.cli.runs.result_files import by_class, plain, write_json
-from lipkit.cli.runs.stored_bound import kept
+from lipkit.cli.runs.stored_bound import load_or_find_bound
 from lipkit.cli.training import Goal
 from lipkit.cli.training.processes import Team
 from lipkit.data import Examples
@@ -75,7 +75,7 @@ def _evaluate(
         bound = (
             find()
             if folder is None
-            else kept(folder.path / "bound.safetensors", model, example, folder.hashes.code, find, team)
+            else load_or_find_bound(folder.path / "bound.safetensors", model, example, folder.hashes.code, find, team)
         )
     if team.leads:
         load.print_weights_source(request.model, request.weights, model)

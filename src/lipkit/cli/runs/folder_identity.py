@@ -1,4 +1,4 @@
-"""What a folder belongs to, in its run.json: the same again continues, anything else is refused."""
+"""The run that a folder belongs to, in its run.json: the same run continues, any other is refused."""
 
 import json
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _NAME = "run.json"
 @final
 @dataclass(frozen=True)
 class Identity:
-    """What is done in a folder: the recipe's class, "" for a model given as it is; a hash of its code; all settings."""
+    """The run of a folder: the recipe's class, "" for a model given as it is; a hash of its code; all settings."""
 
     recipe: str
     source: str
@@ -44,7 +44,7 @@ class Identity:
             write_whole(path, json.dumps({**known, "command": self.command}, indent=1).encode())
 
     def _differs(self, path: Path) -> str:
-        """What the folder's run had otherwise, "" for nothing."""
+        """The settings in which the folder's run differs, "" if it does not."""
         try:
             known = json.loads(path.read_text(encoding="utf-8"))
             fields = dict(known["fields"])

@@ -22,7 +22,7 @@ from lipkit.cli.options import argument, option
 from lipkit.cli.runs.assessment import current_date, evaluate_goal, hash_sources, publish_report, take_samples
 from lipkit.cli.runs.folder_identity import Identity
 from lipkit.cli.runs.folder_lock import lock_folder
-from lipkit.cli.runs.stored_bound import kept
+from lipkit.cli.runs.stored_bound import load_or_find_bound
 from lipkit.cli.training import Recipe
 from lipkit.cli.training.loop import Trained, train
 from lipkit.cli.training.overrides import make_quick_recipe, make_recipe
@@ -103,7 +103,7 @@ def _run(order: Order, recipe: Recipe, team: Team, here: Identity) -> Result:
     with progress() as doing:
         doing("bounding the trained model")
         example = test.inputs[:1].to(team.device)
-        bound = kept(
+        bound = load_or_find_bound(
             order.out / "bound.safetensors", trained.model, example, source(recipe),
             lambda: recipe.bound(trained.model, example), team,
         )  # fmt: skip

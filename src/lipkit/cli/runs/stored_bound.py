@@ -15,7 +15,7 @@ from lipkit.errors import ArgumentError, RecordError
 from lipkit.regions import Everywhere
 
 
-def kept(
+def load_or_find_bound(
     path: Path, model: nn.Module, example: torch.Tensor, source: str, find: Callable[[], Bound], team: Team
 ) -> Bound:
     """The constant that `find` gives for a model, from the file if there is one; one of another network is refused.

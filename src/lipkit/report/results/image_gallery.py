@@ -13,7 +13,7 @@ from lipkit._seeds import generator
 from lipkit.certify import Forward, SampleResult
 from lipkit.certify.attacks import PGD, MinimalRadius, Nearest
 from lipkit.certify.attacks.neighbourhood import NORMS
-from lipkit.certify.evaluate.counterexample import contradiction, provably_changed
+from lipkit.certify.evaluate.counterexample import provably_changed, refuse_contradiction
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError
 from lipkit.nn.core.freeze import frozen
@@ -106,7 +106,9 @@ class _Search:
             return found
         after = Forward(self._model, x[:1])(found.points[inside])
         places = [samples[i].index for i in inside.tolist()]
-        contradiction(x[inside], found.points[inside], labels[inside], after, radii[inside], self._p, places, Path())
+        refuse_contradiction(
+            x[inside], found.points[inside], labels[inside], after, radii[inside], self._p, places, Path()
+        )
         distances = found.radius.clone()
         distances[inside[~provably_changed(after, labels[inside])]] = math.inf
         return Nearest(found.points, distances)
