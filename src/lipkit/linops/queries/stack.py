@@ -21,7 +21,7 @@ from lipkit.linops.sweep import Sweep
 
 
 def signature(op: LinearOperator) -> Hashable:
-    """A key that operators must share to be stacked: types, tensor shapes, dtypes and devices, and every other field."""
+    """A key that operators must share to be stacked: types, tensor shapes, dtypes, devices, every other field."""
     return (type(op), *(_signature_of(getattr(op, f.name)) for f in fields(op)))  # pyright: ignore[reportArgumentType]
 
 
