@@ -1,5 +1,9 @@
 """Held weights are those of the parameters they were computed from, in evaluation, in captures and in certificates."""
 
+import threading
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -11,6 +15,7 @@ from lipkit import nn as lnn
 from lipkit.bounds import DAG
 from lipkit.bounds.model_to_network import network_of
 from lipkit.certify import accuracy
+from lipkit.nn.core.computed import checksum
 from lipkit.trace.capture import capture
 
 
@@ -79,3 +84,81 @@ def test_what_is_read_with_gradients_keeps_them() -> None:
     layer = lnn.Linear(5, 4)
     bound = DAG()(capture(nn.Sequential(nn.Linear(5, 5), layer), torch.zeros(1, 5)))
     assert bound.value.requires_grad
+
+
+BLOCKS = pytest.mark.parametrize("block", [lnn.frozen, lnn.batched], ids=["frozen", "batched"])
+WRITES: dict[str, Callable[[Tensor], object]] = {
+    "in place": lambda raw: raw.add_(0.3),
+    "through .data": lambda raw: raw.data.mul_(-1.0),
+    "one bit": lambda raw: raw.data.view(torch.int32)[2, 1].bitwise_xor_(1 << 22),
+}
+
+
+@BLOCKS
+@pytest.mark.parametrize("write", WRITES)
+def test_changed_numbers_are_noticed_at_use(block: Any, write: str) -> None:
+    torch.manual_seed(0)
+    layer, x = lnn.Linear(8, 8, bias=False), torch.randn(4, 8)
+    raw = layer.get_parameter("parametrizations.weight.original")
+    before = raw.detach().clone()
+    with torch.no_grad(), block(layer):
+        first = layer(x)
+        WRITES[write](raw)
+        changed = layer(x)
+        expected = x @ layer.method(raw.detach()[None], layer.geometry)[0].mT
+        raw.copy_(before)
+        assert torch.equal(layer(x), first)
+    torch.testing.assert_close(changed, expected, rtol=1e-5, atol=1e-6)  # roundings of float32
+    assert not torch.allclose(changed, first, atol=1e-4)
+
+
+@BLOCKS
+def test_other_threads_compute_their_own(block: Any) -> None:
+    layer, x = lnn.Linear(8, 8), torch.randn(4, 8)
+    constraint: Any = layer.get_submodule("parametrizations.weight.0")
+    calls: list[int] = []
+    compute = constraint.compute
+
+    def counted(*parameters: Tensor) -> Tensor:
+        calls.append(threading.get_ident())
+        return compute(*parameters)
+
+    with block(layer):
+        layer(x)
+        constraint.compute = counted
+        layer(x)
+        assert calls == []
+        other = threading.Thread(target=lambda: layer(x))
+        other.start()
+        other.join()
+    assert len(calls) == 1
+    assert calls != [threading.get_ident()]
+
+
+def test_blocks_of_two_kinds_may_be_nested() -> None:
+    layer, x = lnn.Linear(8, 8), torch.randn(4, 8)
+    plain = layer(x)
+    with lnn.batched(layer), lnn.frozen(layer):
+        assert torch.equal(layer(x), plain)
+    with lnn.frozen(layer):
+        layer(x)
+        with lnn.batched(layer):
+            assert layer(x).requires_grad
+    assert torch.equal(layer(x), plain)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "count"), [(torch.float32, 9001), (torch.float64, 5000), (torch.bfloat16, 7), (torch.float32, 3)]
+)
+def test_checksums_see_every_entry_and_its_place(dtype: torch.dtype, count: int) -> None:
+    torch.manual_seed(0)
+    numbers = torch.randn(count).to(dtype)
+    places = range(1, count, max(1, count // 50))
+    # Signs are the highest bits, where products that wrap around have least to say; of two and of all entries too.
+    changed = [numbers, -numbers, *(numbers.roll(place) for place in places)]
+    for place in places:
+        for last in (place, place - 1):
+            other = numbers.clone()
+            other[last : place + 1] *= -1
+            changed.append(other)
+    assert len({checksum(one) for one in changed}) == len(changed)

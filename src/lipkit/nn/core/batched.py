@@ -17,7 +17,8 @@ def batched(model: nn.Module) -> Iterator[nn.Module]:
 
     Many small products become a few batched ones: it pays where layers are narrow and many. Weights are computed once,
     on entry, and keep their graph: run the forward pass inside, the backward pass inside or after, and leave the block
-    before the optimizer steps. Autocast, where it is used, must be on already.
+    before the optimizer steps. A weight whose free numbers were changed inside is computed again, alone, at its use;
+    other threads compute their own. Autocast, where it is used, must be on already.
     """
     groups: dict[object, list[Site]] = {}
     for site in sites(model):
@@ -25,13 +26,14 @@ def batched(model: nn.Module) -> Iterator[nn.Module]:
         key = (site.constraint.method, geometry, site.raw.dtype, site.raw.device)
         groups.setdefault(key, []).append(site)
     held = [one for members in groups.values() for one in zip(members, _together(members), strict=True)]
+    entered = [site.constraint for site, _ in held if site.constraint.held is None]
     for site, weight in held:
-        site.constraint.held[weight.dtype] = (site.raw,), weight
+        site.constraint.hold(fills=False).take(weight.dtype, (site.raw,), weight)
     try:
         yield model
     finally:
-        for site, weight in held:
-            site.constraint.held.pop(weight.dtype, None)
+        for constraint in entered:
+            constraint.release()
 
 
 def _together(members: list[Site]) -> list[Tensor]:
