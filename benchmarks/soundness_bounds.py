@@ -7,143 +7,39 @@ choices of extreme slopes (not smaller than the constant, and the least that met
 On a random box it is the largest norm of a Jacobian at 300 points from below; from above, a value is believed only if a
 linear program finds a point of the box with a choice of slopes that steep.
 
-The fold methods are run on every network in one of l1, l2, linf in turn. On every `--every`-th network (0: never) also
-LipSDP, ECLipsE, SeqLip, refined LipLT and the lower searches everywhere; Local, FastLip and Condensed on two boxes at
-once, each sample with its own truth; LinearPieces and LipMIP on the first. The exit status is 1 if anything is
-violated; `--start I --count 1 --every 1` draws the culprit again. `--start` and `--count` cut a long run into parts.
+The methods are those of tests/support/networks/bound_methods.py, in one of l1, l2, linf in turn: the fast ones on every
+network, the slow ones on every `--every`-th (0: never). Each is asked about the whole space, and about a box if it
+reads regions; those that take a batch about two boxes at once, each sample with its own truth. The exit status is 1 if
+anything is violated; `--start I --count 1 --every 1` draws the culprit again. `--start` and `--count` cut a long run
+into parts.
 
     python benchmarks/soundness_bounds.py [--count 2000] [--start 0] [--every 20]
 """
 
 import argparse
-import math
 import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
-import numpy as np
 import torch
-from scipy import optimize
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from lipkit import Bound, Box, Everywhere, Kind, Metric, Region
-from lipkit.bounds import (
-    DAG,
-    Condensed,
-    ECLipsE,
-    FastLip,
-    GradientAscent,
-    LinearPieces,
-    LipLT,
-    LipMIP,
-    LipSDP,
-    Local,
-    Method,
-    Multipliers,
-    Product,
-    Sampling,
-    SeqLip,
-)
+from lipkit import Box, Everywhere, Region
+from lipkit.bounds import Method, Pairwise
 from lipkit.errors import NotProvenError, UnsupportedError
-from lipkit.trace import Network
-from lipkit.trace.rewrites.fuse import Junctions, Nowhere
-from support.networks.random_graphs import affine_pieces, jacobians, jacobians_at, largest, random_network
-
-# Brute force in numpy is off by a few roundings of sums of ten products.
-BELOW = 1e-12
-# Values from below carry the same roundings; the solver behind the linear program is good to about 1e-9.
-ABOVE = 1e-9
-POINTS = 300
+from support.networks.bound_methods import METRICS, instances, reads_region
+from support.networks.random_cases import Case, drawn, wrong_side
 
 
-@dataclass(frozen=True)
-class Case:
-    """A network, two boxes as one region for two samples, and the Jacobians that brute force finds."""
-
-    seed: int
-    network: Network
-    boxes: Box
-
-    @cached_property
-    def everywhere(self) -> np.ndarray:
-        """The Jacobians of all patterns."""
-        return jacobians(self.network)
-
-    @cached_property
-    def inside(self) -> list[np.ndarray]:
-        """The Jacobians at points of each box."""
-        rng = np.random.default_rng([self.seed, 1])
-        low, high = self.boxes.low.numpy()[:, None], self.boxes.high.numpy()[:, None]
-        points = low + (high - low) * rng.random((2, POINTS, *self.network.source))
-        return [jacobians_at(self.network, some) for some in points]
-
-    def attained(self, value: float, p: float, sample: int) -> bool:
-        """Whether a piece of the box is as steep as `value`, by linear programs over its points."""
-        forms, matrices = affine_pieces(self.network)
-        order = {1.0: 1, 2.0: 2, math.inf: np.inf}[p]
-        steep = np.linalg.norm(matrices, ord=order, axis=(1, 2)) >= value * (1 - ABOVE)
-        low, high = self.boxes.low[sample].numpy(), self.boxes.high[sample].numpy()
-        for rows, shifts in (forms(int(i)) for i in np.flatnonzero(steep)):
-            # rows x + shifts >= 0 for all kinks, up to what the solver tolerates.
-            room = 1e-8 * (1 + np.abs(shifts) + np.abs(rows).sum(1))
-            found = optimize.linprog(np.zeros(len(low)), -rows, shifts + room, bounds=list(zip(low, high, strict=True)))
-            if found.status == 0:
-                return True
-        return False
-
-
-def drawn(seed: int) -> Case:
-    """A network of two to four hidden rows and up to eight kinks, and boxes of any size around points of any size."""
-    rng = np.random.default_rng([seed, 0])
-    dtype = (torch.float32, torch.float64)[int(rng.integers(2))]
-    depth, width = (int(n) for n in rng.integers((2, 2), (5, 4)))
-    network = random_network(seed, depth, width, neurons=8, dtype=dtype)
-    center = torch.from_numpy(rng.normal(size=(2, *network.source)) * 10 ** rng.uniform(-1, 1))
-    radius = torch.from_numpy(10 ** rng.uniform(-2, 1, size=(2, *network.source)))
-    return Case(seed, network, Box(center - radius, center + radius))
-
-
-def folds(p: float) -> list[Method]:
-    """The methods run on every network."""
-    metric = Metric(p, p)
-    return [
-        Product(metric=metric),
-        DAG(metric=metric),
-        DAG(cut=Junctions(), metric=metric),
-        LipLT(metric=metric),
-        LipLT(window=1, metric=metric),
-    ]
-
-
-def others(case: Case) -> Iterator[tuple[Method, Region]]:
-    """The methods run now and then, with the region they are asked about."""
-    slopes: list[Method] = [
-        LipSDP(), LipSDP(Multipliers.PER_LAYER), ECLipsE(), SeqLip(), SeqLip(0), LipLT(refine=True), DAG(cut=Nowhere()),
-        GradientAscent(steps=5, starts=4), Sampling(64),
-    ]  # fmt: skip
-    yield from ((method, Everywhere()) for method in slopes)
-    widest = Metric(math.inf, math.inf)
-    around = [Local(LipLT()), Local(LipSDP()), FastLip(), FastLip(widest), Condensed(), Condensed(widest)]
-    yield from ((method, case.boxes) for method in around)
-    first = Box(case.boxes.low[0], case.boxes.high[0])
-    yield from ((method, first) for method in (LinearPieces(), LinearPieces(widest), LipMIP(), Sampling(64)))
-
-
-def wrong_side(bound: Bound, case: Case) -> str:
-    """What is wrong with a bound, or nothing."""
-    p, from_below = bound.metric.p_in, bound.kind in (Kind.LOWER, Kind.EXACT)
-    for sample, value in enumerate(bound.value.detach().flatten().tolist()):
-        everywhere = bound.region == Everywhere()
-        truth = largest(case.everywhere if everywhere else case.inside[sample], p)
-        if bound.kind.certifies and value < truth * (1 - BELOW):
-            return f"{value!r} is below {truth!r}"
-        if from_below and value > truth * (1 + ABOVE) and (everywhere or not case.attained(value, p, sample)):
-            return f"{value!r} is from below and above {truth!r}"
-    return wrong_side(bound.lower, case) if bound.lower is not None else ""
+def questions(case: Case, slow: bool | None) -> Iterator[tuple[Method | Pairwise, Region]]:
+    """The methods, each with the regions it is asked about."""
+    for method, claims in instances(METRICS[case.seed % 3], slow):
+        if Everywhere in claims.regions:
+            yield method, Everywhere()
+        if reads_region(method) and Box in claims.regions:
+            yield method, case.boxes if claims.batched else case.first
 
 
 def main() -> int:
@@ -157,11 +53,7 @@ def main() -> int:
     started, bad, counts, spent = time.process_time(), 0, Counter[str](), defaultdict[str, float](float)
     for seed in range(args.start, args.start + args.count):
         case = drawn(seed)
-        metric = (1.0, 2.0, math.inf)[seed % 3]
-        tried: list[tuple[Method, Region]] = [(method, Everywhere()) for method in folds(metric)]
-        if args.every and seed % args.every == 0:
-            tried += others(case)
-        for method, region in tried:
+        for method, region in questions(case, None if args.every and seed % args.every == 0 else False):
             name, at = f"{method} on {'boxes' if isinstance(region, Box) else region}", time.process_time()
             try:
                 bound = method(case.network, region)

@@ -21,3 +21,8 @@ _LONG = ("test_runs_as_a_program", "demo/test_demo.py", "_killed_", "test_exampl
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not any(part in item.nodeid for part in _LONG))
+
+
+def pytest_runtest_setup() -> None:
+    """Checks of annotations are counted in each test anew."""
+    annotations.tests_begun += 1

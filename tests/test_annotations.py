@@ -106,3 +106,19 @@ def test_a_check_does_not_reach_into_the_calls_inside() -> None:
 
     # Inside, n is 3; outside it is 2.
     assert outer(A).shape == (3, 2)
+
+
+def test_enough_calls_in_one_test_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first calls of every test are checked; thousands of others would say the same."""
+
+    @strict
+    def same(n: int) -> int:
+        return n
+
+    for _ in range(annotations.MOST):
+        with pytest.raises(TypeCheckError):
+            same("n")  # pyright: ignore[reportArgumentType]
+    assert same("n") == "n"  # pyright: ignore[reportArgumentType]
+    monkeypatch.setattr(annotations, "tests_begun", annotations.tests_begun + 1)
+    with pytest.raises(TypeCheckError):
+        same("n")  # pyright: ignore[reportArgumentType]

@@ -19,6 +19,12 @@ checked = beartype(
     )
 )
 
+# How many calls of a function are checked in each test: a loop of thousands repeats what the first ones show, and
+# checking every one would double the time of the suite.
+MOST = 64
+# The tests that have begun; conftest.py counts them.
+tests_begun = 0
+
 _thorough = jaxtyping.jaxtyped
 # Sizes of named axes are compared between the checks made inside one such block.
 _one_call = _thorough("context")
@@ -47,12 +53,18 @@ def jaxtyped(*, typechecker: Any) -> Callable[[Any], Any]:
 
 
 def _switched(it: Any, strict: Any) -> Any:
-    """Either of two functions: the first while checks are turned off."""
+    """Either of two functions: the first while checks are turned off, and after enough calls in one test."""
+
+    test, calls = -1, 0
 
     @functools.wraps(it)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        if jaxtyping.config.jaxtyping_disable:
+        nonlocal test, calls
+        if test != tests_begun:
+            test, calls = tests_begun, 0
+        calls += 1
+        if calls > MOST or jaxtyping.config.jaxtyping_disable:
             return it(*args, **kwargs)
         with _one_call:
             return strict(*args, **kwargs)

@@ -39,7 +39,7 @@ def weights(op: LinearOperator) -> list[Float64[Tensor, " n"]]:
     known = magnitude(op)
     error = gamma(depth(op)) * (float(known.absolute / unit) + known.relative * size)
     slack = 2 * gamma(sum(matrix.shape) + 8) * size**2 + 2 * size * error + error**2
-    columns = torch.linalg.vector_norm(matrix.detach(), dim=0).clamp(min=1e-12 * size + 1e-300)
+    columns = torch.linalg.vector_norm(matrix, dim=0).clamp(min=1e-12 * size + 1e-300)
     found: list[Tensor] = []
     for q in (torch.ones_like(columns), columns):
         square = (gram * q).sum(1) / q * (1 + gamma(gram.shape[0] + 8)) + slack

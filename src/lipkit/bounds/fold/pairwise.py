@@ -117,6 +117,8 @@ def differences_of_rows(
     for op, log_constant in sources:
         logs = _differences(op.to(torch.float64), classes, q)
         total = log_sum(total, log_product(logs, log_constant.to(device), 1.0), 1.0)
+    # Logarithms of one number at two places of a tensor may differ in the last digit.
+    total = torch.maximum(total, total.mT)
     same = torch.eye(classes, dtype=torch.bool, device=device)
     total = total.masked_fill(same, -math.inf)
     return Bound(total, Kind.UPPER, method, metric, region, Scope.PAIR, failures(used), parts=used)

@@ -23,6 +23,9 @@ from lipkit.trace import Network
 _SHAPES = (0.1, 1.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 # Below this Kolmogorov-Smirnov probability no fit is believed.
 _REJECTED = 1e-3
+# An end further than this above the largest maximum, in units of their spread, is that of a search which runs away to
+# a law without an end.
+_FAR = 100.0
 # Entries of the points that are drawn together.
 _TOGETHER = 2**22
 # Maxima that differ by less than this, relatively, are one number.
@@ -36,9 +39,10 @@ class CLEVER(RegionMethod):
 
     `batches` maxima over `samples` uniform points of the ball (or box) each are taken for draws of a reverse Weibull
     law, one of the three limits of maxima; its location, fitted by maximum likelihood, is the estimate. The fit with
-    the best Kolmogorov-Smirnov probability over several starts counts; if that is below 0.001, or the maxima are all
-    one number, the largest maximum is returned. For a classifier the function must be a margin f_c - f_j:
-    `network.then(Dense(row))`; the largest gradient of a single logit says nothing about it.
+    the best Kolmogorov-Smirnov probability over several starts counts. If that is below 0.001, the end further than a
+    hundred times their spread above the maxima, or these all one number, the largest maximum is returned.
+    For a classifier the function must be a margin f_c - f_j: `network.then(Dense(row))`; the largest gradient of a
+    single logit says nothing about it.
 
     Guarantee: none, ESTIMATE. Piecewise constant gradients (ReLU, few pieces) fit badly. Cost: batches * samples
     backward passes for each output. Seeded.
@@ -92,7 +96,7 @@ def end_point(maxima: Float64[Tensor, " batches"]) -> float:
     best = (-1.0, 0.0)
     for shape in _SHAPES:
         fit = _fitted(scaled, shape)
-        if fit is not None:
+        if fit is not None and -fit[1] <= _FAR:
             probability = float(stats.kstest(scaled, "weibull_min", args=fit).pvalue)
             best = max(best, (probability, fit[1]))
     return largest if best[0] < _REJECTED else largest - min(best[1], 0.0) * spread

@@ -84,7 +84,8 @@ class LipSDP(Method):
         proof = prove(program, guess, fold_point(dense, program, self.multipliers))
         if not wants_gradient(network):
             return proof.log_value.to(device)
-        directions = dual_directions(program, guess)
+        # Without multipliers nothing was solved, and the proof has the one direction that is tight.
+        directions = dual_directions(program, guess) if program.groups else None
         chosen = proof.vector[None] if directions is None else directions
         return attach_gradient(network, dense, program, proof, chosen).to(device)
 
