@@ -28,6 +28,16 @@ SHAPE_ONLY = frozenset(
         aten.sym_size.int,
     }
 )
+# Those that read them of their second argument.
+_LIKE_SECOND = frozenset(
+    {
+        aten.type_as.default,
+        aten.to.other,
+        aten.expand_as.default,
+        aten.view_as.default,
+        aten.reshape_as.default,
+    }
+)
 # Memory that nobody has written yet: NaN, so that reading it is noticed.
 _UNWRITTEN = frozenset({aten.empty_like.default, aten.new_empty.default, aten.empty.memory_format})
 
@@ -104,7 +114,9 @@ def _evaluate(node: Node, values: Mapping[Node, object], same: Mapping[Node, Nod
 
 def _read(node: Node) -> list[Node]:
     """The arguments whose entries matter."""
-    return [arg for arg in node.all_input_nodes if node.target not in SHAPE_ONLY or arg is not node.args[0]]
+    if node.target in SHAPE_ONLY:
+        return [arg for arg in node.all_input_nodes if arg is not node.args[0]]
+    return node.all_input_nodes[:1] if node.target in _LIKE_SECOND else node.all_input_nodes
 
 
 def _ancestors(result: Node, given: frozenset[Node]) -> set[Node]:

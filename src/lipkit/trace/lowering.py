@@ -10,6 +10,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.fx import Node
 from torch.fx.node import map_arg
+from torch.utils import _pytree as pytree
 
 from lipkit.errors import CaptureError, LipkitError
 from lipkit.linops import Shape
@@ -137,6 +138,11 @@ class Lowering:
             return Gap(origin, Verdict.REFUSED, why, "replace the layer, or compute it from something constant")
         if node.target not in RULES:
             return Gap(origin, Verdict.UNKNOWN, _hint(node), _DECLARE)
+        if not _fixed(node):
+            why = "the shape of its result depends on values"
+            return Gap(
+                origin, Verdict.REFUSED, why, "give it a fixed shape (torch.where, a mask), or replace the layer"
+            )
         return None
 
     def _item(self, node: Node) -> object:
@@ -221,16 +227,24 @@ def _precision(node: Node) -> torch.dtype:
     return first.dtype if isinstance(first, Tensor) and first.is_floating_point() else torch.float64
 
 
+def _fixed(node: Node) -> bool:
+    """Whether the shapes of all tensors at a node, those of its arguments and of its results, are numbers."""
+    ends = pytree.tree_leaves([end.meta.get("val") for end in (*node.all_input_nodes, node)])
+    return all(isinstance(size, int) for end in ends if isinstance(end, Tensor) for size in end.shape)
+
+
 def _unknown(node: Node) -> object:
     """References to nothing, so that the operations behind a gap are still tried and their own gaps found."""
     like = node.meta.get("val")
     if isinstance(like, Tensor):
-        return Ref(-1, tuple(like.shape))
+        return Ref(-1, _shape(like))
     return tuple(Ref(-1, _shape(part)) for part in like) if isinstance(like, tuple | list) else Ref(-1, ())
 
 
 def _shape(value: object) -> Shape:
-    return tuple(value.shape) if isinstance(value, Tensor) else ()
+    """The shape of a tensor; empty for anything else, and if it is not made of numbers."""
+    shape = tuple(value.shape) if isinstance(value, Tensor) else ()
+    return shape if all(isinstance(size, int) for size in shape) else ()
 
 
 def _hint(node: Node) -> str:

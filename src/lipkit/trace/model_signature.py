@@ -164,12 +164,13 @@ def _example_module(graph: Graph) -> str:
 def place_inputs(nodes: Sequence[Node]) -> tuple[Builder, dict[Node, Ref]]:
     """A builder whose source is one sample of the nodes, and a reference for each of them with its traced shape.
 
-    One node keeps its shape without the batch axis; several are flattened and joined.
+    One node keeps its shape without the batch axis, and a single number has one axis of length one; several nodes are
+    flattened and joined.
     """
     shapes: list[Shape] = [tuple(node.meta["val"].shape) for node in nodes]
     if len(nodes) == 1:
         sample = shapes[0][1:] if shapes[0][:1] == (1,) else shapes[0]
-        builder = Builder(sample)
+        builder = Builder(sample or (1,))
         return builder, {nodes[0]: builder.reshape(builder.source, shapes[0])}
     ends = list(accumulate(math.prod(shape) for shape in shapes))
     builder = Builder((ends[-1],))

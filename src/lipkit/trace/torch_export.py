@@ -38,7 +38,6 @@ _CHECKS = frozenset(
 # The same operation under the name that rules use.
 _RENAMED = {
     aten._unsafe_view.default: aten.view.default,
-    aten._reshape_alias.default: aten.view.default,
     aten._to_copy.default: aten.to.dtype_layout,
     aten.lift_fresh.default: aten.alias.default,
     aten.lift_fresh_copy.default: aten.clone.default,
@@ -103,9 +102,14 @@ def is_composite(op: OpOverload) -> bool:
 
 
 def _decompose(program: ExportedProgram, table: dict[Any, Any]) -> ExportedProgram:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return program.run_decompositions(table)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return program.run_decompositions(table)
+    except Exception as error:
+        ops = ", ".join(sorted(map(str, table))) or "the operations that work in place"
+        why = f"torch cannot write {ops} in simpler operations: {_first_line(error)}"
+        raise CaptureError(f"{why} Replace the layer, or declare its constant (`declared_lipschitz`).") from error
 
 
 def _may_change(node: Node) -> bool:

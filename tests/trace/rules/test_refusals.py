@@ -37,6 +37,7 @@ def start(*shape: int) -> tuple[Builder, Ref]:
     [
         (aten.threshold.default, (0.5, 0.0), "jumps from 0 to 0.5"),
         (aten.softplus.default, (1.0, 5.0), "jumps at its threshold of 5"),
+        (aten.adaptive_avg_pool1d.default, ([0],), "without entries"),
         (aten.topk.default, (2, -1, True, False), "no fixed order"),
         (aten.linalg_vector_norm.default, (0.5,), "is no norm at order 0.5"),
         (aten.linalg_norm.default, (2,), "matrix norm of order 2"),

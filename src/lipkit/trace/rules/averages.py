@@ -77,6 +77,8 @@ def adaptive_avg_pool(b: Builder, x: Ref, output_size: Sequence[int]) -> Ref:
     """The mean over as many windows as asked for; windows of one size if the output divides the input."""
     rank = len(output_size)
     spatial = x.shape[-rank:]
+    if 0 in output_size:
+        raise Refusal("has a result without entries", "ask for at least one window")
     if all(n % m == 0 for n, m in zip(spatial, output_size, strict=True)):
         size = tuple(n // m for n, m in zip(spatial, output_size, strict=True))
         pool = AvgPool(math.prod(x.shape[:-rank]), spatial, size, size, (0,) * rank, math.prod(size))

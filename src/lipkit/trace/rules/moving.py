@@ -83,7 +83,12 @@ def move_entries(
 
     def run(values: list[Any], rest: tuple[Any, Any] = fixed) -> list[Tensor]:
         filled = dict(zip(at, pytree.tree_unflatten(values, spec), strict=True))
-        found = op(*(filled.get(i, value) for i, value in enumerate(rest[0])), **rest[1])
+        try:
+            found = op(*(filled.get(i, value) for i, value in enumerate(rest[0])), **rest[1])
+        except RuntimeError as error:
+            # torch.export lets shapes pass that the operation itself does not take.
+            why = str(error).partition("\n")[0]
+            raise Refusal(f"torch does not run it: {why}", "give it what it takes, or replace the layer") from error
         return list(found) if isinstance(found, tuple | list) else [found]
 
     terms: list[list[tuple[LinearOperator, Ref]]] = []
