@@ -70,12 +70,12 @@ def _call(op: OpOverload, arguments: dict[str, Any]) -> Any:
 def _tensor(name: str, shape: tuple[int, ...], draw: random.Random) -> Tensor:
     """A tensor that may go with an input of this shape: alike, one for each channel, a matrix, positions, a mask."""
     generator = torch.Generator().manual_seed(0)
-    channels = shape[1] if len(shape) > 1 else 1
+    channels, last = (shape[1], shape[-1]) if len(shape) > 1 else (1, 1)
     if any(word in name for word in ("ind", "target", "label", "offsets", "batches", "lengths")):
-        return torch.zeros(draw.choice((shape, (1,), (1, *shape[2:]), (shape[-1],))), dtype=torch.int64)
+        return torch.zeros(draw.choice((shape, (1,), (1, *shape[2:]), (last,))), dtype=torch.int64)
     if "mask" in name or "condition" in name:
         return torch.rand(shape, generator=generator) > 0.5
-    shapes = (shape, shape, shape, (channels,), (shape[-1],), (), (4, 4), (channels, channels, *(1 for _ in shape[2:])))
+    shapes = (shape, shape, shape, (channels,), (last,), (), (4, 4), (channels, channels, *(1 for _ in shape[2:])))
     found = torch.rand(draw.choice(shapes), generator=generator)
     return draw.choice((found, found, found, found > 0.5, found.long()))
 
