@@ -109,6 +109,12 @@ def test_a_constant_in_the_type_or_shape_of_the_input_is_a_constant(like: Callab
     agrees(capture(module, vector()), module, vector(batch=1))
 
 
+def test_parts_without_entries_are_joined():
+    # Differences in the middle of two entries: there are none, and those at the ends are joined with them.
+    module = model(lambda _self, x: torch.gradient(x[:, :2], dim=1)[0])
+    agrees(capture(module, vector()), module, vector(batch=1))
+
+
 def test_numbers_are_samples_too():
     module = model(lambda _self, x: 3 * x.tanh())
     network = capture(module, torch.rand(4, dtype=torch.float64))

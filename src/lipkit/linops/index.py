@@ -100,12 +100,17 @@ class Index(LinearOperator):
         return tuple(self.index.shape)
 
     def _apply(self, x: Tensor) -> Tensor:
+        if not self.in_size:
+            # All positions are -1, and torch gathers nothing from nothing.
+            return x.new_zeros((x.shape[0], *self.out_shape))
         flat = x.reshape(x.shape[0], self.in_size)
         at = self.index.flatten().to(x.device)
         # A gather then a mask, not a product with 0 and 1: an infinite entry that is not selected must not become NaN.
         return torch.where(at >= 0, flat[:, at.clamp(min=0)], 0).reshape(x.shape[0], *self.out_shape)
 
     def _adjoint(self, y: Tensor) -> Tensor:
+        if not self.in_size:
+            return y.new_zeros((y.shape[0], *self.in_shape))
         at = self.index.flatten().to(y.device)
         flat = torch.where(at >= 0, y.reshape(y.shape[0], self.out_size), 0)
         target = y.new_zeros((y.shape[0], self.in_size))

@@ -98,7 +98,8 @@ def _first_difference(
     rows = network.values(x[None])
     last = {network.origin(k).module: k for k in range(1, network.sink)}
     for module, result in results.items():
-        row = rows[last[module]] if module in last else None
+        # The model itself is no place to look for it.
+        row = rows[last[module]] if module and module in last else None
         if row is None or row.numel() != result.numel():
             continue
         error = (result.to(row).flatten() - row.flatten()).abs().max()
