@@ -4,15 +4,22 @@ PYTHON ?= python3
 TORCH ?= $(shell grep '^torch==' constraints.txt)
 BIN := .venv/bin
 READY := .venv/.ready
+# Two workers with one thread each are faster than one worker with two: the tests are many and small.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --durations=10
 
-.PHONY: demo test check docs dist clean
+# What pyproject.toml marks lasts longer, and is left to `make test-all` and `make check`.
+QUICK := not (process or compile or train or browser or slow)
+
+.PHONY: demo test test-all check docs dist clean
 
 demo: $(READY)
 	$(BIN)/python -m lipkit.cli.main demo --out demo-out
 
-# Two workers with one thread each are faster than one worker with two: the tests are many and small.
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+	$(PYTEST) -m '$(QUICK)'
+
+test-all: $(READY)
+	$(PYTEST)
 
 check: $(READY)
 	$(BIN)/ruff format --check .
@@ -20,7 +27,7 @@ check: $(READY)
 	$(BIN)/basedpyright
 	$(MAKE) docs
 	$(MAKE) dist
-	$(MAKE) test
+	$(MAKE) test-all
 
 # Warnings are errors: a link that leads nowhere stops here.
 docs: $(READY)

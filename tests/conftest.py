@@ -16,11 +16,14 @@ settings.load_profile("lipkit")
 jaxtyping.jaxtyped = annotations.jaxtyped
 
 # What takes longest begins first, so that no worker is left alone with it in the end.
-_LONG = ("test_runs_as_a_program", "demo/test_demo.py", "_killed_", "test_examples_run", "test_the_quick_form_runs")
+_LONG = ("compile", "train", "process", "browser", "slow")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not any(part in item.nodeid for part in _LONG))
+    def place(item: pytest.Item) -> int:
+        return next((i for i, name in enumerate(_LONG) if item.get_closest_marker(name)), len(_LONG))
+
+    items.sort(key=place)
 
 
 def pytest_runtest_setup() -> None:

@@ -175,6 +175,7 @@ def test_links_lead_somewhere(page: str):
         assert not fragment or fragment in anchors(found), target
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in DOCS if page not in PAGES])
 def test_examples_run(page: str):
     for code in blocks(page):

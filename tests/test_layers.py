@@ -232,10 +232,12 @@ def extras_loaded_by(code: str) -> set[str]:
     return set(run.stdout.split())
 
 
+@pytest.mark.process
 def test_importing_lipkit_loads_no_extra():
     assert extras_loaded_by("import lipkit") == set()
 
 
+@pytest.mark.process
 def test_importing_lipkit_loads_nothing_slow_that_it_may_not_need():
     slow = {"torch._dynamo", "torch._inductor", "scipy.stats", "torch.onnx"}
     code = f"import torch, sys; before = set(sys.modules); import lipkit; print(*{slow} & (set(sys.modules) - before))"
@@ -243,6 +245,7 @@ def test_importing_lipkit_loads_nothing_slow_that_it_may_not_need():
     assert run.stdout.split() == []
 
 
+@pytest.mark.process
 def test_an_extra_that_is_loaded_is_noticed():
     assert "rich" in extras_loaded_by("import rich.console")
 

@@ -125,6 +125,7 @@ class Moons:
             return self.net(x)
 
 
+@pytest.mark.train
 def test_a_shifted_calibration_set_lowers_the_temperature_and_its_loss():
     # The trend of the published scenarios: trained on clean moons and calibrated on noisy ones, the loss on the noisy
     # set falls well below that of a fixed temperature fitted to the clean one, which pays on the clean set.

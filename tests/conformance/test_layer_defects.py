@@ -181,6 +181,7 @@ def test_gradients() -> None:
         check_gradients(Wrong(), torch.randn(2, 4))
 
 
+@pytest.mark.compile
 def test_programs() -> None:
     x = torch.randn(3, 4)
     with pytest.raises(Unsupported):
@@ -193,6 +194,7 @@ def test_programs() -> None:
         mixed(Overflowing(4, 4), 3 * torch.randn(16, 4))
 
 
+@pytest.mark.process
 def test_distributed() -> None:
     found = run_program(PROGRAMS / "layer_programs.py", ["planted"], variables=QUIET)
     assert found.returncode != 0

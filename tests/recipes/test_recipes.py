@@ -52,6 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield where
 
 
+@pytest.mark.train
 @pytest.mark.parametrize("path", RECIPES, ids=NAMES)
 def test_the_quick_form_runs(path: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if path.stem not in REPORTED:

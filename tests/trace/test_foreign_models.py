@@ -54,6 +54,7 @@ def agrees(network: Network, model: nn.Module, x: Tensor) -> None:
     assert (found - expected).abs().max() <= 1e-4 * (1 + expected.abs().max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "resnet50", "convnext", "mobilenetv2"])
 def test_global_bounds(name: str):
     model, x = image_model(name), torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(1))
@@ -65,6 +66,7 @@ def test_global_bounds(name: str):
     assert bound.value > Sampling(count=4)(network).value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["regnet", "vit", "deit", "swin"])
 def test_bounds_on_a_ball(name: str):
     side = 16 if name == "swin" else 32

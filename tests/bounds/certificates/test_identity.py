@@ -213,6 +213,7 @@ def test_plain_parametrizations_are_told() -> None:
     assert model_contents(layer, code=True)["attributes"] != model_contents(other, code=True)["attributes"]
 
 
+@pytest.mark.process
 def test_another_process_tells_the_same() -> None:
     objects = "(t.outer, t.Shift(3.0), t.PGD(0.5), {'b', 'a'}, t.multiplied(2.0))"
     code = f"import test_identity as t; print(t.contents({objects}))"

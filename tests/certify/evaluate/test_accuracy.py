@@ -50,6 +50,7 @@ def affine(classes: int = 3) -> tuple[nn.Linear, TensorDataset, Bound]:
     return layer, TensorDataset(inputs, labels), Bound.from_value(pairs, Kind.UPPER, "rows", of=Scope.PAIR)
 
 
+@pytest.mark.slow
 def test_an_affine_classifier_is_certified_where_attacks_fail() -> None:
     layer, data_set, bound = affine()
     eps = (0.0, 0.1, 0.4, 1.0)
@@ -185,6 +186,7 @@ def _settings(folder: Path) -> dict[str, object]:
     return json.loads((folder / "settings.json").read_text())
 
 
+@pytest.mark.slow
 def test_an_attack_on_a_deep_network_without_constraints_is_seen() -> None:
     # Norms multiply to far more than signals grow by, so that nothing is proven of the rounding of its logits.
     torch.manual_seed(0)
@@ -408,6 +410,7 @@ def table(folder: Path) -> dict[int, str]:
     return found
 
 
+@pytest.mark.process
 def test_two_processes_killed_in_the_middle_finish_the_same_table(tmp_path: Path) -> None:
     here: Evaluation = accuracy(model(), data(), **settings(), records=tmp_path / "one")
     whole = table(tmp_path / "one")

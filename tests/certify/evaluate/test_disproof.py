@@ -39,6 +39,7 @@ def _bound(value: Tensor, of: Scope, metric: Metric) -> Bound:
     return Bound.from_value(value, Kind.UPPER, "a closed form", metric, of)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
@@ -63,6 +64,7 @@ def test_exact_constants_pass_and_smaller_ones_of_pairs_do_not(seed: int, of: Sc
             refuse_disproved(layer, logits, x, _bound(exact * 0.99, of, metric))
 
 
+@pytest.mark.slow
 def test_a_constant_of_another_model_does_not_certify() -> None:
     torch.manual_seed(0)
     inner = nn.Sequential(nn.Flatten(), lnn.Linear(12, 32), lnn.MaxMin(), lnn.Linear(32, 4))

@@ -169,6 +169,7 @@ def test_a_tie_does_not_stand() -> None:
     assert (metric.compute()[0].count, metric.compute()[0].total) == (0, 5)
 
 
+@pytest.mark.process
 def test_processes_add_up() -> None:
     found = run_program(PROGRAMS / "metrics_program.py", [], 300)
     assert found.returncode == 0, found.stderr[-3000:]

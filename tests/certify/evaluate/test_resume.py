@@ -242,6 +242,7 @@ def test_given_functions_are_known_by_their_code(tmp_path: Path) -> None:
         accuracy(model, data, around(0.25), [0.1], records=tmp_path / "bound", name="local")
 
 
+@pytest.mark.slow
 def test_a_constrained_model_is_continued(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(lnn.Linear(4, 8, method=lnn.Householder()), lnn.MaxMin(), lnn.Linear(8, 3))

@@ -345,6 +345,7 @@ def test_with_the_runner_of_typer(folder: Path, monkeypatch: pytest.MonkeyPatch)
     assert lines(result.output)["lower bound"] == "not known"
 
 
+@pytest.mark.process
 def test_as_a_process(folder: Path):
     command = [sys.executable, "-m", "lipkit.cli.main", "bound", "models.py:ready", "--shape", "4", "--method", "dag"]
     env = {**os.environ, "NO_COLOR": "1"}

@@ -35,6 +35,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.train
 def test_a_run_ends_with_a_report(run: Path) -> None:
     assert (run / "report.html").read_text().startswith("<!")
     shares = json.loads(Path(f"{run}.json").read_text())
@@ -45,6 +46,7 @@ def test_a_run_ends_with_a_report(run: Path) -> None:
     assert json.loads((run / "run.json").read_text())["fields"]["seed"] == "3"
 
 
+@pytest.mark.train
 def test_the_report_says_what_it_is_about(run: Path) -> None:
     about = Contents.from_json((run / "report.json").read_text()).about
     (settings,) = (json.loads(path.read_text()) for path in (run / "evaluation").glob("*.json"))
@@ -57,6 +59,7 @@ def test_the_report_says_what_it_is_about(run: Path) -> None:
     assert f"<h1>Recipe Digits ({RECIPE}): what is proven</h1>" in page
 
 
+@pytest.mark.train
 def test_a_data_folder_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "my_digits"
     folder.mkdir()
@@ -66,6 +69,7 @@ def test_a_data_folder_is_named(tmp_path: Path) -> None:
     assert Contents.from_json((tmp_path / "run" / "report.json").read_text()).about.data == "my_digits"
 
 
+@pytest.mark.train
 def test_the_same_command_again_does_nothing_twice(run: Path) -> None:
     kept = {path.name: path.read_bytes() for path in run.iterdir() if path.suffix in {".jsonl", ".safetensors"}}
     lines = (run / "evaluation" / "samples-0000.jsonl").read_bytes()
@@ -76,6 +80,7 @@ def test_the_same_command_again_does_nothing_twice(run: Path) -> None:
     assert (run / "evaluation" / "samples-0000.jsonl").read_bytes() == lines
 
 
+@pytest.mark.train
 def test_another_run_is_not_mixed_in(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", str(RECIPE), "--out", str(run), "--quick", "--seed", "4"]) == Code.OTHER
     assert "holds another run (seed was 3)" in capsys.readouterr().err
@@ -96,6 +101,7 @@ def test_a_recipe_whose_code_changed_is_another_run(tmp_path: Path, capsys: pyte
     assert "run.json is damaged" in capsys.readouterr().err
 
 
+@pytest.mark.train
 def test_the_report_is_drawn_again(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(run), "--out", str(tmp_path)]) == Code.OK
     assert (tmp_path / "report.html").read_text() == (run / "report.html").read_text()
@@ -238,6 +244,7 @@ def test_arrays_that_do_not_fit_are_named(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.train
 def test_the_weights_of_a_run_are_plain_tensors(run: Path, tmp_path: Path) -> None:
     shutil.copy(run / "model.safetensors", tmp_path)
     found, _ = tensors_from(tmp_path / "model.safetensors")
@@ -295,6 +302,7 @@ def test_two_runs_do_not_share_a_folder(model: str, tmp_path: Path, capsys: pyte
             assert main([*words, "--out", str(folder)]) == Code.OK
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes break by signals elsewhere only")
 def test_a_reader_that_leaves_early_is_no_error(model: str, tmp_path: Path) -> None:
     read, write = os.pipe()

@@ -91,6 +91,7 @@ def sha256(path: str) -> str:
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("here")
 def test_an_attack_of_an_own_model_ends_with_a_report(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--eps", "1/255,0.1", "--steps", "3", "--box", "0,1", "--seed", "5", "--out", "out", "--json", "a.json")
@@ -123,6 +124,7 @@ def test_an_attack_of_an_own_model_ends_with_a_report(capsys: pytest.CaptureFixt
     assert json.loads(Path("b.json").read_text()) == json.loads(Path("a.json").read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("here")
 def test_classes_that_the_data_lack_have_a_name() -> None:
     assert certify("images", "images.npz", "--eps", "0.1", "--out", "out") == Code.OK
@@ -141,6 +143,7 @@ def test_a_certificate_alone_says_what_is_missing() -> None:
     assert "could not be" not in page
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("here")
 def test_the_command_of_a_page_makes_it_again() -> None:
     assert certify("table", "table.npz", "--eps", "1/8,0.5", "--norm", "inf", "--samples", "20", "--out", "out") == 0
@@ -156,6 +159,7 @@ def test_the_command_of_a_page_makes_it_again() -> None:
     assert again.about.prints == first.about.prints
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
     ("model", "method", "norm", "expected"),
@@ -201,6 +205,7 @@ def test_a_command_holds_all_that_was_asked_for() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("here")
 def test_weights_that_came_from_no_file_are_kept() -> None:
     assert certify("table", "table.npz", "--eps", "0.1", "--seed", "7", "--out", "one") == Code.OK
@@ -212,6 +217,7 @@ def test_weights_that_came_from_no_file_are_kept() -> None:
     assert not Path("two", "model.safetensors").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("here")
 def test_an_interrupted_evaluation_continues_to_the_same_report(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -244,6 +250,7 @@ def test_an_interrupted_evaluation_continues_to_the_same_report(
     assert main(["report", "parts"]) == Code.OK
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("here")
 def test_another_evaluation_is_not_mixed_in(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--eps", "0.1", "--out", "out")
@@ -272,6 +279,7 @@ def test_another_evaluation_is_not_mixed_in(capsys: pytest.CaptureFixture[str]) 
     refused("a model as it was given, by no recipe)")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("here")
 def test_another_box_is_another_attack(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--eps", "0.1", "--steps", "2", "--samples", "9", "--out", "out")
@@ -315,6 +323,7 @@ def test_places_that_cannot_be_written_are_told_first(
     assert "--json a.json may not be written (Permission denied)" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("here")
 def test_code_that_the_model_imports_belongs_to_it(capsys: pytest.CaptureFixture[str]) -> None:
     Path("neighbour_of_models.py").write_text("MEAN = 0.0\n")

@@ -37,6 +37,7 @@ def test_a_value_that_does_not_fit_is_named_and_leaves_the_folder_free(
     assert not (tmp_path / "checkpoint.safetensors").exists()
 
 
+@pytest.mark.train
 def test_a_folder_that_was_refused_data_takes_the_right_ones(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -48,6 +49,7 @@ def test_a_folder_that_was_refused_data_takes_the_right_ones(
     assert _train(tmp_path, "--epochs=1") == Code.OK
 
 
+@pytest.mark.train
 def test_quick_runs_obey_what_is_asked(tmp_path: Path) -> None:
     assert _train(tmp_path, "--epochs=1", "--width=64", "--eps=0.1,0.2") == Code.OK
     fields = json.loads((tmp_path / "run.json").read_text())["fields"]
@@ -68,6 +70,7 @@ def test_an_error_of_the_recipe_itself_keeps_its_traceback(tmp_path: Path) -> No
         _train(tmp_path / "run", recipe=recipe)
 
 
+@pytest.mark.train
 def test_a_page_calls_the_number_that_was_watched_by_its_name(tmp_path: Path) -> None:
     assert _train(tmp_path, recipe=ROOT / "recipes" / "koch.py") == Code.OK
     page = (tmp_path / "report.html").read_text()

@@ -60,6 +60,7 @@ def rows(text: str, columns: int) -> list[list[str]]:
     return [cells for cells in lines if len(cells) == columns and cells[0] not in {"layer", "method"}]
 
 
+@pytest.mark.train
 def test_ends_well_and_says_where_the_files_are(run: Run):
     assert run.code == 0
     names = ["convergence.png", "convergence.svg", "ladder.png", "ladder.svg"]
@@ -69,6 +70,7 @@ def test_ends_well_and_says_where_the_files_are(run: Run):
     assert (run.folder / "digits" / "report.html").is_file()
 
 
+@pytest.mark.train
 def test_the_printed_numbers_are_in_a_file_too(run: Run):
     found = json.loads((run.folder.parents[1] / "demo.json").read_text())
     assert found["seed"] == 3
@@ -95,6 +97,7 @@ def test_a_file_for_numbers_in_no_folder_is_refused_first(tmp_path: Path, capsys
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.train
 def test_the_figure_is_not_empty(run: Run):
     pixels = matplotlib.image.imread(run.folder / "convergence.png")
     assert min(pixels.shape[:2]) >= 600
@@ -104,6 +107,7 @@ def test_the_figure_is_not_empty(run: Run):
         assert label in drawing
 
 
+@pytest.mark.train
 def test_the_ladder_is_drawn(run: Run):
     pixels = matplotlib.image.imread(run.folder / "ladder.png")
     assert 0.01 < (pixels[..., :3] < 0.9).any(-1).mean() < 0.5
@@ -112,6 +116,7 @@ def test_the_ladder_is_drawn(run: Run):
         assert label in drawing
 
 
+@pytest.mark.train
 def test_every_layer_comes_with_its_kind_and_an_enclosure(run: Run):
     found = rows(run.text, 8)
     assert len(found) == len(demo_norms.layers(3)) == 9
@@ -127,6 +132,7 @@ def test_every_layer_comes_with_its_kind_and_an_enclosure(run: Run):
     assert all("fails <= 1e-09" in row[4] for row in randomised)
 
 
+@pytest.mark.train
 def test_the_norms_that_are_known_are_the_known_ones(run: Run):
     norms = {row[0]: float(row[3]) for row in rows(run.text, 8)}
     modules = {layer.name: layer.module for layer in demo_norms.layers(3)}
@@ -148,6 +154,7 @@ def test_the_norms_that_are_known_are_the_known_ones(run: Run):
     assert norms["the same, circular padding"] == pytest.approx(largest, abs=1e-5)
 
 
+@pytest.mark.train
 def test_one_convolution_shows_the_estimate_below_and_the_bounds_above(run: Run):
     found = {row[0]: row for row in rows(run.text.partition(CLASSIFIER)[0], 6)}
     values = {name: float(row[3]) for name, row in found.items()}
@@ -181,6 +188,7 @@ def digits() -> Classifier:
     return train_classifier(3)
 
 
+@pytest.mark.train
 def test_the_rungs_bound_the_classifier(run: Run, digits: Classifier):
     assert digits.accuracy > 0.9
     everywhere, near = rungs(run)
@@ -205,6 +213,7 @@ def test_the_rungs_bound_the_classifier(run: Run, digits: Classifier):
     assert near["Condensed"][0] < everywhere["LipSDP"][0]
 
 
+@pytest.mark.train
 def test_training_is_repeatable(digits: Classifier):
     again = train_classifier(3)
     assert all(torch.equal(a, b) for a, b in zip(digits.model.parameters(), again.model.parameters(), strict=True))

@@ -83,6 +83,8 @@ def killed(folder: Path, processes: int) -> None:
     assert not (folder / "done").exists()
 
 
+@pytest.mark.process
+@pytest.mark.train
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_killed_run_resumes_to_the_same_bits(tmp_path: Path, processes: int) -> None:
     killed(tmp_path / "killed", processes)
@@ -95,6 +97,8 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path: Path, processes: int) -
     assert same(weights(tmp_path / "killed"), weights(tmp_path / "whole"))
 
 
+@pytest.mark.process
+@pytest.mark.train
 def test_control_c_saves_first(tmp_path: Path) -> None:
     command = [sys.executable, str(PROGRAM), str(tmp_path), "1", "slowly"]
     with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) as process:

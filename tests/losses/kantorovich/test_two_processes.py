@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
 
 from lipkit.losses import HKR, KR, MulticlassHKR, MulticlassKR
@@ -47,6 +48,7 @@ together(work, json.loads(sys.argv[1]), 2)
 """
 
 
+@pytest.mark.process
 def test_two_processes_count_together(tmp_path: Path):
     (tmp_path / "program.py").write_text(PROGRAM)
     given = json.dumps([str(tmp_path), SCORES, BINARY, CLASSES])

@@ -96,6 +96,7 @@ def converted(request: pytest.FixtureRequest) -> tuple[nn.Module, LipschitzTwin,
     return model, twin.eval(), torch.rand(shape)
 
 
+@pytest.mark.slow
 def test_the_constant_is_proven_from_the_operations_and_nearly_attained(
     converted: tuple[nn.Module, LipschitzTwin, Tensor],
 ):

@@ -42,6 +42,7 @@ def test_moves_an_eighth_in_each_direction() -> None:
     torch.testing.assert_close(moved.norm(), x.norm())
 
 
+@pytest.mark.compile
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="the single pass is for CUDA")
 @pytest.mark.parametrize("shape", [(3, 24, 5), (4, 1024, 16, 16), (2, 40, 1, 2), (2, 8, 3, 4, 2)])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

@@ -84,6 +84,7 @@ return [...document.querySelectorAll('h1, p, td, figcaption, svg text')].map(one
 });"""
 
 
+@pytest.mark.browser
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [PHONE, DESK])
 def test_it_renders(browser: Any, address: str, tmp_path: Path, theme: str, width: int):
@@ -123,6 +124,7 @@ def contrast_at_the_sides(browser: Any, path: Path, scrolled: int) -> tuple[floa
     return before, after
 
 
+@pytest.mark.browser
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_table_shows_where_it_goes_on(browser: Any, address: str, tmp_path: Path, theme: str):
     show(browser, address, PHONE, theme)
@@ -135,6 +137,7 @@ def test_a_table_shows_where_it_goes_on(browser: Any, address: str, tmp_path: Pa
     assert right < 0.01
 
 
+@pytest.mark.browser
 def test_the_themes_differ(browser: Any, address: str):
     papers = []
     for theme in ("light", "dark"):
@@ -143,6 +146,7 @@ def test_the_themes_differ(browser: Any, address: str):
     assert papers == ["rgb(253, 253, 252)", "rgb(22, 23, 28)"]
 
 
+@pytest.mark.browser
 def test_what_is_wrong_would_be_noticed(browser: Any, tmp_path: Path):
     page = tmp_path / "bad.html"
     page.write_text(

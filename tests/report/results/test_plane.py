@@ -83,6 +83,7 @@ def _contents(model: nn.Module, data: Examples) -> Contents:
     return gather.gather_contents(model, data, evaluation, bound, [], about)
 
 
+@pytest.mark.slow
 def test_a_page_shows_the_map_instead_of_images(half_planes: tuple[nn.Module, Examples]) -> None:
     contents = _contents(*half_planes)
     assert contents.failures == ()
@@ -106,6 +107,7 @@ def test_a_map_that_fails_says_so_in_its_place(
     assert "Hardest and safest" not in text
 
 
+@pytest.mark.slow
 def test_one_class_and_points_of_none_are_drawn(half_planes: tuple[nn.Module, Examples]) -> None:
     contents = _contents(*half_planes)
     assert contents.plane is not None

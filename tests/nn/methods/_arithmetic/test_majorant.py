@@ -367,6 +367,8 @@ for build in (
 """
 
 
+@pytest.mark.compile
+@pytest.mark.process
 def test_compiled_and_exported(tmp_path: Path) -> None:
     """In a program of its own, without shape checks, which compilation does not see through."""
     script = tmp_path / "program.py"
