@@ -1,8 +1,6 @@
 """One suite for every whole-network method: what it claims, against brute force on models and on random graphs."""
 
 import dataclasses
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,6 +13,7 @@ from lipkit.bound import L2, Bound, Kind, Of
 from lipkit.bounds import Method, Pairwise
 from lipkit.errors import LipkitError, NeedsRegion, UnsupportedError
 from lipkit.regions import Box, Everywhere, Region
+from support.naming import naming
 from support.networks.bound_checks import (
     check_affine,
     check_all_are_listed,
@@ -31,15 +30,6 @@ from support.networks.random_cases import drawn, wrong_side
 
 AnyMethod = Method | Pairwise
 SETTINGS = [(method, claims, metric) for metric in METRICS for method, claims in instances(metric)]
-
-
-@contextmanager
-def naming(*parts: object) -> Iterator[None]:
-    """Failures inside begin with the method, the model and the region."""
-    try:
-        yield
-    except AssertionError as failure:
-        raise AssertionError(f"{', '.join(map(str, parts))}: {failure}") from failure
 
 
 def test_every_exported_method_is_listed() -> None:

@@ -24,7 +24,7 @@ from support.layers.checks import (
     check_steps,
     promised,
 )
-from support.layers.examples import EVERY, LAYERS, METHODS, PARTS, QUIET
+from support.layers.examples import EVERY, FURTHER, LAYERS, METHODS, PARTS, QUIET
 from support.layers.geometries import FILLS, Drawn, accepted, filled, layers
 from support.programs.run import PROGRAMS, run_program
 
@@ -57,7 +57,7 @@ def test_is_a_frozen_value_that_prints(method: Any) -> None:
     assert str(method) != repr(method)
 
 
-@every_method
+@pytest.mark.parametrize("method", [*EVERY, FURTHER, *FURTHER], ids=repr)
 @settings(max_examples=18)
 @given(data=st.data())
 def test_the_norm_of_the_stored_weights_is_at_most_one(method: WeightMethod, data: st.DataObject) -> None:
@@ -133,6 +133,8 @@ COMPILER = pytest.mark.skipif(
 )
 
 
+@pytest.mark.compile
+@pytest.mark.process
 @pytest.mark.parametrize("what", ["half", "other", "distributed", pytest.param("inductor", marks=COMPILER)])
 def test_runs_as_a_program(what: str) -> None:
     # Without shape checks, which compilation does not see through.

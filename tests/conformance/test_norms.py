@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import itertools
 import math
 from collections.abc import Callable
 
@@ -217,12 +218,11 @@ def test_a_zero_operator_has_norm_zero_and_gradient_zero(method: Norm) -> None:
 
 
 @every_method
-@pytest.mark.parametrize("exponent", [-300, 40, 300])
-def test_a_power_of_two_passes_through(method: Norm, exponent: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_power_of_two_passes_through(method: Norm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("secrets.randbits", lambda _: 7)
     ops = [op for kind in LINEAR if applies(method, op := example(kind))]
-    for op in ops:
-        shifted = method(op.map(lambda t: t * 2.0**exponent)).log_value - exponent * math.log(2)
+    for op, exponent in itertools.product(ops, (-300, 40, 300)):
+        shifted = method(op.map(lambda t, by=2.0**exponent: t * by)).log_value - exponent * math.log(2)
         # The logarithms are of numbers up to 1e90, so rounded by 2^-52 * 208 a few times over.
         assert abs(shifted - method(op).log_value) <= 1e-12
 

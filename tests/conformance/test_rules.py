@@ -1,8 +1,7 @@
 """One suite for every rule: the rows it adds compute the operation, and its nodes keep what they promise."""
 
 import math
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from torch import Tensor
 from lipkit.trace.nodes import Pointwise
 from lipkit.trace.rules import RULES, Rule
 from lipkit.trace.value_range import Reach
+from support.naming import naming
 from support.rule_trials import Trial, assert_computes, trial
 
 # Rules of these files add no nonlinearity, whatever they are given.
@@ -28,38 +28,30 @@ LINEAR = {
 }
 
 
-@dataclass(frozen=True)
-class Case:
-    """One sample of one rule."""
-
-    rule: Rule
-    number: int
-
-    @property
-    def file(self) -> str:
-        return self.rule.lower.__module__.rpartition(".")[2]
-
-    def __str__(self) -> str:
-        return f"{self.file}-{self.rule.op}-{self.number}"
+RULES_IN_ORDER = [rule for rules in RULES.values() for rule in rules]
 
 
-ALL = [rule for rules in RULES.values() for rule in rules]
-CASES = [Case(rule, number) for rule in ALL for number in range(len(rule.samples()))]
-every_case = pytest.mark.parametrize("case", CASES, ids=str)
+def file_of(rule: Rule) -> str:
+    return rule.lower.__module__.rpartition(".")[2]
 
 
-@cache
-def tried(case: Case) -> Trial:
-    torch.manual_seed(case.number)
-    return trial(case.rule, case.rule.samples()[case.number])
+def named(rule: Rule) -> str:
+    return f"{file_of(rule)}-{rule.op}"
+
+
+def trials(rule: Rule) -> Iterator[tuple[int, Trial]]:
+    """Every sample of a rule with its number."""
+    for number, sample in enumerate(rule.samples()):
+        torch.manual_seed(number)
+        yield number, trial(rule, sample)
 
 
 def test_every_rule_has_samples() -> None:
-    assert [str(rule.op) for rule in ALL if not rule.samples()] == []
+    assert [str(rule.op) for rule in RULES_IN_ORDER if not rule.samples()] == []
 
 
 def test_every_file_of_linear_rules_exists() -> None:
-    assert LINEAR - {case.file for case in CASES} == set()
+    assert LINEAR - {file_of(rule) for rule in RULES_IN_ORDER} == set()
 
 
 def test_no_operation_has_two_rules_of_one_file() -> None:
@@ -67,14 +59,20 @@ def test_no_operation_has_two_rules_of_one_file() -> None:
     assert len(files) == len(set(files))
 
 
-@every_case
-def test_rows_compute_the_operation(case: Case) -> None:
-    assert_computes(tried(case))
+@pytest.mark.parametrize("rule", RULES_IN_ORDER, ids=named)
+def test_rows_compute_the_operation_and_nodes_keep_their_constants(rule: Rule) -> None:
+    for number, found in trials(rule):
+        with naming(f"sample {number}"):
+            assert_computes(found)
+            if file_of(rule) in LINEAR:
+                _check_linear(found)
+            else:
+                _check_nodes(found)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.file in LINEAR], ids=str)
-def test_linear_rules_add_linear_rows_with_their_adjoints(case: Case) -> None:
-    for network in tried(case).networks:
+def _check_linear(found: Trial) -> None:
+    """Rows without a nonlinearity, whose operators have their adjoints."""
+    for network in found.networks:
         assert network is not None
         assert all(isinstance(node, Pointwise) and node.is_identity for node in network.nodes)
         for op in network.blocks.values():
@@ -86,9 +84,7 @@ def test_linear_rules_add_linear_rows_with_their_adjoints(case: Case) -> None:
             assert op.apply(x[:0]).shape == (0, *op.out_shape)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.file not in LINEAR], ids=str)
-def test_nodes_keep_their_constants(case: Case) -> None:
-    found = tried(case)
+def _check_nodes(found: Trial) -> None:
     for network in found.networks:
         if network is None:
             continue

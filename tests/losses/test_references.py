@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import itertools
 import math
 import pickle
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from lipkit.losses._base import Reduction
 from lipkit.losses.cross_entropy.crm import soft_radius
 from lipkit.losses.cross_entropy.gloro import bottom_logit
 from lipkit.losses.fenchel_young import ShannonRegularizer, TemperedRegularizer
+from support.naming import naming
 from support.unchecked import unchecked
 
 Row = list[float]
@@ -316,29 +318,30 @@ def test_autocast_changes_nothing(case: Case):
 
 
 @every
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-def test_ties_and_huge_scores_have_finite_gradients(case: Case, dtype: torch.dtype):
+def test_ties_and_huge_scores_have_finite_gradients(case: Case):
     scores, labels = batch(case)
-    # 6e4 is near the end of float16; float32 squares of 1e19 would overflow, so nothing may be squared.
-    for hard in (torch.zeros_like(scores), 6e4 * scores.sign(), (1e19 if dtype != torch.float16 else 1e4) * scores):
-        x = hard.to(dtype).requires_grad_()
-        pairs = PAIRS.to(torch.float32 if dtype.itemsize == 2 else dtype).requires_grad_()
-        value = called(case.loss, case, x, labels, pairs)
-        assert torch.isfinite(value)
-        gradients = torch.autograd.grad(value, (x, pairs) if case.constants else (x,))
-        assert all(bool(torch.isfinite(g).all()) for g in gradients)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+        # 6e4 is near the end of float16; float32 squares of 1e19 would overflow, so nothing may be squared.
+        for hard in (torch.zeros_like(scores), 6e4 * scores.sign(), (1e19 if dtype != torch.float16 else 1e4) * scores):
+            x = hard.to(dtype).requires_grad_()
+            pairs = PAIRS.to(torch.float32 if dtype.itemsize == 2 else dtype).requires_grad_()
+            value = called(case.loss, case, x, labels, pairs)
+            with naming(dtype, hard):
+                assert torch.isfinite(value)
+                gradients = torch.autograd.grad(value, (x, pairs) if case.constants else (x,))
+                assert all(bool(torch.isfinite(g).all()) for g in gradients)
 
 
 @with_constants
-@pytest.mark.parametrize("of_scores", [torch.bfloat16, torch.float32, torch.float64])
-@pytest.mark.parametrize("of_pairs", [torch.bfloat16, torch.float32, torch.float64])
-def test_constants_of_zero_have_finite_gradients(case: Case, of_scores: torch.dtype, of_pairs: torch.dtype):
-    scores, labels = batch(case)
-    scores = scores.to(of_scores).requires_grad_()
-    pairs = torch.zeros_like(PAIRS, dtype=of_pairs).requires_grad_()
-    value = called(case.loss, case, scores, labels, pairs)
-    assert torch.isfinite(value)
-    assert all(bool(torch.isfinite(g).all()) for g in torch.autograd.grad(value, (scores, pairs)))
+def test_constants_of_zero_have_finite_gradients(case: Case):
+    drawn, labels = batch(case)
+    for of_scores, of_pairs in itertools.product((torch.bfloat16, torch.float32, torch.float64), repeat=2):
+        scores = drawn.to(of_scores).requires_grad_()
+        pairs = torch.zeros_like(PAIRS, dtype=of_pairs).requires_grad_()
+        value = called(case.loss, case, scores, labels, pairs)
+        with naming(of_scores, of_pairs):
+            assert torch.isfinite(value)
+            assert all(bool(torch.isfinite(g).all()) for g in torch.autograd.grad(value, (scores, pairs)))
 
 
 @with_constants

@@ -28,6 +28,7 @@ from lipkit.linops import (
     materialize,
     symbol,
 )
+from support.naming import naming
 from support.operators.conv_geometries import conv_operators, conv_transpose_operators, tensors
 from support.operators.geometries import KINDS
 
@@ -147,18 +148,17 @@ def test_a_whole_circle_is_exact_and_a_part_of_it_is_not() -> None:
     assert circle(5, 2, (4, 3)).torus == (5,)  # Steps of two visit every start of an odd circle, in two turns.
 
 
-@pytest.mark.parametrize("k", [1, 2, 3, 4, 5])
-@pytest.mark.parametrize("stride", [1, 2, 3, 4, 6])
-@pytest.mark.parametrize("dilation", [1, 2, 3, 4])
-def test_taps_left_after_stride_and_dilation(k: int, stride: int, dilation: int) -> None:
-    weight = torch.ones(1, 1, k, dtype=torch.float64)
-    side = dilation * k
-    found = symbol(Conv(weight, (12,), (stride,), ((side, side),), (dilation,)))
-    common = math.gcd(stride, dilation)
-    assert found.taps == (math.ceil(k * common / stride),)
-    # Columns are the phases that the taps fall in.
-    assert found.kernel.shape[2] == len({a * dilation % stride for a in range(k)})
-    assert float(found.kernel.sum()) == k
+def test_taps_left_after_stride_and_dilation() -> None:
+    for k, stride, dilation in itertools.product((1, 2, 3, 4, 5), (1, 2, 3, 4, 6), (1, 2, 3, 4)):
+        weight = torch.ones(1, 1, k, dtype=torch.float64)
+        side = dilation * k
+        found = symbol(Conv(weight, (12,), (stride,), ((side, side),), (dilation,)))
+        common = math.gcd(stride, dilation)
+        with naming(k, stride, dilation):
+            assert found.taps == (math.ceil(k * common / stride),)
+            # Columns are the phases that the taps fall in.
+            assert found.kernel.shape[2] == len({a * dilation % stride for a in range(k)})
+            assert float(found.kernel.sum()) == k
 
 
 @settings(max_examples=60)

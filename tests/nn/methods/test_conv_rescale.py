@@ -18,7 +18,7 @@ from lipkit.nn.methods._arithmetic.majorant import majorant
 from lipkit.nn.methods._arithmetic.rescaling_step import one_step
 from lipkit.nn.methods.rescale import AOL, Rescale, RescaledSide
 from support.layers.checks import singular_values
-from support.layers.geometries import FILLS, accepted, filled
+from support.layers.geometries import filled
 from support.layers.launches import Launches
 
 METHODS = [AOL(), AOL(RescaledSide.SMALLER), Rescale(2), Rescale(3), Rescale(2, RescaledSide.SMALLER)]
@@ -30,18 +30,6 @@ def kernel3(rows: int, cols: int, stride: int = 1) -> Geometry:
 
 def drawn(geometry: Geometry, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:
     return torch.randn(geometry.shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
-
-
-@pytest.mark.parametrize("method", METHODS, ids=str)
-@given(data=st.data())
-@settings(max_examples=10)
-def test_norm_is_at_most_one_in_every_geometry(method: lnn.WeightMethod, data: st.DataObject) -> None:
-    layer, _, in_shape = data.draw(accepted(method))
-    assert layer is not None
-    filled(layer, data.draw(st.sampled_from(sorted(FILLS))))
-    values = singular_values(layer, in_shape)
-    # svdvals itself may be high by n 2^-53; nothing else is forgiven.
-    assert float(values[0]) <= 1 + values.numel() * 2.0**-53
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3])

@@ -5,8 +5,6 @@ from typing import Literal
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from lipkit import nn as lnn
@@ -19,7 +17,6 @@ from lipkit.nn.methods.rko import RKO, overlap
 from lipkit.nn.methods.spectral_normalization import Spectral
 from lipkit.nn.residual.linear_residual import LinearResidual, identity
 from support.layers.checks import singular_values
-from support.layers.geometries import FILLS, accepted, filled
 
 METHODS = [Spectral(), Spectral(steps=2, slack=0.2), RKO()]
 
@@ -30,18 +27,6 @@ def drawn(shape: tuple[int, ...], seed: int = 0) -> Tensor:
 
 def conv(rows: int, cols: int, taps: int, stride: int = 1, dilation: int = 1) -> Geometry:
     return Geometry(1, rows, cols, (taps,), (stride,), ((0, 0),), (dilation,))
-
-
-@pytest.mark.parametrize("method", METHODS, ids=str)
-@given(data=st.data())
-@settings(max_examples=12)
-def test_norm_is_at_most_one_in_every_geometry(method: lnn.WeightMethod, data: st.DataObject) -> None:
-    layer, _, in_shape = data.draw(accepted(method))
-    assert layer is not None
-    filled(layer, data.draw(st.sampled_from(sorted(FILLS))))
-    values = singular_values(layer, in_shape)
-    # svdvals itself may be high by n 2^-53; nothing else is forgiven.
-    assert float(values[0]) <= 1 + values.numel() * 2.0**-53
 
 
 @pytest.mark.parametrize("rows", [8, 40])

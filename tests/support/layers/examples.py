@@ -39,6 +39,8 @@ METHODS: dict[type[WeightMethod], tuple[WeightMethod, ...]] = {
     lnn.UnitRows: (lnn.UnitRows(),),
 }
 EVERY = [method for some in METHODS.values() for method in some]
+# Other settings of the same code, for sweeps that do not take long.
+FURTHER: tuple[WeightMethod, ...] = (lnn.Rescale(2, RescaledSide.SMALLER), lnn.Spectral(steps=2, slack=0.2))
 
 
 def covers(method: WeightMethod, kernel: bool) -> bool:
