@@ -349,10 +349,10 @@ def test_under_transforms(kind: str) -> None:
 PROGRAM = """
 import torch
 from lipkit import nn as lnn
-from lipkit.nn.methods import _filter_gram, _one_step
+from lipkit.nn.methods._arithmetic import filter_gram, rescaling_step
 from support.programs.layer_programs import compiled, exported
 
-for module in (_filter_gram, _one_step):
+for module in (filter_gram, rescaling_step):
     module.launches_count = lambda _: True
 for build in (
     lambda: lnn.SLLConv(2, 3, 3, steps=2),
