@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lipkit.bound import L2, Bound, Kind, Of
+from lipkit.bound import L2, Bound, Kind, Scope
 from lipkit.bounds import Method, Pairwise
 from lipkit.errors import LipkitError, NeedsRegion, UnsupportedError
 from lipkit.regions import Box, Everywhere, Region
@@ -80,7 +80,7 @@ def test_bounds_hold_on_models(name: str, metric: Any) -> None:
                     check_smaller_region(bound, found["everywhere"], reads_region(method))
                 if name.startswith("affine") and claims.affine is not None and method in claims.instances(metric)[:1]:
                     check_affine(bound, case.steepest(place, metric, pairs), claims.affine)
-                if bound.of is Of.WHOLE and bound.kind.certifies:
+                if bound.of is Scope.WHOLE and bound.kind.certifies:
                     upper[place] = min(upper.get(place, np.inf), float(bound.value))
                 if bound.kind is Kind.LOWER:
                     lower[place] = max(lower.get(place, 0.0), float(bound.value))
@@ -147,7 +147,7 @@ def test_a_region_of_two_samples_is_two_regions() -> None:
                     method(case.network, both)
                 continue
             together = method(case.network, both)
-            assert together.of is Of.SAMPLE
+            assert together.of is Scope.SAMPLE
             # Solvers stop within 1e-6.
             expected = [float(method(case.network, one).value) for one in alone]
             assert together.value.tolist() == pytest.approx(expected, rel=1e-6)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lipkit import bounds
-from lipkit.bound import Bound, Kind, Metric, Of
+from lipkit.bound import Bound, Kind, Metric, Scope
 from lipkit.bounds import Method, Pairwise
 from lipkit.linops import Dense
 from lipkit.regions import Ball, Box, Everywhere, Region
@@ -37,7 +37,7 @@ def check_side(bound: Bound, truth: np.ndarray) -> None:
     """No number that certifies is below what brute force finds."""
     value = bound.value.detach().numpy()
     assert np.isfinite(value).all(), "is not finite"
-    if bound.of is Of.PAIR:
+    if bound.of is Scope.PAIR:
         assert (value == value.T).all(), "is not symmetric"
         assert (value.diagonal() == 0).all(), "has a diagonal that is not zero"
     if bound.kind.certifies:
@@ -80,7 +80,7 @@ def check_statement(bound: Bound, method: Method | Pairwise, kinds: frozenset[Ki
     assert bound.region == region, f"speaks of {bound.region}"
     metric = cast("Metric | None", getattr(method, "metric", None))
     assert metric is None or bound.metric == metric, f"speaks of {bound.metric}"
-    assert bound.of is (Of.PAIR if isinstance(method, Pairwise) else Of.WHOLE), f"is one of {bound.of}"
+    assert bound.of is (Scope.PAIR if isinstance(method, Pairwise) else Scope.WHOLE), f"is one of {bound.of}"
 
 
 def check_estimate(bound: Bound, truth: np.ndarray) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from scipy import optimize
 
-from lipkit.bound import Bound, Kind, Of
+from lipkit.bound import Bound, Kind, Scope
 from lipkit.regions import Box, Everywhere
 from lipkit.trace import Network
 from support.networks.dense_norms import largest, largest_of_pairs
@@ -80,7 +80,7 @@ def wrong_side(bound: Bound, case: Case) -> str:
     points from below; from above, a value is believed only if a piece that steep meets the box.
     """
     everywhere = bound.region == Everywhere()
-    if bound.of is Of.PAIR:
+    if bound.of is Scope.PAIR:
         truths = largest_of_pairs(case.everywhere if everywhere else case.inside[0], bound.metric)
         below = bound.value.detach().numpy() < truths * (1 - BELOW)
         return f"{bound.value} is below {truths}" if bool(below.any()) else ""
