@@ -64,6 +64,7 @@ def answers(names: list[str], program: Path = PROGRAMS / "operation_program.py")
     return found
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_operation_gives_a_network_or_a_refusal(part: int):
     names = operations()[part::PARTS]
@@ -74,6 +75,7 @@ def test_every_operation_gives_a_network_or_a_refusal(part: int):
     assert exercised >= EXERCISED * len(names), [name for name, said in found.items() if said == "no sample"]
 
 
+@pytest.mark.process
 def test_a_process_that_dies_is_named_and_another_one_continues(tmp_path: Path):
     program = tmp_path / "dies.py"
     _ = program.write_text(
