@@ -18,7 +18,7 @@ from support.programs.run import PROGRAMS, environment
 
 # One process asks for so many operations, so that the tests can run side by side.
 PARTS = 8
-# Operations of which arguments are found: 78 % of them in torch 2.13, the others want sizes or values that fit.
+# Operations of which arguments are found: 543 of 656 in torch 2.13; the others want sizes or values that fit.
 EXERCISED = 0.7
 
 
@@ -36,31 +36,31 @@ def _takes_tensor(op: OpOverload) -> bool:
     return any(str(argument.type) in ("Tensor", "List[Tensor]") for argument in op._schema.arguments)
 
 
-def answers(names: list[str], program: Path = PROGRAMS / "operation_program.py") -> dict[str, str]:
-    """What the program says of each operation; one that ends the process is named, and another process continues."""
+def answers(lines: list[str], *command: str) -> dict[str, str]:
+    """What a program says of each line, by the first word of it.
+
+    A line that ends the process gets the exit status as its answer, and another process continues behind it.
+    """
     found: dict[str, str] = {}
-    while len(found) < len(names):
-        rest = names[len(found) :]
+    while len(found) < len(lines):
         run = subprocess.run(
-            [sys.executable, str(program)],
-            input="\n".join(rest),
+            [sys.executable, *command],
+            input="\n".join(lines[len(found) :]),
             capture_output=True,
             text=True,
             env=environment(),
             check=False,
         )
-        last, place = "", ""
+        name = ""
         for line in run.stdout.splitlines():
-            word, _, name = line.partition(" ")
-            if word in ("sampling", "asking"):
-                place, last = word, name
+            if line.startswith("begin "):
+                name = line.removeprefix("begin ")
             else:
-                found[last] = line
+                found[name] = line
         if run.returncode:
-            assert last, run.stderr
-            assert last not in found, run.stderr
-            # Arguments that torch itself does not survive are none.
-            found[last] = "no sample" if place == "sampling" else f"ended the process with {run.returncode}"
+            assert name, run.stderr
+            # Also if it had answered: memory that is damaged may show later.
+            found[name] = f"ended the process with {run.returncode}"
     return found
 
 
@@ -68,11 +68,15 @@ def answers(names: list[str], program: Path = PROGRAMS / "operation_program.py")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_operation_gives_a_network_or_a_refusal(part: int):
     names = operations()[part::PARTS]
-    found = answers(names)
-    assert list(found) == names
-    assert {name: said for name, said in found.items() if said not in ("network", "refused", "no sample")} == {}
-    exercised = sum(said != "no sample" for said in found.values())
-    assert exercised >= EXERCISED * len(names), [name for name, said in found.items() if said == "no sample"]
+    program = str(PROGRAMS / "operation_program.py")
+    numbers = answers(names, program, "sample")
+    assert list(numbers) == names
+    # A process that dies here dies of torch, which was given arguments that it does not take.
+    taken = [f"{name} {number}" for name, number in numbers.items() if number.isdigit()]
+    assert len(taken) >= EXERCISED * len(names), [name for name, number in numbers.items() if not number.isdigit()]
+    found = answers(taken, program, "ask")
+    assert len(found) == len(taken)
+    assert {name: said for name, said in found.items() if said not in ("network", "refused")} == {}
 
 
 @pytest.mark.process
@@ -81,14 +85,12 @@ def test_a_process_that_dies_is_named_and_another_one_continues(tmp_path: Path):
     _ = program.write_text(
         "import os, sys\n"
         "for name in map(str.strip, sys.stdin):\n"
-        "    print('sampling', name, flush=True)\n"
+        "    print('begin', name, flush=True)\n"
         "    if name == 'b': os._exit(7)\n"
-        "    print('asking', name, flush=True)\n"
-        "    if name == 'c': os._exit(9)\n"
         "    print('network', flush=True)\n"
     )
-    expected = {"a": "network", "b": "no sample", "c": "ended the process with 9", "d": "network"}
-    assert answers(list(expected), program) == expected
+    expected = {"a": "network", "b": "ended the process with 7", "c": "network"}
+    assert answers(list(expected), str(program)) == expected
 
 
 # What this found, and what needs arguments that cannot be drawn.

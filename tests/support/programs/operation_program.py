@@ -1,7 +1,9 @@
-"""Asks lipkit for the network of single operations of torch: python operation_program.py, names on the standard input.
+"""Asks lipkit for the network of single operations of torch, whose names are lines of the standard input.
 
-For each operation it prints `sampling NAME`; then `asking NAME` once arguments are found that torch itself takes, and
-`network`, `refused` or `raised ...`; or `no sample`. If the process dies, its last line says where.
+`python operation_program.py sample` prints, for each NAME, `begin NAME` and then the number of the first set of
+arguments that torch itself takes, or `none`. `python operation_program.py ask` reads lines `NAME NUMBER`, and prints
+`begin NAME` and then `network`, `refused` or `raised ...`. Two processes, because torch may damage its memory by
+arguments that it does not take. If a process dies, its last line names the operation.
 """
 
 import contextlib
@@ -9,6 +11,7 @@ import itertools
 import random
 import sys
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -97,13 +100,13 @@ def _value(kind: str, name: str, shape: tuple[int, ...], draw: random.Random) ->
     return draw.choice(_PLAIN.get(kind, (None,)))
 
 
-def _drawn(op: OpOverload, shape: tuple[int, ...], draw: random.Random) -> tuple[dict[str, Any], str] | None:
-    """Arguments from the schema, and the name of the first one that is a real tensor."""
-    source = None
+def _drawn(op: OpOverload, shape: tuple[int, ...], draw: random.Random) -> tuple[dict[str, Any], str]:
+    """Arguments from the schema, and the name of the first one that is a tensor or a list of them: the input."""
+    source = ""
     arguments: dict[str, Any] = {}
     for argument in op._schema.arguments:
         kind = str(argument.type)
-        if source is None and not argument.is_out and kind in ("Tensor", "List[Tensor]"):
+        if not source and kind in ("Tensor", "List[Tensor]"):
             source = argument.name
             real = torch.rand(shape, generator=torch.Generator().manual_seed(1))
             arguments[source] = (
@@ -113,26 +116,29 @@ def _drawn(op: OpOverload, shape: tuple[int, ...], draw: random.Random) -> tuple
             arguments[argument.name] = argument.default_value
         else:
             arguments[argument.name] = _value(kind, argument.name, shape, draw)
-    return None if source is None else (arguments, source)
+    return arguments, source
 
 
-def accepted(op: OpOverload) -> tuple[dict[str, Any], str] | None:
-    """Arguments that torch takes; None if none is found."""
-    # The same for one operation whatever was asked before.
+def drawings(op: OpOverload) -> Iterator[tuple[dict[str, Any], str]]:
+    """Sets of arguments, the same for one operation whatever was asked before."""
     draw = random.Random(op.name())
     for _, shape in zip(range(_ATTEMPTS), itertools.cycle(_SHAPES), strict=False):
-        found = _drawn(op, shape, draw)
-        if found is None:
-            return None
+        yield _drawn(op, shape, draw)
+
+
+def sample(op: OpOverload) -> str:
+    """The number of the first set of arguments that torch takes and answers."""
+    for number, (arguments, _) in enumerate(drawings(op)):
         with contextlib.suppress(Exception):
-            returned = _call(op, _copied(found[0]))
+            returned = _call(op, _copied(arguments))
             if isinstance(returned, Tensor) or returned:
-                return found
-    return None
+                return str(number)
+    return "none"
 
 
-def answer(op: OpOverload, arguments: dict[str, Any], name: str) -> str:
-    """What lipkit says of one operation."""
+def ask(op: OpOverload, number: int) -> str:
+    """What lipkit says of one operation with a set of arguments."""
+    arguments, name = next(itertools.islice(drawings(op), number, None))
     value = arguments[name]
     x = value[0] if isinstance(value, list) else value
     try:
@@ -145,20 +151,15 @@ def answer(op: OpOverload, arguments: dict[str, Any], name: str) -> str:
 
 
 def main() -> None:
-    """Answer for every operation that the standard input names."""
+    """Answer every line."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     for line in sys.stdin:
-        name = line.strip()
+        name, *number = line.split()
         packet, _, overload = name.removeprefix("aten::").partition(".")
         op = getattr(getattr(torch.ops.aten, packet), overload or "default")
-        print(f"sampling {name}", flush=True)
-        found = accepted(op)
-        if found is None:
-            print("no sample", flush=True)
-            continue
-        print(f"asking {name}", flush=True)
-        print(answer(op, *found), flush=True)
+        print(f"begin {name}", flush=True)
+        print(sample(op) if sys.argv[1] == "sample" else ask(op, int(number[0])), flush=True)
 
 
 if __name__ == "__main__":
