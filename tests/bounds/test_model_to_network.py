@@ -69,7 +69,7 @@ def test_nothing_is_held_afterwards_also_after_an_error(shape: tuple[int, ...]) 
                 network_of(model, torch.randn(shape))
         else:
             network_of(model, torch.randn(shape))
-    assert all(not part.holding and not part.held for part in model.modules() if isinstance(part, Computed))
+    assert all(part.held is None for part in model.modules() if isinstance(part, Computed))
 
 
 def test_a_model_that_works_in_place_leaves_the_example_alone() -> None:

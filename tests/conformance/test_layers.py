@@ -57,7 +57,7 @@ def test_is_a_frozen_value_that_prints(method: Any) -> None:
     assert str(method) != repr(method)
 
 
-@pytest.mark.parametrize("method", [*EVERY, FURTHER, *FURTHER], ids=repr)
+@pytest.mark.parametrize("method", [*EVERY, *FURTHER], ids=repr)
 @settings(max_examples=18)
 @given(data=st.data())
 def test_the_norm_of_the_stored_weights_is_at_most_one(method: WeightMethod, data: st.DataObject) -> None:

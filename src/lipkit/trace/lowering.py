@@ -27,7 +27,7 @@ class Verdict(enum.Enum):
     """Why an operation has no rows; the value is how it is said."""
 
     UNKNOWN = "no rule"
-    REFUSED = "refusal_of"
+    REFUSED = "refused"
     RANDOM = "random"
     BRANCH = "control flow"
     BATCH = "batch statistics"
