@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, ForwardRef, Self, get_args, get_type_hints
 
 import jaxtyping
@@ -28,6 +28,8 @@ tests_begun = 0
 _thorough = jaxtyping.jaxtyped
 # Sizes of named axes are compared between the checks made inside one such block.
 _one_call = _thorough("context")
+# The test in which a function was last called, and how often; not in the function itself, whose contents are compared.
+_calls: dict[CodeType, tuple[int, int]] = {}
 # What has been made of local functions, and the name of the argument through which it reaches the function.
 _made: dict[object, tuple[Any, list[str]]] = {}
 
@@ -55,15 +57,12 @@ def jaxtyped(*, typechecker: Any) -> Callable[[Any], Any]:
 def _switched(it: Any, strict: Any) -> Any:
     """Either of two functions: the first while checks are turned off, and after enough calls in one test."""
 
-    test, calls = -1, 0
-
     @functools.wraps(it)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        nonlocal test, calls
-        if test != tests_begun:
-            test, calls = tests_begun, 0
-        calls += 1
+        test, calls = _calls.get(it.__code__, (tests_begun, 0))
+        calls = calls + 1 if test == tests_begun else 1
+        _calls[it.__code__] = tests_begun, calls
         if calls > MOST or jaxtyping.config.jaxtyping_disable:
             return it(*args, **kwargs)
         with _one_call:
