@@ -18,7 +18,7 @@ from timing import machine
 from torch import nn
 
 from lipkit import nn as lnn
-from lipkit.bounds.model_to_network import network_of
+from lipkit.bounds.lipschitz import network_of
 
 
 def sll(convolutions: int, dense: int, width: int) -> nn.Module:

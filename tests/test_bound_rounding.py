@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lipkit.bound import Bound, Kind
-from lipkit.rounding.logarithm import round_log
+from lipkit.rounding.float64 import round_log
 
 NUMBERS = st.floats(min_value=1e-300, max_value=1e300)
 TAME = st.floats(min_value=1e-75, max_value=1e75)

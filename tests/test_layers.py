@@ -28,7 +28,6 @@ LAYERS = (
         "bound",
         "_typing",
         "_runtime",
-        "_evaluation_mode",
         "data",
     ),
     ("linops",),
@@ -45,6 +44,7 @@ LEVEL = {unit: level for level, units in enumerate(LAYERS) for unit in units}
 # Imports within one layer that are part of the design.
 SIDEWAYS = {
     ("regions", "errors"),
+    ("regions", "rounding"),
     ("_files", "errors"),
     ("data", "_files"),
     ("bound", "errors"),

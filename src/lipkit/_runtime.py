@@ -1,12 +1,35 @@
-"""Who runs the code at this moment: Python itself, a compiler, an export, `lipkit.trace`, a transform of torch."""
+"""How the code runs at this moment: by Python, a compiler, an export or a transform, and in which mode."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TypeVar
 
 import torch
+from torch import nn
 from torch._C._functorch import TransformType, get_interpreter_stack
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode; the mode of every submodule is put back, also after an error."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        for module, _ in modes:
+            module.training = False
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextmanager
+def without_casts() -> Iterator[None]:
+    """No automatic casts to half precision: weights that are computed from others are those of the model's dtype."""
+    on_gpu = torch.autocast("cuda", enabled=False) if torch.cuda.is_available() else nullcontext()
+    with torch.autocast("cpu", enabled=False), on_gpu:
+        yield
+
 
 _F = TypeVar("_F", bound=Callable[..., object])
 _READING: ContextVar[bool] = ContextVar("_READING", default=False)

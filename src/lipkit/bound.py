@@ -14,7 +14,7 @@ from lipkit.errors import ArgumentError, KindError, MetricError, NonFiniteError,
 from lipkit.kind import Kind as Kind
 from lipkit.kind import kind_of_best, kind_of_max, kind_of_product
 from lipkit.regions import Everywhere, Region
-from lipkit.rounding.logarithm import exp_of, format_exp, log_of, log_product, log_sum, round_log
+from lipkit.rounding.float64 import exp_of, format_exp, log_of, log_product, log_sum, round_log
 
 
 class Scope(enum.Enum):

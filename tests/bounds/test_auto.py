@@ -154,7 +154,7 @@ class Beside(nn.Module):
 @pytest.mark.parametrize("measured", [2, 3])
 def test_a_term_left_unmeasured_may_write_anywhere(monkeypatch: pytest.MonkeyPatch, measured: int):
     # Maps that are applied, not written out, know which outputs they write to.
-    monkeypatch.setattr("lipkit.bounds.fold.expansion._DENSE", 0)
+    monkeypatch.setattr("lipkit.bounds.fold.liplt._DENSE", 0)
     clock = itertools.chain([0.0] * (1 + measured), itertools.repeat(2.0))
     monkeypatch.setattr("lipkit.bounds.fold.liplt.monotonic", lambda: next(clock))
     found = LipLT(SVD(), budget=1.0)(capture(Beside(), torch.zeros(1, 1)))

@@ -8,7 +8,7 @@ from torch.func import functional_call
 import lipkit
 from lipkit import nn as lnn
 from lipkit.bounds import DAG
-from lipkit.bounds.model_to_network import network_of
+from lipkit.bounds.lipschitz import network_of
 from lipkit.certify import Forward
 from lipkit.errors import CaptureError
 from lipkit.nn.core.computed import Computed

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lipkit.bound import Kind, Metric
 from lipkit.bounds import CLEVER, DAG, FastLip, LipLT, LipMIP, LipSDP, Local, Product, SeqLip
-from lipkit.bounds.fold.expansion import weights
+from lipkit.bounds.fold.block_norms import dominating_diagonals
 from lipkit.bounds.sdp.cuts import cut_vertices, split_at
 from lipkit.bounds.sdp.diagonal_maximum import Alignment
 from lipkit.errors import KindError, MetricError, NeedsRegion
@@ -280,7 +280,7 @@ def test_the_chain_rule_set_is_larger_without_general_position() -> None:
 
 def test_the_weights_of_the_refinement_matter() -> None:
     g = np.array([[1.0, 3.0]])
-    plain, weighed = weights(Dense(torch.from_numpy(g)))
+    plain, weighed = dominating_diagonals(Dense(torch.from_numpy(g)))
     assert plain.square().numpy() == pytest.approx(printed.gershgorin(g, np.ones(2)), rel=1e-9)
     assert weighed.square().numpy() == pytest.approx(printed.gershgorin(g, np.array([1.0, 3.0])), rel=1e-9)
     for d in (plain, weighed):

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from lipkit.regions import Reach
 from lipkit.trace.nodes import Pointwise
 from lipkit.trace.rules import RULES, Rule
-from lipkit.trace.value_range import Reach
 from support.naming import naming
 from support.rule_trials import Trial, assert_computes, trial
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipkit.bound import Kind
-from lipkit.rounding.float64 import inverse_scale, undo_squarings
-from lipkit.rounding.logarithm import log_down, log_up, widen_log
+from lipkit.rounding.float64 import inverse_scale, log_down, log_up, undo_squarings, widen_log
 
 POSITIVE = st.floats(1e-300, 1e300)
 # What a proof may lose here: a few units in the last place of the logarithm, or of one.

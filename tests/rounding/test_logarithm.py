@@ -9,7 +9,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lipkit.rounding.logarithm import exp_of, format_exp, log_norm_ratio, log_of, log_product, log_sum, round_log
+from lipkit.rounding.float64 import exp_of, format_exp, log_norm_ratio, log_of, log_product, log_sum, round_log
 
 # Layer norms multiply to 1e150 and more; single numbers are tried over nearly the whole range of float64.
 NUMBERS = st.floats(min_value=1e-300, max_value=1e300) | st.floats(min_value=0.5, max_value=2.0)

@@ -12,8 +12,7 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 from lipkit.linops import Shape, select
-from lipkit.trace.builder import Builder, Ref
-from lipkit.trace.network import Network
+from lipkit.trace.network import Builder, Network, Ref
 from lipkit.trace.rules import RULES, Refusal, Rule, Sample
 
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from lipkit.errors import CaptureError
 from lipkit.linops import Reshape
 from lipkit.trace import rules
-from lipkit.trace.builder import Builder, Ref
 from lipkit.trace.capture import capture
+from lipkit.trace.network import Builder, Ref
 from lipkit.trace.nodes import Pointwise
 from lipkit.trace.nodes.activations.gelu_tanh import GELU_TANH
 from lipkit.trace.nodes.activations.piecewise_linear import leaky_relu

@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from lipkit.bound import Bound, Kind, Metric
 from lipkit.errors import CaptureError
 from lipkit.linops import Shape
-from lipkit.regions import Ball
+from lipkit.regions import Ball, Reach
 from lipkit.trace.capture import capture
 from lipkit.trace.network import Network
 from lipkit.trace.nodes.declared import Declared
-from lipkit.trace.value_range import Reach
 
 
 class Wavy(nn.Module):

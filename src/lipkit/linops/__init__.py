@@ -17,7 +17,7 @@ from lipkit.linops.conv import Conv as Conv
 from lipkit.linops.conv_transpose import ConvTranspose as ConvTranspose
 from lipkit.linops.dense import Dense as Dense
 from lipkit.linops.dense import DenseStack as DenseStack
-from lipkit.linops.diagonal import Diagonal as Diagonal
+from lipkit.linops.dense import Diagonal as Diagonal
 from lipkit.linops.function import LinearFunction as LinearFunction
 from lipkit.linops.index import Index as Index
 from lipkit.linops.index import Permute as Permute

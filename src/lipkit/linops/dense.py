@@ -1,4 +1,4 @@
-"""A matrix, and many of one shape."""
+"""Operators given by their entries: a matrix, a stack of matrices, a diagonal."""
 
 from dataclasses import dataclass
 from typing import final
@@ -66,3 +66,34 @@ class DenseStack(LinearOperator):
     def _adjoint(self, y: Tensor) -> Tensor:
         weight, y = promote(self.weight, y)
         return (y.transpose(0, 1) @ weight.conj()).transpose(0, 1)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Diagonal(LinearOperator):
+    """x -> scale x entrywise, on tensors of `shape`, to which `scale` broadcasts. Cost: one product per entry."""
+
+    scale: Inexact[Tensor, "..."]
+    shape: Shape
+
+    def __post_init__(self) -> None:
+        scale = tuple(self.scale.shape)
+        # torch.broadcast_shapes says the same, and takes a tenth of the time of many bounds.
+        offset = len(self.shape) - len(scale)
+        fits = offset >= 0 and all(n in (1, self.shape[offset + i]) for i, n in enumerate(scale))
+        if not fits:
+            raise ShapeError(f"The scale of a Diagonal must broadcast to {self.shape}, got {scale}.")
+
+    @property
+    def in_shape(self) -> Shape:
+        return self.shape
+
+    @property
+    def out_shape(self) -> Shape:
+        return self.shape
+
+    def _apply(self, x: Tensor) -> Tensor:
+        return self.scale * x
+
+    def _adjoint(self, y: Tensor) -> Tensor:
+        return self.scale.conj() * y

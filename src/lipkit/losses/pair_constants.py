@@ -9,7 +9,7 @@ from torch import Tensor
 from lipkit.bound import Bound, Scope
 from lipkit.errors import ArgumentError, MetricError, NonFiniteError, ShapeError
 from lipkit.losses.margins import rivals
-from lipkit.rounding.logarithm import exp_of, log_product, log_sum
+from lipkit.rounding.float64 import exp_of, log_product, log_sum
 from lipkit.rounding.slacks import ULP
 
 # An upper bound of log 2: the nearest float64 is within half a unit in the last place.

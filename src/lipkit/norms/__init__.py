@@ -3,6 +3,7 @@
 from lipkit.norms._base import BlockNorm as BlockNorm
 from lipkit.norms._base import Enclosure as Enclosure
 from lipkit.norms._base import Norm as Norm
+from lipkit.norms._base import dual_exponent as dual_exponent
 from lipkit.norms.auto import Auto as Auto
 from lipkit.norms.auto import Selection as Selection
 from lipkit.norms.auto import spectral_norm as spectral_norm
@@ -21,7 +22,6 @@ from lipkit.norms.gram import Readout as Readout
 from lipkit.norms.matrix_free.lanczos import Lanczos as Lanczos
 from lipkit.norms.matrix_free.power import Power as Power
 from lipkit.norms.mixed import Mixed as Mixed
-from lipkit.norms.mixed import dual_exponent as dual_exponent
 from lipkit.norms.monomial import Monomial as Monomial
 from lipkit.norms.near_isometry import NearIsometry as NearIsometry
 from lipkit.norms.spectral_radius import SpectralRadius as SpectralRadius

@@ -14,8 +14,7 @@ from torch import Tensor
 from lipkit.bound import Bound, Kind, Witness
 from lipkit.errors import ArgumentError, NonFiniteError, UnsupportedError
 from lipkit.linops import Dense, LinearOperator, depth, magnitude, materialize, signature
-from lipkit.rounding.float64 import product_error
-from lipkit.rounding.logarithm import widen_log
+from lipkit.rounding.float64 import product_error, widen_log
 
 # How far an EXACT value may lie above the truth, relatively.
 _EXACT = 1e-6
@@ -169,3 +168,10 @@ def check_operator(op: LinearOperator) -> LinearOperator:
                 f"{op} multiplies weights so large or so small that products may leave the range of float64; rescale."
             )
     return op
+
+
+def dual_exponent(p: float) -> float:
+    """q with 1/p + 1/q = 1."""
+    if not p >= 1:
+        raise ArgumentError(f"A norm exponent lies in [1, inf], got {p}.")
+    return math.inf if p == 1 else 1.0 if p == math.inf else p / (p - 1)

@@ -83,7 +83,7 @@ class Auto(Norm):
             return Selection(Monomial(), "one entry in each row or each column: they are orthogonal")
         if one_position(op) and _WRITTEN_OUT < op.in_size * op.out_size <= ENTRIES:
             return Selection(self._matrix(), f"a convolution with one position, so a matrix with a side of {side}")
-        found = _symbol_of(op)
+        found = None if isinstance(op, Dense) else _symbol_of(op)
         if found is not None and found.exact:
             return self._exact_symbol(found)
         if side <= _TINY and op.in_size * op.out_size <= _WRITTEN_OUT:

@@ -12,9 +12,8 @@ from lipkit.errors import ArgumentError, NotProvenError
 from lipkit.linops import Dense, stack
 from lipkit.norms._base import BlockNorm, Enclosure, positive_int
 from lipkit.norms.matrix_free.krylov import gaussian, lanczos, overlap_quantile
-from lipkit.norms.singular_vectors import rayleigh, select_blocks, tie_gradient
-from lipkit.rounding.float64 import gamma, norm_up, normalize, product_error
-from lipkit.rounding.logarithm import log_up
+from lipkit.norms.svd import rayleigh, select_blocks, tie_gradient
+from lipkit.rounding.float64 import gamma, log_up, norm_up, normalize, product_error
 from lipkit.rounding.slacks import UNIT
 
 # A guess may miss: a start that is unlucky one time in a thousand costs a second attempt at the proof.

@@ -8,9 +8,8 @@ from jaxtyping import Float, Inexact
 from torch import Tensor
 
 from lipkit.norms._base import BlockNorm, Enclosure
-from lipkit.norms.singular_vectors import rayleigh, select_blocks
-from lipkit.rounding.float64 import norm_up, normalize
-from lipkit.rounding.logarithm import log_up
+from lipkit.norms.svd import rayleigh, select_blocks
+from lipkit.rounding.float64 import log_up, norm_up, normalize
 
 
 @final

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError
 from lipkit.norms._base import BlockNorm, Enclosure, positive_int
-from lipkit.norms.singular_vectors import rayleigh, select_blocks
+from lipkit.norms.svd import rayleigh, select_blocks
 from lipkit.rounding.float64 import inverse_scale, norm_up, normalize, product_error, sums_up, undo_squarings
 from lipkit.rounding.slacks import ROUNDINGS_4
 

@@ -22,17 +22,9 @@ from lipkit.linops import (
     row_sums,
 )
 from lipkit.linops.queries.absolute import taps_meet
-from lipkit.norms._base import Norm, refuse_state
-from lipkit.rounding.float64 import gamma, normalize
-from lipkit.rounding.logarithm import log_up
+from lipkit.norms._base import Norm, dual_exponent, refuse_state
+from lipkit.rounding.float64 import gamma, log_up, normalize
 from lipkit.rounding.slacks import ROUNDINGS_4, ULP
-
-
-def dual_exponent(p: float) -> float:
-    """q with 1/p + 1/q = 1."""
-    if not p >= 1:
-        raise ArgumentError(f"A norm exponent lies in [1, inf], got {p}.")
-    return math.inf if p == 1 else 1.0 if p == math.inf else p / (p - 1)
 
 
 @final

@@ -11,8 +11,7 @@ from lipkit.bound import Bound, Kind
 from lipkit.errors import NonFiniteError, UnsupportedError
 from lipkit.linops import LinearOperator, depth, one_entry_per_row
 from lipkit.norms._base import Norm, refuse_state
-from lipkit.rounding.float64 import gamma
-from lipkit.rounding.logarithm import log_up
+from lipkit.rounding.float64 import gamma, log_up
 
 
 @final

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from lipkit.norms._base import BlockNorm, Enclosure
 from lipkit.norms.gram import Gram
-from lipkit.norms.singular_vectors import rayleigh, select_blocks
-from lipkit.rounding.float64 import gamma, norm_up, normalize, product_error
-from lipkit.rounding.logarithm import log_up
+from lipkit.norms.svd import rayleigh, select_blocks
+from lipkit.rounding.float64 import gamma, log_up, norm_up, normalize, product_error
 from lipkit.rounding.slacks import UNIT
 
 

@@ -10,8 +10,7 @@ from torch import Tensor
 from lipkit.bound import Bound, Kind
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.norms._base import positive_int
-from lipkit.rounding.float64 import gamma, norm_up, normalize, product_error
-from lipkit.rounding.logarithm import log_up
+from lipkit.rounding.float64 import gamma, log_up, norm_up, normalize, product_error
 
 
 @final

@@ -1,19 +1,181 @@
-"""The singular value decomposition, with its result proven."""
+"""The norm from a full singular value decomposition, and what proven norms do with singular vectors."""
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import torch
-from jaxtyping import Float, Inexact
+from jaxtyping import Float, Inexact, Int
 from torch import Tensor
 
 from lipkit.bound import Kind
-from lipkit.errors import NotProvenError
-from lipkit.linops import Dense, stack
+from lipkit.errors import NotProvenError, UnsupportedError
+from lipkit.linops import Dense, LinearOperator, stack
 from lipkit.norms._base import BlockNorm, Enclosure
-from lipkit.norms.singular_vectors import rayleigh, select_blocks, tie_gradient
-from lipkit.rounding.float64 import gamma, norm_up, normalize, product_error, sums_up
-from lipkit.rounding.logarithm import log_up
+from lipkit.rounding.float64 import gamma, log_down, log_up, norm_up, normalize, product_error, sums_up
+
+
+def select_blocks(
+    blocks: Inexact[Tensor, "batch blocks rows cols"], block: Int[Tensor, " batch"]
+) -> Inexact[Tensor, "batch rows cols"]:
+    """The block `block[i]` of each batch entry."""
+    # One by one: indexing with two tensors would first resolve the conjugation of all blocks.
+    return torch.stack([of_one[index] for of_one, index in zip(blocks, block.tolist(), strict=True)])
+
+
+def rayleigh(
+    matrices: Inexact[Tensor, "batch rows cols"],
+    start: Inexact[Tensor, "batch cols"],
+    exponent: Float[Tensor, " batch"],
+) -> tuple[Float[Tensor, " batch"], Inexact[Tensor, "batch rows"], Inexact[Tensor, "batch cols"]]:
+    """log of a proven lower bound ||W v|| 2^exponent of the norm, with unit vectors u and v; v is `start` normalised.
+
+    |fl(W v) - W v| <= c |W| |v|, whose length is at most c ||W||_F ||v||.
+    """
+    length = torch.linalg.vector_norm(start, dim=-1, keepdim=True)
+    # Any unit vector serves where the start vanishes (a zero matrix).
+    first = torch.zeros_like(start)
+    first[..., 0] = 1
+    right = torch.where(length > 0, start / torch.where(length > 0, length, 1.0), first)
+    image = (matrices @ right.unsqueeze(-1)).squeeze(-1)
+    norm = torch.linalg.vector_norm(image, dim=-1)
+    error = product_error(matrices.shape[-1], matrices.dtype) * norm_up(matrices, 2)
+    slack = gamma(2 * (image.shape[-1] + right.shape[-1]) + 8)
+    left = image / torch.where(norm > 0, norm, 1.0).unsqueeze(-1)
+    return log_down((norm * (1 - slack) - 2 * error) * (1 - slack), exponent), left, right
+
+
+def tie_gradient(
+    log_value: Float[Tensor, " batch"],
+    op: LinearOperator,
+    left: Inexact[Tensor, "batch ..."],
+    right: Inexact[Tensor, "batch ..."],
+) -> Float[Tensor, " batch"]:
+    """`log_value` with the gradient of log Re <left, A right> in the tensors of `op`, vectors held fixed.
+
+    `op` is block-diagonal over a leading axis (`linops.stack`). At convergence this is the gradient of log sigma. A
+    second derivative follows the vectors as well, by solving (sigma - [0 A; A* 0]) z = g with conjugate gradients.
+    """
+    return _Tied.apply(log_value, left, right, op, *op.tensors())  # pyright: ignore[reportReturnType]
+
+
+def _pair(op: LinearOperator, tensors: tuple[Tensor, ...], left: Tensor, right: Tensor) -> Tensor:
+    return _dot(left, op.with_tensors(tensors).apply(right))
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    product = a.conj() * b
+    return (product.real if product.is_complex() else product).flatten(1).sum(1)
+
+
+def _pullback(
+    op: LinearOperator, tensors: tuple[Tensor, ...], left: Tensor, right: Tensor, weight: Tensor
+) -> tuple[Tensor | None, ...]:
+    """Gradient of sum_i weight_i Re <left_i, A right_i> in the tensors, for fixed vectors."""
+    inexact = [i for i, t in enumerate(tensors) if t.is_floating_point() or t.is_complex()]
+
+    def value(*some: Tensor) -> Tensor:
+        full = list(tensors)
+        for i, t in zip(inexact, some, strict=True):
+            full[i] = t
+        return (_pair(op, tuple(full), left, right) * weight).sum()
+
+    grads = dict(
+        zip(inexact, torch.func.grad(value, tuple(range(len(inexact))))(*[tensors[i] for i in inexact]), strict=True)
+    )
+    return tuple(grads.get(i) for i in range(len(tensors)))
+
+
+class _Tied(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, log_value: Tensor, left: Tensor, right: Tensor, op: LinearOperator, *tensors: Tensor
+    ) -> Tensor:
+        ctx.op = op.map(Tensor.detach)
+        ctx.save_for_backward(left, right, *tensors)
+        return log_value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        left, right, *rest = ctx.saved_tensors
+        tensors = tuple(rest)
+        if torch.is_grad_enabled():
+            left, right = _Vectors.apply(left, right, ctx.op, *tensors)
+        sigma = _pair(ctx.op, tensors, left, right)
+        # Where the operator is zero any subgradient will do; take zero.
+        inverse = torch.where(sigma > 0, 1 / torch.where(sigma > 0, sigma, 1.0), 0.0)
+        return None, None, None, None, *_pullback(ctx.op, tensors, left, right, grads[0] * inverse)
+
+
+class _Vectors(torch.autograd.Function):
+    """The top singular vectors as functions of the operator.
+
+    From A v = sigma u, A* u = sigma v: N (du, dv) = (dA v - dsigma u, dA* u - dsigma v) with N = sigma - [0 A; A* 0],
+    positive semidefinite with kernel (u, v). So a cotangent (g, h) gives z = N^+ (g, h) and the pullback
+    Re <z_u, dA v> + Re <u, dA z_v>.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, left: Tensor, right: Tensor, op: LinearOperator, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.op = op
+        ctx.save_for_backward(left, right, *tensors)
+        return left.clone(), right.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise UnsupportedError("Third derivatives of a norm are not available by singular vectors; use Gram.")
+        left, right, *rest = ctx.saved_tensors
+        tensors = tuple(rest)
+        op = ctx.op.with_tensors(tensors)
+        sigma = _dot(left, op.apply(right))
+        z_left, z_right = _solve(op, sigma, left, right, grads[0], grads[1])
+        one = torch.ones_like(sigma)
+        first = _pullback(ctx.op, tensors, z_left, right, one)
+        second = _pullback(ctx.op, tensors, left, z_right, one)
+        total = (None if a is None or b is None else a + b for a, b in zip(first, second, strict=True))
+        return None, None, None, *total
+
+
+def _solve(
+    op: LinearOperator, sigma: Tensor, left: Tensor, right: Tensor, g: Tensor, h: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Conjugate gradients for N z = (g, h) off the directions that unit vectors cannot move in, batched."""
+
+    def wide(x: Tensor, like: Tensor) -> Tensor:
+        return x.reshape(-1, *(1,) * (like.ndim - 1))
+
+    def off(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        a, b = a - wide(_dot(left, a), a) * left, b - wide(_dot(right, b), b) * right
+        if not a.is_complex():
+            return a, b
+        # A common phase of both vectors changes nothing they are used for: it is in the kernel too.
+        phase = (_dot(1j * left, a) + _dot(1j * right, b)) / 2
+        return a - 1j * wide(phase, a) * left, b - 1j * wide(phase, b) * right
+
+    def system(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        return off(wide(sigma, a) * a - op.apply(b), wide(sigma, b) * b - op.adjoint(a))
+
+    ra, rb = off(g, h)
+    za, zb = torch.zeros_like(ra), torch.zeros_like(rb)
+    pa, pb = ra, rb
+    rho = _dot(ra, ra) + _dot(rb, rb)
+    # Relative to what was given, not to what the projection left: a converged first-order term leaves only rounding.
+    goal = 1e-24 * (_dot(g, g) + _dot(h, h))
+    for _ in range(2 * (left[0].numel() + right[0].numel()) + 64):
+        if bool((rho <= goal).all()):
+            return za, zb
+        qa, qb = system(pa, pb)
+        curvature = _dot(pa, qa) + _dot(pb, qb)
+        step = torch.where(rho > goal, rho / torch.where(curvature > 0, curvature, 1.0), 0.0)
+        za, zb = za + wide(step, pa) * pa, zb + wide(step, pb) * pb
+        ra, rb = ra - wide(step, qa) * qa, rb - wide(step, qb) * qb
+        fresh = _dot(ra, ra) + _dot(rb, rb)
+        ratio = fresh / torch.where(rho > 0, rho, 1.0)
+        pa, pb, rho = ra + wide(ratio, pa) * pa, rb + wide(ratio, pb) * pb, fresh
+    raise NotProvenError(
+        "The second derivative of a norm did not converge: its two largest singular values are too close for it; "
+        "use Gram, whose value is smooth."
+    )
 
 
 @final

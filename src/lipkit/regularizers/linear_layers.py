@@ -8,7 +8,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from lipkit._evaluation_mode import evaluating
+from lipkit._runtime import evaluating
 from lipkit.errors import ArgumentError
 from lipkit.linops import Dense, LinearOperator, Shape, of
 

@@ -1,6 +1,6 @@
 """From any torch model to the network it computes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -11,12 +11,12 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.utils._pytree import TreeSpec
 
-from lipkit._evaluation_mode import evaluating, without_casts
+from lipkit._runtime import evaluating, without_casts
 from lipkit.errors import ArgumentError, CaptureError
 from lipkit.trace.agreement import refuse_disagreement
-from lipkit.trace.constant_folding import Folded, fold
 from lipkit.trace.declared_modules import Promises, declarations
 from lipkit.trace.exchanged_inputs import Exchange
+from lipkit.trace.exported_graph import Folded, fold
 from lipkit.trace.lowering import Lowering, without_rule
 from lipkit.trace.model_signature import (
     Argument,
@@ -28,7 +28,13 @@ from lipkit.trace.model_signature import (
     place_inputs,
 )
 from lipkit.trace.network import Network
-from lipkit.trace.rewrites.merge_known_layers import merge_known_layers
+from lipkit.trace.nodes import MatrixProduct, OrderStatistics, Pointwise, Product, Softmax
+from lipkit.trace.nodes import Node as NetworkNode
+from lipkit.trace.nodes.activations.sigmoids import TANH
+from lipkit.trace.rewrites.merge_order_statistics import merge_max_min
+from lipkit.trace.rewrites.spelled_attention import merge_attention, merge_masks
+from lipkit.trace.rewrites.spelled_gates import merge_gates
+from lipkit.trace.rewrites.spelled_normalization import merge_normalizers
 from lipkit.trace.sample_independence import refuse_mixing
 from lipkit.trace.torch_export import (
     canonical_graph,
@@ -168,3 +174,57 @@ def _compare(network: Network, prepared: Prepared, model: nn.Module) -> None:
     exchange = Exchange(model, prepared.given, prepared.spec, prepared.sources, prepared.paths, prepared.position)
     with torch.no_grad():
         refuse_disagreement(network, exchange, prepared.folded.steps)
+
+
+Nodes = Sequence[NetworkNode]
+
+
+def _multiplies(nodes: Nodes) -> bool:
+    return any(isinstance(node, Product | MatrixProduct) for node in nodes)
+
+
+def _has_tanh(nodes: Nodes) -> bool:
+    return any(isinstance(node, Pointwise) and node.activation is TANH for node in nodes)
+
+
+# Each pass with what a network must have for it to find anything, in the order in which they are tried.
+_PASSES: tuple[tuple[Callable[[Nodes], bool], Callable[[Network], Network]], ...] = (
+    (lambda nodes: _multiplies(nodes) or _has_tanh(nodes), merge_gates),
+    (_multiplies, merge_normalizers),
+    (lambda nodes: any(isinstance(node, Softmax) for node in nodes), merge_masks),
+    (lambda nodes: any(isinstance(node, MatrixProduct) for node in nodes), merge_attention),
+    (lambda nodes: sum(isinstance(node, OrderStatistics) for node in nodes) > 1, merge_max_min),
+)
+
+
+def merge_known_layers(network: Network) -> Network:
+    """The same function with known patterns as single nodes: gates, normalisation, attention, MaxMin pairs.
+
+    To be called on a network as it is lowered, one operation in each row, before anything is fused. Constants only
+    become smaller: products, which have none on the whole space, become activations that have one. A pass that changes
+    the values of the network is a defect; then the network is returned as it was.
+    """
+    merged = network
+    for applies, rewrite in _PASSES:
+        if applies(merged.nodes):
+            merged = rewrite(merged)
+    return merged if merged is network or have_equal_values(network, merged) else network
+
+
+def have_equal_values(plain: Network, rewritten: Network) -> bool:
+    """Whether two networks give the same values at random points.
+
+    A rewriting that is wrong would make every later number wrong, the lower bounds too, because all of them read the
+    same network; what torch itself was asked to compute is never wrong.
+    """
+    generator = torch.Generator().manual_seed(0)
+    # Two scales: near zero many functions agree, far out saturated ones do.
+    x = torch.randn(4, *plain.source, generator=generator, dtype=torch.float64)
+    scales = torch.tensor([0.1, 1.0, 1.0, 5.0], dtype=torch.float64).reshape(-1, *(1,) * len(plain.source))
+    with torch.no_grad():
+        expected, found = (
+            network.detach().to(torch.float64)((x * scales).to(plain.device)) for network in (plain, rewritten)
+        )
+    size = expected.abs().nan_to_num().amax() if expected.numel() else expected.new_zeros(())
+    # The same function in another order of operations, in float64.
+    return torch.allclose(found, expected, rtol=1e-6, atol=1e-8 * float(size), equal_nan=True)

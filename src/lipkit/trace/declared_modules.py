@@ -12,8 +12,7 @@ from lipkit.bound import Scope
 from lipkit.errors import CaptureError, MetricError, UnsupportedError
 from lipkit.linops import HasOperator
 from lipkit.regions import Everywhere
-from lipkit.trace.constant_folding import Folded
-from lipkit.trace.graph_nodes import calls, converts
+from lipkit.trace.exported_graph import Folded, calls, converts
 from lipkit.trace.nodes.declared import Declared, DeclaresInEveryNorm, DeclaresLipschitz
 
 Promises = dict[Node, tuple[Declared, Node]]

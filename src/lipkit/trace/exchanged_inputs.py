@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
-from lipkit.trace.graph_nodes import calls
+from lipkit.trace.exported_graph import calls
 from lipkit.trace.model_signature import Argument
 
 

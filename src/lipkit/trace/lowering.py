@@ -14,10 +14,16 @@ from torch.utils import _pytree as pytree
 
 from lipkit.errors import CaptureError, LipkitError
 from lipkit.linops import Shape
-from lipkit.trace.builder import Builder, Ref
-from lipkit.trace.constant_folding import Folded, is_item
-from lipkit.trace.graph_nodes import is_batch_statistic, is_control_flow, is_random, module_path, source_line
-from lipkit.trace.network import Network, Origin
+from lipkit.trace.exported_graph import (
+    Folded,
+    is_batch_statistic,
+    is_control_flow,
+    is_item,
+    is_random,
+    module_path,
+    source_line,
+)
+from lipkit.trace.network import Builder, Network, Origin, Ref
 from lipkit.trace.nodes.declared import Declared
 from lipkit.trace.rules import RULES, Refusal
 from lipkit.trace.rules._registry import DISCONTINUOUS

@@ -15,8 +15,8 @@ from torch.utils import _pytree as pytree
 
 from lipkit.errors import ArgumentError, CaptureError
 from lipkit.linops import Shape, select
-from lipkit.trace.builder import Builder, Ref
-from lipkit.trace.graph_nodes import calls, user_inputs, user_outputs
+from lipkit.trace.exported_graph import calls, user_inputs, user_outputs
+from lipkit.trace.network import Builder, Ref
 
 
 @final

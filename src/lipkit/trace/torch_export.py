@@ -1,4 +1,4 @@
-"""torch's export as a graph of public operations; private or shifting names of torch are here and in `graph_nodes`.
+"""torch's export as a graph of public operations; private or shifting names of torch are here and in `exported_graph`.
 
 For torch 2.11 and later: exports (not strict, static shapes) without decompositions keep composites such as `linear`.
 """
@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 
 from lipkit._runtime import reading
 from lipkit.errors import CaptureError
-from lipkit.trace.graph_nodes import argument_of, module_path
+from lipkit.trace.exported_graph import argument_of, module_path
 
 aten = torch.ops.aten
 

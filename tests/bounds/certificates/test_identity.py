@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from lipkit import Bound, Kind
 from lipkit import nn as lnn
 from lipkit.bounds.certificates.identity import contents, model_contents, network_hash, row_hashes
-from lipkit.bounds.model_to_network import network_of
+from lipkit.bounds.lipschitz import network_of
 from lipkit.certify.attacks import PGD, Constant, Foolbox, Halving, TorchAttacks
 from lipkit.errors import ArgumentError
 from lipkit.nn.core.freeze import frozen

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from lipkit import Metric
 from lipkit.bounds import DAG, LipLT
-from lipkit.bounds.fold import expansion as _expansion
+from lipkit.bounds.fold import liplt as _expansion
 from lipkit.bounds.fold.block_norms import Meter
-from lipkit.bounds.fold.expansion import Expansion
 from lipkit.bounds.fold.linear_paths import Pulled, SweepPaths
+from lipkit.bounds.fold.liplt import Expansion
 from lipkit.errors import NonFiniteError
 from lipkit.linops import Conv, ConvTranspose, Dense, LinearOperator, StatedRounding, materialize
 from lipkit.rounding.float64 import gamma

@@ -8,16 +8,15 @@ from torch import nn
 
 from lipkit.bound import Metric
 from lipkit.bounds import DAG, LipLT
-from lipkit.bounds.fold import expansion
+from lipkit.bounds.fold import liplt as expansion
 from lipkit.bounds.fold.linear_paths import Pulled
 from lipkit.bounds.local.local import Local
 from lipkit.linops import materialize
-from lipkit.regions import Ball
+from lipkit.regions import Ball, Reach
 from lipkit.trace.capture import capture
 from lipkit.trace.nodes import Node, Split
 from lipkit.trace.nodes.entrywise_product import Product
 from lipkit.trace.nodes.matrix_product import MatrixProduct
-from lipkit.trace.value_range import Reach
 from support.zoo import models as zoo
 
 CPU = torch.device("cpu")

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from lipkit.errors import ArgumentError
 from lipkit.linops import Dense, LinearFunction, LinearOperator, StatedRounding, depth, materialize, sweep
 from lipkit.linops.queries.absolute import dominating
-from lipkit.linops.queries.row_norms import row_norms, vector_norms
+from lipkit.linops.queries.row_norms import row_norms
+from lipkit.rounding.float64 import vector_norms
 from support.operators.geometries import operators
 
 

@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 import lipkit
 from lipkit import nn as lnn
 from lipkit.bounds import DAG
-from lipkit.bounds.model_to_network import network_of
+from lipkit.bounds.lipschitz import network_of
 from lipkit.certify import accuracy
 from lipkit.nn.core.computed import checksum
 from lipkit.trace.capture import capture

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from lipkit.regions import Reach
 from lipkit.trace.nodes import Node
 from lipkit.trace.nodes.attention.attention import Attention
 from lipkit.trace.nodes.attention.log_softmax import LogSoftmax, LogSumExp
@@ -20,7 +21,6 @@ from lipkit.trace.nodes.order_statistics import OrderStatistics
 from lipkit.trace.nodes.unit_vectors import Unit
 from lipkit.trace.nodes.vector_norm import VectorNorm
 from lipkit.trace.nodes.window_maxima import WindowMax
-from lipkit.trace.value_range import Reach
 
 P = (1.0, 2.0, math.inf)
 WINDOWS = torch.tensor([[0, 1, 2], [2, 3, 4], [4, 5, 5]])

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from lipkit.errors import ArgumentError
+from lipkit.regions import Reach
 from lipkit.trace.nodes import Normalization, Unit, VectorNorm
 from lipkit.trace.nodes._small_norms import spectral_above, spectral_within
 from lipkit.trace.nodes._variance import centered_box, least_spread
-from lipkit.trace.value_range import Reach
 
 
 def ball(center: torch.Tensor, radius: float) -> Reach:

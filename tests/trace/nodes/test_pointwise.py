@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from lipkit.errors import NotProvenError
+from lipkit.regions import Reach
 from lipkit.trace.nodes import RELU, Pointwise
 from lipkit.trace.nodes.activations.curve import Curve, Station, bisect, station
 from lipkit.trace.nodes.activations.gated import GELU
 from lipkit.trace.nodes.activations.powers import SQUARE
 from lipkit.trace.nodes.activations.sigmoids import TANH
-from lipkit.trace.value_range import Reach
 
 
 def test_a_split_covers_all_slopes_and_infinite_ones_give_no_nan():

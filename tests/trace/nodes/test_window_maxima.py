@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipkit.errors import ArgumentError
+from lipkit.regions import Reach
 from lipkit.trace.nodes import OrderStatistics, WindowMax
-from lipkit.trace.value_range import Reach
 
 
 def box(low: torch.Tensor, high: torch.Tensor) -> Reach:

@@ -9,10 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipkit.linops import Dense, Index, Reshape
-from lipkit.trace.capture import capture
+from lipkit.trace.capture import capture, merge_known_layers
 from lipkit.trace.network import Network
 from lipkit.trace.nodes import Identity, OrderStatistics, Pointwise, Product
-from lipkit.trace.rewrites.merge_known_layers import merge_known_layers
 from lipkit.trace.rewrites.merge_order_statistics import merge_max_min
 from lipkit.trace.rewrites.spelled_gates import merge_gates
 from lipkit.trace.rewrites.spelled_normalization import merge_normalizers

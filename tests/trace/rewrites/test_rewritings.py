@@ -10,7 +10,7 @@ from torch.nn import functional
 from lipkit import capture
 from lipkit.bounds import DAG
 from lipkit.errors import NeedsRegion
-from lipkit.trace.rewrites.merge_known_layers import have_equal_values, merge_known_layers
+from lipkit.trace.capture import have_equal_values, merge_known_layers
 
 
 class Spelled(nn.Module):

@@ -8,12 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from lipkit.linops import Reshape
-from lipkit.trace.capture import capture
+from lipkit.regions import Reach
+from lipkit.trace.capture import capture, merge_known_layers
 from lipkit.trace.network import Network
 from lipkit.trace.nodes import Identity, Pointwise, Softmax
-from lipkit.trace.rewrites.merge_known_layers import merge_known_layers
 from lipkit.trace.rewrites.spelled_attention import merge_masks
-from lipkit.trace.value_range import Reach
 
 
 def names(network: Network) -> list[str]:

@@ -8,8 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from lipkit.trace.builder import Builder
-from lipkit.trace.network import Network
+from lipkit.trace.network import Builder, Network
 from lipkit.trace.nodes import WindowMax
 from lipkit.trace.rules import Refusal
 from lipkit.trace.rules.max_pooling import adaptive_max_pool, max_pool1d, max_pool2d

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from lipkit.linops import Reshape
-from lipkit.trace.builder import Builder, Ref
+from lipkit.trace.network import Builder, Ref
 from lipkit.trace.rules import RULES, Refusal
 from lipkit.trace.rules._registry import DISCONTINUOUS
 from lipkit.trace.rules.joining import axis_back, join, last_axis

@@ -14,10 +14,9 @@ from lipkit.bounds.certificates.region_record import RegionRecord
 from lipkit.bounds.fold.dag import DAG, Product
 from lipkit.bounds.fold.layer_table import LayerRow, layer_table
 from lipkit.bounds.fold.liplt import LipLT
-from lipkit.bounds.lipschitz import default_search, with_lower
+from lipkit.bounds.lipschitz import Example, Program, call_of, default_search, with_lower
 from lipkit.bounds.local.local import Local, restrict
 from lipkit.bounds.local.ranges import Intervals
-from lipkit.bounds.model_to_network import Example, Program, call_of
 from lipkit.errors import ArgumentError, KindError
 from lipkit.regions import Everywhere, Region
 from lipkit.trace import Network

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from lipkit._evaluation_mode import evaluating
+from lipkit._runtime import evaluating
 from lipkit.bounds.certificates.identity import row_hashes, sha256_of
 from lipkit.bounds.certificates.region_record import TensorRecord, dtype_of
-from lipkit.bounds.model_to_network import Call, Program, capture_call
+from lipkit.bounds.lipschitz import Call, Program, capture_call
 from lipkit.errors import CertificateError
 from lipkit.linops import Shape
 from lipkit.trace import Network

@@ -8,7 +8,7 @@ from lipkit.bound import Bound, Kind
 from lipkit.bounds.certificates.certificate import Certificate, Software
 from lipkit.bounds.certificates.issue import assumptions, randomised_parts
 from lipkit.bounds.certificates.provenance import Inputs, ModelRecord, Subject
-from lipkit.bounds.model_to_network import Example, Program, call_of
+from lipkit.bounds.lipschitz import Example, Program, call_of
 from lipkit.errors import CertificateError, LipkitError
 from lipkit.regions import Region
 

@@ -1,7 +1,7 @@
-"""The fold over a network: the constant of every value, from the constants of the values before it."""
+"""The fold over a network: the constant of every value, from the constants of the values before it, row by row."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -12,14 +12,143 @@ from torch import Tensor
 from lipkit.bound import L2, Bound, Kind, Metric
 from lipkit.bounds._base import Method
 from lipkit.bounds.fold.block_norms import Meter
-from lipkit.bounds.fold.row import Term, fold_row
 from lipkit.errors import ArgumentError
+from lipkit.linops import BlockRow, LinearOperator, Reshape, product, support
 from lipkit.norms import Auto, Norm
 from lipkit.regions import Region
-from lipkit.rounding.logarithm import log_product
+from lipkit.rounding.float64 import log_product, log_sum, round_log
 from lipkit.rounding.slacks import ROUNDINGS_8192
 from lipkit.trace import Network
 from lipkit.trace.rewrites.fuse import Cut, EveryOp, Junctions, Nowhere, fuse
+
+
+def tails(network: Network, norms: Mapping[tuple[int, int], Bound]) -> dict[int, Float64[Tensor, ""]]:
+    """log M_j for every node j: a change of y_j by d, earlier values kept, moves the output by M_j d at most, in l2.
+
+        M_j = fold over the rows k that read y_j of ||A_kj|| Lip(phi_k) M_k,   M = 1 at the output:
+    the fold of the transposed network. `norms` are upper bounds of the norms of the blocks; the result is rounded up.
+    A node that the output does not depend on has log M = -inf.
+    """
+    sink = network.sink
+    after: dict[int, Tensor] = {sink: torch.zeros((), dtype=torch.float64)}
+    found: dict[int, Tensor] = {}
+    users: dict[int, list[int]] = {}
+    for k, j in sorted(network.blocks):
+        users.setdefault(j, []).append(k)
+    for j in range(sink - 1, 0, -1):
+        terms = [Term(network.blocks[k, j].T, norms[k, j], after[k]) for k in users.get(j, [])]
+        found[j] = fold_row(terms, 2.0, None).log_constant
+        constant = network.nodes[j - 1].log_constant(2.0)
+        after[j] = log_product(found[j], constant.to(found[j].device), 1.0)
+    return found
+
+
+Log = Float64[Tensor, ""]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Term:
+    """One block of a row: the operator, a bound of its norm, and log of the constant of the value it acts on.
+
+    Constants are numbers, and are kept on the CPU wherever the operators live.
+
+    `log_limit` is another bound of the constant of the whole term, where one is known.
+    """
+
+    op: LinearOperator
+    norm: Bound
+    log_constant: Log
+    log_limit: Log | None = None
+
+    @property
+    def log_product(self) -> Log:
+        """log of ||A_j|| L_j, rounded up, or the limit if that is smaller."""
+        found = log_product(self.norm.log_value.cpu(), self.log_constant, 1.0)
+        return found if self.log_limit is None else torch.minimum(found, self.log_limit)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Row:
+    """log of the constant of a row, and the norms that were needed beyond those of its blocks."""
+
+    log_constant: Log
+    extra: tuple[Bound, ...] = ()
+
+
+def fold_row(
+    terms: Sequence[Term], p: float, joint: Callable[[LinearOperator], Bound] | None, apart: bool = True
+) -> Row:
+    """The smallest of the proven constants of sum_j A_j y_j, where y_j is L_j-Lipschitz, in l_p:
+
+        groups   the p-sum over groups of sum_{j in group} ||A_j|| L_j, where blocks of different groups write to
+                 different outputs (one group: the plain sum; all apart: the p-sum of concatenation);
+        joined   ||[A_1 ... A_J]|| times the p-norm of (L_1, ..., L_J), asked of `joint` only where it can win.
+
+    `joint` None leaves the second out; `apart` False spares the search for groups and takes one.
+    Guarantee: an upper bound, rounded up, if the norms are.
+    """
+    if not terms:
+        return Row(torch.full((), -math.inf, dtype=torch.float64))
+    groups = disjoint(terms) if apart else [list(terms)]
+    best = _p_sum([_p_sum([term.log_product for term in group], 1.0) for group in groups], p)
+    # All apart, the row is block diagonal: its norm is the largest of the blocks', and the p-sum is never above.
+    if joint is None or len(groups) == len(terms):
+        return Row(best)
+    sizes = _p_sum([term.log_constant for term in terms], p)
+    # The least the second form can be; a norm for less than a hundredth of gain is not worth its time.
+    if not bool(sizes.detach() + _least_norm(terms) < best.detach() - 0.01):
+        return Row(best)
+    whole = joint(BlockRow(tuple(_flat(term.op) for term in terms)))
+    return Row(torch.minimum(best, log_product(whole.log_value.cpu(), sizes, 1.0)), (whole,))
+
+
+def _least_norm(terms: Sequence[Term]) -> float:
+    """A number that ||[A_1 ... A_J]|| is never below, as a logarithm: sum_j A_j A_j* is at least each term of it.
+
+    A reshape R has R R* = 1, so it adds 1 to the square; that is every skip connection.
+    """
+    isometries = sum(isinstance(term.op, Reshape) for term in terms)
+    known = [term.norm.lower or term.norm for term in terms if not isinstance(term.op, Reshape)]
+    largest = max((float(bound.log_value.detach()) for bound in known), default=-math.inf)
+    if largest > 300 or not isometries:
+        return largest
+    return 0.5 * math.log(math.exp(2 * largest) + isometries)
+
+
+def _flat(op: LinearOperator) -> LinearOperator:
+    return product(Reshape(op.out_shape, (op.out_size,)), op)
+
+
+def disjoint(terms: Sequence[Term]) -> list[list[Term]]:
+    """Terms that may write to a common output, together."""
+    if len(terms) == 1:
+        return [list(terms)]
+    groups: list[tuple[Tensor, list[Term]]] = []
+    for term in terms:
+        mask, members = support(term.op).cpu(), [term]
+        apart: list[tuple[Tensor, list[Term]]] = []
+        for other, others in groups:
+            if bool((mask & other).any()):
+                mask, members = mask | other, [*others, *members]
+            else:
+                apart.append((other, others))
+        groups = [*apart, (mask, members)]
+    return [members for _, members in groups]
+
+
+def _p_sum(logs: Sequence[Log], p: float) -> Log:
+    """log of the p-norm of numbers given by their logarithms, rounded up."""
+    if len(logs) == 1:
+        return logs[0]
+    if p == math.inf:
+        return torch.stack(list(logs)).max()
+    total = round_log(logs[0] * p, 1.0) if p != 1 else logs[0]
+    for log in logs[1:]:
+        total = log_sum(total, round_log(log * p, 1.0) if p != 1 else log, 1.0)
+    return total if p == 1 else round_log(total / p, 1.0)
+
 
 # Up to this many blocks a network is fused throughout; beyond, junctions stay cut.
 _MANY = 96

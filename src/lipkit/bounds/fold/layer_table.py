@@ -9,11 +9,10 @@ from torch import Tensor
 
 from lipkit.bound import Bound, Kind
 from lipkit.bounds.fold.block_norms import Meter
-from lipkit.bounds.fold.dag import DAG, Fold
+from lipkit.bounds.fold.dag import DAG, Fold, Term, fold_row
 from lipkit.bounds.fold.operator_words import describe
-from lipkit.bounds.fold.row import Term, fold_row
 from lipkit.linops import LinearOperator, Permute, Reshape
-from lipkit.rounding.logarithm import log_product
+from lipkit.rounding.float64 import log_product
 from lipkit.trace import Network
 
 # What stands in the place of a column for the nonlinearity of a row, and for a row measured as one operator.

@@ -12,14 +12,13 @@ from torch import Tensor
 from lipkit.bound import L2, Bound, Kind, Metric, Scope
 from lipkit.bounds.fold.block_norms import Meter
 from lipkit.bounds.fold.dag import DAG, Fold, failures
-from lipkit.bounds.fold.expansion import Expansion
+from lipkit.bounds.fold.liplt import Expansion
 from lipkit.errors import ShapeError
 from lipkit.linops import LinearOperator, depth, magnitude
 from lipkit.norms import Auto, Norm, dual_exponent
 from lipkit.norms._base import check_operator
 from lipkit.regions import Everywhere, Region
-from lipkit.rounding.float64 import gamma
-from lipkit.rounding.logarithm import log_product, log_sum, log_up
+from lipkit.rounding.float64 import gamma, log_product, log_sum, log_up
 from lipkit.rounding.slacks import ROUNDINGS_8
 from lipkit.trace import Network
 from lipkit.trace.rewrites.fuse import Junctions, fuse

@@ -21,8 +21,7 @@ from lipkit.bounds.local.small_gain import small_gain
 from lipkit.bounds.local.uncertain_slopes import Uncertain, uncertain
 from lipkit.errors import ArgumentError
 from lipkit.regions import Region
-from lipkit.rounding.float64 import gamma
-from lipkit.rounding.logarithm import log_up
+from lipkit.rounding.float64 import gamma, log_up
 from lipkit.rounding.slacks import ROUNDINGS_8, ROUNDINGS_16
 from lipkit.trace import Network, Reach
 

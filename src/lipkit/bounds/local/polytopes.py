@@ -14,10 +14,9 @@ from torch import Tensor
 from lipkit.bounds.local.jacobian_intervals import Span, scaled
 from lipkit.bounds.local.measured_network import Affine, MeasuredNetwork
 from lipkit.bounds.local.ranges import middle
-from lipkit.linops.queries.row_norms import vector_norms
 from lipkit.norms import dual_exponent
 from lipkit.regions import Ball, Region
-from lipkit.rounding.float64 import gamma
+from lipkit.rounding.float64 import gamma, vector_norms
 from lipkit.rounding.slacks import ROUNDINGS_16
 from lipkit.trace import Reach
 

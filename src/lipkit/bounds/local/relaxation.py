@@ -14,10 +14,9 @@ from lipkit.bounds.local.measured_network import MeasuredNetwork, measure_networ
 from lipkit.bounds.local.ranges import Ranges, middle, propagate_ranges, tighten
 from lipkit.errors import ArgumentError
 from lipkit.linops import Compose, LinearOperator, Scaled, StatedRounding, Sum, Sweep
-from lipkit.linops.queries.row_norms import vector_norms
 from lipkit.norms import dual_exponent
 from lipkit.regions import Ball, Region
-from lipkit.rounding.float64 import gamma
+from lipkit.rounding.float64 import gamma, vector_norms
 from lipkit.rounding.slacks import ROUNDINGS_8
 from lipkit.trace import Network, Reach
 from lipkit.trace.nodes import Pointwise

@@ -14,9 +14,9 @@ from lipkit.bound import Bound, Kind, Metric, Scope
 from lipkit.bounds.local.relaxation import functional
 from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
-from lipkit.linops.queries.row_norms import vector_norms
 from lipkit.norms import dual_exponent
 from lipkit.regions import Ball, Box, Everywhere, Region
+from lipkit.rounding.float64 import vector_norms
 from lipkit.rounding.slacks import ROUNDINGS_8, ROUNDINGS_512
 from lipkit.trace import Network
 

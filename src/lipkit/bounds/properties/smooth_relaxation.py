@@ -11,13 +11,12 @@ from torch import Tensor
 
 from lipkit.bound import Bound, Kind, Metric
 from lipkit.bounds.fold.block_norms import Meter
-from lipkit.bounds.fold.dag import DAG, failures, fold_network
-from lipkit.bounds.fold.row import tails
+from lipkit.bounds.fold.dag import DAG, failures, fold_network, tails
 from lipkit.bounds.local.measured_network import measure_network
 from lipkit.bounds.properties.second_derivatives import is_smooth
 from lipkit.bounds.properties.soft_maximum import SoftMaximum
 from lipkit.errors import ArgumentError, NeedsRegion, UnsupportedError
-from lipkit.rounding.logarithm import exp_of, log_product, log_sum, log_up
+from lipkit.rounding.float64 import exp_of, log_product, log_sum, log_up
 from lipkit.rounding.slacks import ROUNDINGS_16
 from lipkit.trace import Network
 from lipkit.trace.nodes import Activation, Node, PiecewiseLinear, Pointwise

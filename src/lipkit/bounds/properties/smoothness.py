@@ -10,8 +10,7 @@ from torch import Tensor
 
 from lipkit.bound import Bound, Kind
 from lipkit.bounds.fold.block_norms import Meter
-from lipkit.bounds.fold.dag import DAG, Fold, failures, fold_network
-from lipkit.bounds.fold.row import tails
+from lipkit.bounds.fold.dag import DAG, Fold, failures, fold_network, tails
 from lipkit.bounds.local.local import restrict
 from lipkit.bounds.local.measured_network import MeasuredNetwork, measure_network
 from lipkit.bounds.local.ranges import Intervals, Ranges
@@ -22,7 +21,7 @@ from lipkit.errors import NeedsRegion, NonFiniteError, TooLargeError, Unsupporte
 from lipkit.linops.queries.row_norms import row_norms
 from lipkit.norms import Auto, Norm
 from lipkit.regions import Everywhere, Region
-from lipkit.rounding.logarithm import log_product, log_sum, log_up
+from lipkit.rounding.float64 import log_product, log_sum, log_up
 from lipkit.rounding.slacks import ROUNDINGS_8
 from lipkit.trace import Network, Reach
 from lipkit.trace.nodes import Pointwise

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
-from lipkit.rounding.logarithm import log_up
+from lipkit.regions import center_in_box, reach_of
+from lipkit.rounding.float64 import log_up
 from lipkit.rounding.slacks import ROUNDINGS_4, ROUNDINGS_8, ROUNDINGS_128
 from lipkit.trace import Reach
 from lipkit.trace.nodes import Node
-from lipkit.trace.value_range import center_in_box, reach_of
 
 
 @final

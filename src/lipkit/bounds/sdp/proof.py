@@ -14,8 +14,7 @@ from lipkit.bounds.sdp.dense_network import DenseNetwork, Slopes
 from lipkit.bounds.sdp.program import Constraint, Program, Rows
 from lipkit.errors import NotProvenError
 from lipkit.linops import LinearOperator
-from lipkit.rounding.float64 import gamma, norm_up, product_error
-from lipkit.rounding.logarithm import log_up
+from lipkit.rounding.float64 import gamma, log_up, norm_up, product_error
 from lipkit.rounding.slacks import UNIT
 from lipkit.trace import Network
 from lipkit.trace.nodes import Node, Pointwise

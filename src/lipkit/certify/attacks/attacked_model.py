@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from lipkit._evaluation_mode import evaluating
+from lipkit._runtime import evaluating
 from lipkit.certify.attacks.objectives import Objective, margins
 from lipkit.errors import NonFiniteError, ShapeError
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from lipkit._evaluation_mode import evaluating
+from lipkit._runtime import evaluating
 from lipkit._seeds import check_seed
 from lipkit.bound import Bound
 from lipkit.bounds.certificates.identity import contents, model_contents

@@ -20,7 +20,7 @@ from lipkit.certify.evaluate.records import SampleResult
 from lipkit.certify.radii.forward import Forward, Logits
 from lipkit.certify.radii.radius import Radii, radius
 from lipkit.errors import ArgumentError, NonFiniteError
-from lipkit.linops.queries.row_norms import vector_norms
+from lipkit.rounding.float64 import vector_norms
 
 # A constant for all samples, or the constants around the inputs of a batch.
 Constant = Bound | Callable[[Tensor], Bound]

@@ -12,7 +12,7 @@ from torch import Tensor
 from lipkit._files import write_whole
 from lipkit.certify.radii.forward import Logits
 from lipkit.errors import BrokenCertificateError
-from lipkit.linops.queries.row_norms import vector_norms
+from lipkit.rounding.float64 import vector_norms
 from lipkit.rounding.slacks import ROUNDINGS_8, ROUNDINGS_8192
 
 # Float64 loses less than this part of the largest logit in every network that can be trained at all: an experience, no

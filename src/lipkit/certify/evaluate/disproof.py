@@ -11,8 +11,8 @@ from lipkit.bound import Bound, Scope
 from lipkit.certify.attacks.boundary_step import shortest
 from lipkit.certify.radii.forward import Logits
 from lipkit.errors import BrokenCertificateError
-from lipkit.linops.queries.row_norms import vector_norms
 from lipkit.regions import Everywhere
+from lipkit.rounding.float64 import vector_norms
 from lipkit.rounding.slacks import MILLIONS_OF_ROUNDINGS
 
 # How many inputs are looked at: a constant of another model is wrong at most of them.

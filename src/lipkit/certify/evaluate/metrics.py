@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from lipkit._evaluation_mode import evaluating
+from lipkit._runtime import evaluating
 from lipkit.bound import Bound
 from lipkit.certify.attacks import Attack
 from lipkit.certify.confidence_intervals import check_level

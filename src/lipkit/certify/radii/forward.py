@@ -9,13 +9,12 @@ import torch
 from jaxtyping import Float64, Shaped
 from torch import Tensor
 
+from lipkit.bounds.lipschitz import Example, Model, network_of
 from lipkit.bounds.local.measured_network import deterministic_norm
-from lipkit.bounds.model_to_network import Example, Model, network_of
 from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
 from lipkit.linops import LinearOperator, depth, magnitude
-from lipkit.linops.queries.row_norms import vector_norms
 from lipkit.norms._base import plain_arithmetic
-from lipkit.rounding.float64 import gamma
+from lipkit.rounding.float64 import gamma, vector_norms
 from lipkit.rounding.slacks import ROUNDINGS_8192, UNIT
 from lipkit.trace import Network
 

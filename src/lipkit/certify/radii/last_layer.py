@@ -5,11 +5,10 @@ from dataclasses import replace
 
 from lipkit.bound import Bound, Kind, Metric, Scope
 from lipkit.bounds import Auto, Method, PairwiseHead
-from lipkit.bounds.lipschitz import pairwise
-from lipkit.bounds.model_to_network import Example, Model
+from lipkit.bounds.lipschitz import Example, Model, pairwise
 from lipkit.errors import ArgumentError, KindError
 from lipkit.regions import Everywhere, Region
-from lipkit.rounding.logarithm import log_norm_ratio
+from lipkit.rounding.float64 import log_norm_ratio
 from lipkit.rounding.slacks import ROUNDINGS_8
 
 

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from lipkit.bound import Bound, Kind, Scope
 from lipkit.errors import ArgumentError, KindError, NonFiniteError, RegionError, ShapeError
-from lipkit.linops.queries.row_norms import vector_norms
 from lipkit.losses.pair_constants import log_pair_factor, pair_constants
 from lipkit.regions import Ball, Box, Everywhere
-from lipkit.rounding.logarithm import log_norm_ratio
+from lipkit.rounding.float64 import log_norm_ratio, vector_norms
 from lipkit.rounding.slacks import ROUNDINGS_8, ROUNDINGS_8192
 
 

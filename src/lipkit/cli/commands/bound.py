@@ -18,8 +18,7 @@ from lipkit.bounds.certificates.issue import make_certificate, table_on, winner
 from lipkit.bounds.certificates.provenance import Subject
 from lipkit.bounds.certificates.verify import verify
 from lipkit.bounds.fold.layer_table import LayerRow
-from lipkit.bounds.lipschitz import with_lower
-from lipkit.bounds.model_to_network import Program, call_of
+from lipkit.bounds.lipschitz import Program, call_of, with_lower
 from lipkit.cli.console import escape_markup, progress, table, terminal
 from lipkit.cli.inputs import load, option_words
 from lipkit.cli.inputs.device import device_of

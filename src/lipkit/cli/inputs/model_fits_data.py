@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from lipkit._evaluation_mode import evaluating
+from lipkit._runtime import evaluating
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError, NonFiniteError
 

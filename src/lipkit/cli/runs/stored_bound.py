@@ -8,7 +8,7 @@ from torch import nn
 
 from lipkit.bound import Bound, Kind, Metric, Scope
 from lipkit.bounds.certificates.identity import network_hash
-from lipkit.bounds.model_to_network import network_of
+from lipkit.bounds.lipschitz import network_of
 from lipkit.cli.training import checkpoint
 from lipkit.cli.training.processes import Team
 from lipkit.errors import ArgumentError, RecordError

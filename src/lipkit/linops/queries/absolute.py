@@ -15,8 +15,7 @@ from lipkit.linops.block import BlockColumn, BlockDiagonal, BlockRow
 from lipkit.linops.composites import StatedRounding, rebuild
 from lipkit.linops.conv import Conv
 from lipkit.linops.conv_transpose import ConvTranspose
-from lipkit.linops.dense import Dense, DenseStack
-from lipkit.linops.diagonal import Diagonal
+from lipkit.linops.dense import Dense, DenseStack, Diagonal
 from lipkit.linops.function import LinearFunction
 from lipkit.linops.index import Index, Permute, Reshape
 from lipkit.linops.padding import Padding

@@ -16,12 +16,10 @@ from lipkit.linops.batch_norm import BatchNorm
 from lipkit.linops.composites import Rules, StatedRounding, flow, fold
 from lipkit.linops.conv import Conv
 from lipkit.linops.conv_transpose import ConvTranspose
-from lipkit.linops.dense import Dense, DenseStack
-from lipkit.linops.diagonal import Diagonal
+from lipkit.linops.dense import Dense, DenseStack, Diagonal
 from lipkit.linops.index import Index, Permute, Reshape
 from lipkit.linops.padding import copies
 from lipkit.linops.pool import AvgPool
-from lipkit.linops.queries.frobenius import frobenius
 from lipkit.linops.sweep import Sweep
 
 # Covers the float64 rounding of a magnitude itself, for sums of up to 2^32 terms in any order.
@@ -169,12 +167,12 @@ def _magnitude(_: LinearOperator) -> float:
 
 @_magnitude.register(Dense)
 def _dense_magnitude(op: Dense) -> float:
-    return _smaller(frobenius(op), op.weight.abs().sum(1), op.weight.abs().sum(0))
+    return _smaller(torch.linalg.vector_norm(op.weight), op.weight.abs().sum(1), op.weight.abs().sum(0))
 
 
 @_magnitude.register(DenseStack)
 def _dense_stack_magnitude(op: DenseStack) -> float:
-    return _smaller(frobenius(op), op.weight.abs().sum(2), op.weight.abs().sum(1))
+    return _smaller(torch.linalg.vector_norm(op.weight), op.weight.abs().sum(2), op.weight.abs().sum(1))
 
 
 @_magnitude.register(Conv)

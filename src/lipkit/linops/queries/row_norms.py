@@ -13,13 +13,12 @@ from lipkit.linops.batch_norm import BatchNorm
 from lipkit.linops.composites import StatedRounding
 from lipkit.linops.conv import Conv
 from lipkit.linops.conv_transpose import ConvTranspose
-from lipkit.linops.dense import Dense
-from lipkit.linops.diagonal import Diagonal
+from lipkit.linops.dense import Dense, Diagonal
 from lipkit.linops.index import Index, Permute, Reshape
 from lipkit.linops.pool import AvgPool
 from lipkit.linops.queries.absolute import dominating, one_entry_per_row, taps_meet
 from lipkit.linops.queries.rounding_errors import depth
-from lipkit.rounding.float64 import round_up
+from lipkit.rounding.float64 import round_up, vector_norms
 from lipkit.rounding.slacks import ULP
 
 # Up to this many entries the rows of an operator without structure are formed, a few at a time.
@@ -27,8 +26,6 @@ _FORMED = 2**25
 _CHUNK_ENTRIES = 2**22
 # Squares below the normal range lose at most this much of a row's norm, for each square root of its length.
 _UNDERFLOW = 2e-154
-# Two steps between subnormal numbers: among those a rounding is no small share, it is a step to the next one.
-_SUBNORMAL = 2.0**-1073
 
 
 def row_norms(op: LinearOperator, q: float) -> Float64[Tensor, "..."]:
@@ -85,14 +82,6 @@ def _formed(op: LinearOperator, q: float) -> Tensor:
         return norms
     sums = dominating(op).apply(torch.ones(op.in_shape, dtype=torch.float64, device=op.device))
     return norms + round_up(ULP * (depth(op) + 2) * sums, 8)
-
-
-def vector_norms(rows: Float64[Tensor, "rows length"], q: float) -> Float64[Tensor, " rows"]:
-    """The l_q norm of every row of a matrix, rounded up."""
-    # In units of the largest entry no power underflows to where it counts.
-    unit = rows.abs().amax(1, keepdim=True).clamp(min=1e-300)
-    norms = torch.linalg.vector_norm(rows / unit, ord=q, dim=1) * unit.squeeze(1)
-    return torch.where(norms > 0, round_up(norms, 8 * rows.shape[1] + 64) + _SUBNORMAL, norms)
 
 
 def _powers(op: LinearOperator, q: int) -> LinearOperator | None:

@@ -14,8 +14,7 @@ from lipkit.linops.block import BlockDiagonal
 from lipkit.linops.composites import StatedRounding, parts_of, with_parts
 from lipkit.linops.conv import Conv
 from lipkit.linops.conv_transpose import ConvTranspose
-from lipkit.linops.dense import Dense, DenseStack
-from lipkit.linops.diagonal import Diagonal
+from lipkit.linops.dense import Dense, DenseStack, Diagonal
 from lipkit.linops.index import Permute, Reshape
 from lipkit.linops.sweep import Sweep
 

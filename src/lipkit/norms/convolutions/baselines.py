@@ -17,8 +17,7 @@ from lipkit.norms.convolutions.symbol_grid import over_grid, symbols
 from lipkit.norms.frobenius import Frobenius
 from lipkit.norms.gram import Gram
 from lipkit.norms.svd import SVD
-from lipkit.rounding.float64 import gamma
-from lipkit.rounding.logarithm import round_log
+from lipkit.rounding.float64 import gamma, round_log
 
 
 @final

@@ -14,8 +14,7 @@ from lipkit.norms._base import Norm, refuse_state
 from lipkit.norms.convolutions.symbol_grid import symbols
 from lipkit.norms.convolutions.toeplitz import filter_gram, gram_error, wiener
 from lipkit.norms.gram import Gram
-from lipkit.rounding.float64 import gamma, normalize
-from lipkit.rounding.logarithm import log_up
+from lipkit.rounding.float64 import gamma, log_up, normalize
 from lipkit.rounding.slacks import UNIT
 
 

@@ -10,8 +10,7 @@ from torch import Tensor
 from lipkit.bound import Bound, Kind
 from lipkit.linops import LinearOperator, Shape, Symbol, symbol
 from lipkit.norms._base import BlockNorm, Enclosure, Norm
-from lipkit.rounding.float64 import gamma, normalize
-from lipkit.rounding.logarithm import log_down, log_up, round_log, widen_log
+from lipkit.rounding.float64 import gamma, log_down, log_up, normalize, round_log, widen_log
 
 # Complex numbers of the symbol held at once; a gibibyte and a few copies of it.
 _CHUNK = 2**26

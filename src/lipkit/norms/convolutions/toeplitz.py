@@ -13,8 +13,7 @@ from lipkit.bound import Bound, Kind
 from lipkit.linops import LinearOperator
 from lipkit.norms._base import Norm, positive_int, refuse_state
 from lipkit.norms.convolutions.symbol_grid import symbols
-from lipkit.rounding.float64 import gamma, inverse_scale, norm_up, normalize, product_error, undo_squarings
-from lipkit.rounding.logarithm import log_up
+from lipkit.rounding.float64 import gamma, inverse_scale, log_up, norm_up, normalize, product_error, undo_squarings
 
 _CONV: dict[int, Callable[..., Tensor]] = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 

@@ -13,8 +13,7 @@ from lipkit.errors import ArgumentError, NonFiniteError
 from lipkit.linops import Compose, LinearOperator, Reshape, depth, magnitude, stack
 from lipkit.linops.queries.prepare import prepare
 from lipkit.norms.matrix_free.krylov import gaussian
-from lipkit.rounding.float64 import gamma, normalize, product_error
-from lipkit.rounding.logarithm import log_down
+from lipkit.rounding.float64 import gamma, log_down, normalize, product_error
 
 
 @final

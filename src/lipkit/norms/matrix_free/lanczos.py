@@ -17,8 +17,8 @@ from lipkit.norms._base import Norm, positive_int
 from lipkit.norms.matrix_free._base import Iteration
 from lipkit.norms.matrix_free.cuda_graphs import recordable
 from lipkit.norms.matrix_free.krylov import lanczos, overlap_quantile
-from lipkit.norms.singular_vectors import tie_gradient
-from lipkit.rounding.logarithm import log_up
+from lipkit.norms.svd import tie_gradient
+from lipkit.rounding.float64 import log_up
 from lipkit.rounding.slacks import UNIT
 
 # On a CPU vectors of this length fill a core by themselves, and grouped convolutions are slower than single ones.

@@ -13,7 +13,7 @@ from lipkit.errors import ArgumentError
 from lipkit.linops import LinearOperator, stack
 from lipkit.norms._base import Norm, positive_int
 from lipkit.norms.matrix_free._base import Iteration
-from lipkit.norms.singular_vectors import tie_gradient
+from lipkit.norms.svd import tie_gradient
 
 
 @final

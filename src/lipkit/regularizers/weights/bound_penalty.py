@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lipkit.bound import Bound
 from lipkit.bounds import Method, Product
-from lipkit.bounds.model_to_network import Example, network_of
+from lipkit.bounds.lipschitz import Example, network_of
 from lipkit.errors import NonFiniteError
 from lipkit.regions import Everywhere, Region
 from lipkit.regularizers.weights.training_norm import TrainingNorm

@@ -11,7 +11,7 @@ from torch import nn
 from lipkit.bound import Bound
 from lipkit.bounds.certificates.issue import table_on
 from lipkit.bounds.fold.layer_table import LayerRow
-from lipkit.bounds.model_to_network import network_of
+from lipkit.bounds.lipschitz import network_of
 from lipkit.certify import Evaluation, SampleResult
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError, BrokenCertificateError

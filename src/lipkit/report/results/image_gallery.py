@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor, nn
 
-from lipkit._evaluation_mode import evaluating
+from lipkit._runtime import evaluating
 from lipkit._seeds import generator
 from lipkit.certify import Forward, SampleResult
 from lipkit.certify.attacks import PGD, MinimalRadius, Nearest

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from lipkit._evaluation_mode import evaluating
+from lipkit._runtime import evaluating
 from lipkit.bound import Bound
 from lipkit.certify import accuracy
 from lipkit.data import Examples

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from lipkit.linops import LinearOperator, Reshape, Shape
 from lipkit.linops.live import Live
-from lipkit.rounding.logarithm import exp_of
-from lipkit.trace.value_range import Reach
+from lipkit.regions import Reach
+from lipkit.rounding.float64 import exp_of
 
 
 @final

@@ -14,10 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lipkit.bound import Bound
 from lipkit.errors import UnsupportedError
 from lipkit.linops import Shape
-from lipkit.rounding.logarithm import log_norm_ratio, log_product
+from lipkit.regions import Reach
+from lipkit.rounding.float64 import log_norm_ratio, log_product
 from lipkit.rounding.slacks import MILLIONS_OF_ROUNDINGS, ROUNDINGS_8192
 from lipkit.trace.nodes._base import Node
-from lipkit.trace.value_range import Reach
 
 # Relative error of a pass through a module in float32, of up to four thousand roundings one after the other.
 _FLOAT32_PASS = 2.0**-12

@@ -9,12 +9,11 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from lipkit.linops import BlockRow, Conv, LinearOperator, Permute, Reshape, Shape, product
-from lipkit.rounding.float64 import round_up
-from lipkit.rounding.logarithm import exp_of, log_up
+from lipkit.regions import Domain, Reach, domain_of, reach_of, tighten
+from lipkit.rounding.float64 import exp_of, log_up, round_up
 from lipkit.rounding.slacks import ROUNDINGS_4, ROUNDINGS_8
 from lipkit.trace.nodes._base import Node, Split
 from lipkit.trace.nodes._small_norms import spectral_above, spectral_within
-from lipkit.trace.value_range import Domain, Reach, domain_of, reach_of, tighten
 
 
 @final

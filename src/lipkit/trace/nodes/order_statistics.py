@@ -9,8 +9,8 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
+from lipkit.regions import Reach, reach_of, tighten
 from lipkit.trace.nodes._base import Node
-from lipkit.trace.value_range import Reach, reach_of, tighten
 
 
 @final

@@ -11,11 +11,11 @@ from torch import Tensor
 from lipkit.errors import UnsupportedError
 from lipkit.linops import Diagonal, Shape
 from lipkit.linops.live import Live
-from lipkit.rounding.logarithm import log_up
+from lipkit.regions import Reach, reach_of, tighten
+from lipkit.rounding.float64 import log_up
 from lipkit.rounding.slacks import ROUNDINGS_8, ROUNDINGS_128, ULP
 from lipkit.trace.nodes._base import Node, Split
 from lipkit.trace.nodes.activations.curve import Interval
-from lipkit.trace.value_range import Reach, reach_of, tighten
 
 
 class Activation(Live, ABC):

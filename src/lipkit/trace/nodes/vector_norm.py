@@ -10,10 +10,10 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
+from lipkit.regions import Reach, reach_of, tighten
 from lipkit.rounding.float64 import round_down, round_up
 from lipkit.rounding.slacks import ROUNDINGS_4, ROUNDINGS_8
 from lipkit.trace.nodes._base import Node
-from lipkit.trace.value_range import Reach, reach_of, tighten
 
 
 @final

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, final
 import torch
 from torch._ops import OpOverload
 
-from lipkit.trace.builder import Ref
+from lipkit.trace.network import Ref
 
 aten = torch.ops.aten
 

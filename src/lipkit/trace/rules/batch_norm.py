@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lipkit.linops import BatchNorm, BlockDiagonal, LinearOperator, Reshape
-from lipkit.trace.builder import Builder, Ref
+from lipkit.trace.network import Builder, Ref
 from lipkit.trace.rules._registry import Refusal, Sample, constant, lowers
 
 aten = torch.ops.aten

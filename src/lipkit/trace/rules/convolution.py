@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lipkit.linops import BlockDiagonal, Conv, ConvTranspose, LinearOperator, Padding, Reshape, Shape
 from lipkit.linops.padding import Sides
-from lipkit.trace.builder import Builder, Ref
+from lipkit.trace.network import Builder, Ref
 from lipkit.trace.rules._registry import Sample, constant, lowers
 
 aten = torch.ops.aten

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lipkit.linops import Permute, Shape, select
-from lipkit.trace.builder import Builder, Ref
+from lipkit.trace.network import Builder, Ref
 from lipkit.trace.nodes import Pointwise
 from lipkit.trace.nodes.activations.powers import RECIPROCAL, SQUARE
 from lipkit.trace.nodes.activations.sigmoids import SIGMOID

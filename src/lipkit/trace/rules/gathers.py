@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lipkit.trace.builder import Builder
+from lipkit.trace.network import Builder
 from lipkit.trace.rules._registry import Refusal, Sample, lowers
 from lipkit.trace.rules.moving import move_entries, moves
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from lipkit.linops import Index, Permute, Shape
-from lipkit.trace.builder import Builder, Ref
+from lipkit.trace.network import Builder, Ref
 from lipkit.trace.nodes import Node
 
 

@@ -10,7 +10,7 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 from lipkit.linops import LinearFunction, LinearOperator
-from lipkit.trace.builder import Builder, Ref
+from lipkit.trace.network import Builder, Ref
 from lipkit.trace.rules._registry import Refusal, Sample, lowers
 
 aten = torch.ops.aten

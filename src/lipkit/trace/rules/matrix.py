@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lipkit.linops import Conv, Dense, LinearOperator, Permute, Reshape, Shape
-from lipkit.trace.builder import Builder, Ref
+from lipkit.trace.network import Builder, Ref
 from lipkit.trace.rules._registry import Refusal, Sample, constant, lowers
 from lipkit.trace.rules.arithmetic import combination
 from lipkit.trace.rules.moving import broadcast

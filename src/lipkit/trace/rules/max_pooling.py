@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipkit.linops import Shape
-from lipkit.trace.builder import Builder, Ref
+from lipkit.trace.network import Builder, Ref
 from lipkit.trace.nodes.window_maxima import WindowMax
 from lipkit.trace.rules._registry import Refusal, Sample, lowers
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lipkit.linops import Diagonal, Shape
-from lipkit.trace.builder import Builder, Ref
+from lipkit.trace.network import Builder, Ref
 from lipkit.trace.nodes import Pointwise
 from lipkit.trace.nodes.activations.powers import SQUARE
 from lipkit.trace.nodes.normalization import Normalization

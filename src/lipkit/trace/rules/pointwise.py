@@ -9,7 +9,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from lipkit.rounding.slacks import UNIT_OF
-from lipkit.trace.builder import Builder, Ref
+from lipkit.trace.network import Builder, Ref
 from lipkit.trace.nodes import Activation, Pointwise
 from lipkit.trace.nodes.activations.exponential_linear import SELU, celu, elu
 from lipkit.trace.nodes.activations.gated import GELU, HARDSWISH, swish

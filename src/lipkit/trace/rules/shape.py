@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lipkit.trace.builder import Builder, Ref
+from lipkit.trace.network import Builder, Ref
 from lipkit.trace.rules._registry import Refusal, Sample, lowers
 from lipkit.trace.rules.moving import broadcast
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lipkit.linops import Shape
-from lipkit.trace.builder import Builder, Ref
+from lipkit.trace.network import Builder, Ref
 from lipkit.trace.nodes.attention.attention import Attention
 from lipkit.trace.nodes.attention.log_softmax import LogSoftmax, LogSumExp
 from lipkit.trace.nodes.attention.softmax import Softmax

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lipkit.trace.builder import Builder, Ref
+from lipkit.trace.network import Builder, Ref
 from lipkit.trace.nodes import Node
 from lipkit.trace.nodes.activations.piecewise_linear import RELU
 from lipkit.trace.nodes.order_statistics import OrderStatistics

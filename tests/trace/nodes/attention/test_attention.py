@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from lipkit.errors import ArgumentError
+from lipkit.regions import Reach
 from lipkit.trace.nodes import Attention
 from lipkit.trace.nodes.attention.probabilities import jacobian_norm, probabilities
-from lipkit.trace.value_range import Reach
 
 
 def ball(center: Tensor, radius: float) -> Reach:

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from lipkit.errors import ArgumentError
+from lipkit.regions import Reach
 from lipkit.trace.nodes import LogSoftmax, LogSumExp, Node, Softmax
-from lipkit.trace.value_range import Reach
 
 
 def jacobian(node: Node, z: torch.Tensor) -> torch.Tensor:

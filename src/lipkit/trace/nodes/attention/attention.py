@@ -10,11 +10,11 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
-from lipkit.rounding.logarithm import exp_of, log_up
+from lipkit.regions import Domain, Reach, domain_of, reach_of, tighten
+from lipkit.rounding.float64 import exp_of, log_up
 from lipkit.rounding.slacks import ROUNDINGS_8
 from lipkit.trace.nodes._base import Node
 from lipkit.trace.nodes.attention.score_ranges import AttentionRange, Rows
-from lipkit.trace.value_range import Domain, Reach, domain_of, reach_of, tighten
 
 
 @final

@@ -9,13 +9,12 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
-from lipkit.rounding.float64 import round_up
-from lipkit.rounding.logarithm import log_up
+from lipkit.regions import Reach, reach_of, tighten
+from lipkit.rounding.float64 import log_up, round_up
 from lipkit.rounding.slacks import ROUNDINGS_8
 from lipkit.trace.nodes._base import Node
 from lipkit.trace.nodes.activations.curve import Interval
 from lipkit.trace.nodes.attention.probabilities import log_probabilities, probabilities
-from lipkit.trace.value_range import Reach, reach_of, tighten
 
 
 @final
