@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 from typing import Self, final
 
@@ -12,9 +12,34 @@ from jaxtyping import Inexact
 from torch import Tensor
 
 from lipkit.errors import ShapeError
-from lipkit.linops.live import Live
 
 Shape = tuple[int, ...]
+
+
+class Live:
+    """A frozen dataclass whose fields are tensors, other live data, tuples of these, or plain values.
+
+    Operators, nodes and activations are live: they hold a model's own tensors, which can be reached and exchanged.
+    """
+
+    @final
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The live tensors in it, in a fixed order."""
+        return _tensors_in(tuple(value for _, value in self._fields()))
+
+    @final
+    def map(self, fn: Callable[[Tensor], Tensor]) -> Self:
+        """The same data over `fn(tensor)` for each of its tensors, in the order of `tensors`."""
+        mapped = {name: _map_value(value, fn) for name, value in self._fields()}
+        # Conversions that change nothing are frequent, and this is a value: the same one will do.
+        if all(mapped[name] is value for name, value in self._fields()):
+            return self
+        return replace(self, **mapped)  # pyright: ignore[reportArgumentType]
+
+    @final
+    def _fields(self) -> tuple[tuple[str, object], ...]:
+        # Every concrete class is a dataclass; see the docstring.
+        return tuple((f.name, getattr(self, f.name)) for f in fields(self))  # pyright: ignore[reportArgumentType]
 
 
 class LinearOperator(Live, ABC):
@@ -83,8 +108,7 @@ class LinearOperator(Live, ABC):
         def move(t: Tensor) -> Tensor:
             if dtype is None or not (t.is_floating_point() or t.is_complex()):
                 return t.to(device=device)
-            wanted = dtype.to_complex() if t.is_complex() else dtype
-            return t.to(device=device, dtype=wanted)
+            return t.to(device=device, dtype=dtype.to_complex() if t.is_complex() else dtype)
 
         return self.map(move)
 
@@ -254,3 +278,22 @@ def _on_batches(fn: Callable[[Tensor], Tensor], x: Tensor, given: Shape, result:
         raise ShapeError(f"{verb} expects (*batch, {', '.join(map(str, given))}), got {tuple(x.shape)}.")
     batch = x.shape[:cut]
     return fn(x.reshape(math.prod(batch), *given)).reshape((*batch, *result))
+
+
+def _map_value(value: object, fn: Callable[[Tensor], Tensor]) -> object:
+    if isinstance(value, Tensor):
+        return fn(value)
+    if isinstance(value, Live):
+        return value.map(fn)
+    if not isinstance(value, tuple):
+        return value
+    found = tuple(_map_value(v, fn) for v in value)
+    return value if all(new is old for new, old in zip(found, value, strict=True)) else found
+
+
+def _tensors_in(value: object) -> tuple[Tensor, ...]:
+    if isinstance(value, Tensor):
+        return (value,)
+    if isinstance(value, Live):
+        return value.tensors()
+    return tuple(t for v in value for t in _tensors_in(v)) if isinstance(value, tuple) else ()

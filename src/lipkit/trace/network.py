@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import final
+from typing import Any, final
 
 import torch
 from jaxtyping import Float
@@ -193,6 +193,23 @@ class Padded:
     inner: Ref
     sides: Sides
     mode: Padding
+
+
+@final
+class Refusal(Exception):
+    """A rule meets a case it cannot prove; with the reason and what to do about it. The next rule is tried, if any."""
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.remedy = remedy
+
+
+def constant(value: object, what: str) -> Any:
+    """An argument that must not depend on the input."""
+    if isinstance(value, Ref):
+        raise Refusal(f"{what} depends on the input", "make it a parameter or a buffer, or replace the layer")
+    return value
 
 
 @final

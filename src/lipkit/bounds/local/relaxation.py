@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Int64
 from torch import Tensor
 
 from lipkit.bounds.local.activation_lines import Lines, lines
 from lipkit.bounds.local.measured_network import MeasuredNetwork, measure_network
-from lipkit.bounds.local.ranges import Ranges, middle, propagate_ranges, tighten
+from lipkit.bounds.local.ranges import Ranges, dot, highest_in_box, highest_in_reach, propagate_ranges, tighten
 from lipkit.errors import ArgumentError
 from lipkit.linops import Compose, LinearOperator, Scaled, StatedRounding, Sum, Sweep
 from lipkit.norms import dual_exponent
@@ -141,7 +141,7 @@ def functional(network: Network, balls: bool) -> Callable[[Region, Tensor], tupl
         def refine(k: int, z: Reach, ys: list[Reach]) -> Reach:
             backward.learn(k, z)
             if k == network.sink:
-                plain = _over_reach(both, z)
+                plain = highest_in_reach(both, z)
                 plain = plain + gamma(8) * plain.abs()
                 ends.extend(torch.minimum(backward.highest(k, both, ys), plain).tolist())
             return z
@@ -199,14 +199,14 @@ class _Backward:
             if on_z is None:
                 continue
             row = self.found.fused[j]
-            total = total + _dot(on_z, row.shift)
+            total = total + dot(on_z, row.shift)
             for i, block in row.blocks.items():
                 term = block.op.adjoint(on_z)
                 on_y[i] = on_y[i] + term if i in on_y else term
             # Roundings of adjoints, of adding up terms, and of the inner product with the bias; products that vanish.
             slack = row.slack(on_z[0].numel() + 4 * k)
             terms, mass = self._largest_terms(j, ys)
-            error = error + _dot(on_z.abs(), 2 * slack * terms + row.error) + VANISHED * (1 + mass)
+            error = error + dot(on_z.abs(), 2 * slack * terms + row.error) + VANISHED * (1 + mass)
         if 0 in on_y:
             total = total + _over(self.region, on_y[0], ys[0])
         counted = total + error * 2 + VANISHED
@@ -230,40 +230,23 @@ class _Backward:
             nothing = weight.new_zeros(len(weight))
             return weight, nothing, nothing
         if j not in self.between:
-            return None, _over_reach(weight, y), slack * _dot(weight.abs(), _size(y)) + VANISHED * (1 + _size(y).sum())
+            size = _size(y)
+            return None, highest_in_reach(weight, y), slack * dot(weight.abs(), size) + VANISHED * (1 + size.sum())
         between = self.between[j]
         up, down = weight.clamp(min=0), weight.clamp(max=0)
-        shift = _dot(up, between.upper_shift) + _dot(down, between.lower_shift)
+        shift = dot(up, between.upper_shift) + dot(down, between.lower_shift)
         steepest = torch.maximum(between.upper_slope.abs(), between.lower_slope.abs())
         size = steepest * self.sizes[j] + torch.maximum(between.upper_shift.abs(), between.lower_shift.abs())
-        lost = slack * _dot(weight.abs(), size) + VANISHED * (1 + self.sizes[j].sum() + size.sum())
+        lost = slack * dot(weight.abs(), size) + VANISHED * (1 + self.sizes[j].sum() + size.sum())
         return up * between.upper_slope + down * between.lower_slope, shift, lost
 
 
 def _over(region: Region, weight: Tensor, x: Reach) -> Tensor:
     """The largest <weight, x> on the region."""
     if not isinstance(region, Ball):
-        return _over_box(weight, x)
-    inside = _dot(weight, x.center) + gamma(x.center.numel() + 16) * _dot(weight.abs(), x.center.abs())
+        return highest_in_box(weight, x)
+    inside = dot(weight, x.center) + gamma(x.center.numel() + 16) * dot(weight.abs(), x.center.abs())
     return inside + vector_norms(weight.flatten(1), dual_exponent(region.p)) * region.radius * (1 + ROUNDINGS_8)
-
-
-def _over_box(weight: Tensor, y: Reach) -> Tensor:
-    mid, width = middle(y.low, y.high)
-    slack = gamma(mid.numel() + 16)
-    return _dot(weight, mid) + _dot(weight.abs(), width + slack * (mid.abs() + width)) * (1 + slack)
-
-
-def _over_reach(weight: Tensor, y: Reach) -> Tensor:
-    slack = gamma(y.center.numel() + 16)
-    inside = _dot(weight, y.center) + slack * _dot(weight.abs(), y.center.abs())
-    by_ball = inside + vector_norms(weight.flatten(1), 2.0) * y.radius * (1 + slack)
-    by_box = _over_box(weight, y)
-    return torch.where(by_ball < by_box, by_ball, by_box)
-
-
-def _dot(batch: Float64[Tensor, "batch ..."], one: Float64[Tensor, "..."]) -> Float64[Tensor, " batch"]:
-    return batch.flatten(1) @ one.flatten()
 
 
 def _size(reach: Reach) -> Tensor:

@@ -9,7 +9,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from lipkit.linops import LinearOperator, Reshape, Shape
-from lipkit.linops.live import Live
+from lipkit.linops._base import Live
 from lipkit.regions import Reach
 from lipkit.rounding.float64 import exp_of
 

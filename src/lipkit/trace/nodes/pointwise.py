@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lipkit.errors import UnsupportedError
 from lipkit.linops import Diagonal, Shape
-from lipkit.linops.live import Live
+from lipkit.linops._base import Live
 from lipkit.regions import Reach, reach_of, tighten
 from lipkit.rounding.float64 import log_up
 from lipkit.rounding.slacks import ROUNDINGS_8, ROUNDINGS_128, ULP

@@ -1,5 +1,6 @@
 """The rules, one function for each operation; importing this package registers all of them."""
 
+from lipkit.trace.network import Refusal as Refusal
 from lipkit.trace.rules import arithmetic as arithmetic
 from lipkit.trace.rules import averages as averages
 from lipkit.trace.rules import batch_norm as batch_norm
@@ -16,7 +17,6 @@ from lipkit.trace.rules import shape as shape
 from lipkit.trace.rules import softmax as softmax
 from lipkit.trace.rules import sorting as sorting
 from lipkit.trace.rules._registry import RULES as RULES
-from lipkit.trace.rules._registry import Refusal as Refusal
 from lipkit.trace.rules._registry import Rule as Rule
 from lipkit.trace.rules._registry import Sample as Sample
 from lipkit.trace.rules._registry import lowers as lowers

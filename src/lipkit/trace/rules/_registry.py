@@ -87,16 +87,6 @@ class Rule:
     samples: Callable[[], Sequence[Sample]]
 
 
-@final
-class Refusal(Exception):
-    """A rule meets a case it cannot prove; with the reason and what to do about it. The next rule is tried, if any."""
-
-    def __init__(self, reason: str, remedy: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.remedy = remedy
-
-
 RULES: dict[OpOverload, list[Rule]] = {}
 
 
@@ -109,10 +99,3 @@ def lowers(*ops: OpOverload, samples: Callable[[], Sequence[Sample]]) -> Callabl
         return rule
 
     return register
-
-
-def constant(value: object, what: str) -> Any:
-    """An argument that must not depend on the input."""
-    if isinstance(value, Ref):
-        raise Refusal(f"{what} depends on the input", "make it a parameter or a buffer, or replace the layer")
-    return value

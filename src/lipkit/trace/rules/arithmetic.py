@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from lipkit.linops import Diagonal, LinearOperator, Reshape, Shape
-from lipkit.trace.network import Builder, Ref
-from lipkit.trace.rules._registry import Refusal, Sample, lowers
+from lipkit.trace.network import Builder, Ref, Refusal
+from lipkit.trace.rules._registry import Sample, lowers
 from lipkit.trace.rules.moving import broadcast
 
 aten = torch.ops.aten

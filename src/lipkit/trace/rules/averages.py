@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from lipkit.linops import AvgPool, LinearOperator, Permute, Reshape, Shape
-from lipkit.trace.network import Builder, Ref
-from lipkit.trace.rules._registry import Refusal, Sample, lowers
+from lipkit.trace.network import Builder, Ref, Refusal
+from lipkit.trace.rules._registry import Sample, lowers
 from lipkit.trace.rules.linear_operations import by_autograd
 
 aten = torch.ops.aten

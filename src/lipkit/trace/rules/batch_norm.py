@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from lipkit.linops import BatchNorm, BlockDiagonal, LinearOperator, Reshape
-from lipkit.trace.network import Builder, Ref
-from lipkit.trace.rules._registry import Refusal, Sample, constant, lowers
+from lipkit.trace.network import Builder, Ref, Refusal, constant
+from lipkit.trace.rules._registry import Sample, lowers
 
 aten = torch.ops.aten
 

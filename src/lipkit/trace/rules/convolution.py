@@ -8,8 +8,8 @@ from torch import Tensor
 
 from lipkit.linops import BlockDiagonal, Conv, ConvTranspose, LinearOperator, Padding, Reshape, Shape
 from lipkit.linops.padding import Sides
-from lipkit.trace.network import Builder, Ref
-from lipkit.trace.rules._registry import Sample, constant, lowers
+from lipkit.trace.network import Builder, Ref, constant
+from lipkit.trace.rules._registry import Sample, lowers
 
 aten = torch.ops.aten
 

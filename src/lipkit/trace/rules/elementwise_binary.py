@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from lipkit.linops import Permute, Shape, select
-from lipkit.trace.network import Builder, Ref
+from lipkit.trace.network import Builder, Ref, Refusal, constant
 from lipkit.trace.nodes import Pointwise
 from lipkit.trace.nodes.activations.powers import RECIPROCAL, SQUARE
 from lipkit.trace.nodes.activations.sigmoids import SIGMOID
 from lipkit.trace.nodes.entrywise_product import Product
 from lipkit.trace.nodes.matrix_product import MatrixProduct
-from lipkit.trace.rules._registry import Refusal, Sample, constant, lowers
+from lipkit.trace.rules._registry import Sample, lowers
 from lipkit.trace.rules.arithmetic import combination, scale
 from lipkit.trace.rules.averages import sums
 from lipkit.trace.rules.joining import axis_back, join, last_axis

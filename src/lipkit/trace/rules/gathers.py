@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lipkit.trace.network import Builder
-from lipkit.trace.rules._registry import Refusal, Sample, lowers
+from lipkit.trace.network import Builder, Refusal
+from lipkit.trace.rules._registry import Sample, lowers
 from lipkit.trace.rules.moving import move_entries, moves
 
 aten = torch.ops.aten

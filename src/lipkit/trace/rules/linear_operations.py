@@ -10,8 +10,8 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 from lipkit.linops import LinearFunction, LinearOperator
-from lipkit.trace.network import Builder, Ref
-from lipkit.trace.rules._registry import Refusal, Sample, lowers
+from lipkit.trace.network import Builder, Ref, Refusal
+from lipkit.trace.rules._registry import Sample, lowers
 
 aten = torch.ops.aten
 

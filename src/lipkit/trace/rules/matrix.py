@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from lipkit.linops import Conv, Dense, LinearOperator, Permute, Reshape, Shape
-from lipkit.trace.network import Builder, Ref
-from lipkit.trace.rules._registry import Refusal, Sample, constant, lowers
+from lipkit.trace.network import Builder, Ref, Refusal, constant
+from lipkit.trace.rules._registry import Sample, lowers
 from lipkit.trace.rules.arithmetic import combination
 from lipkit.trace.rules.moving import broadcast
 

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipkit.linops import Shape
-from lipkit.trace.network import Builder, Ref
+from lipkit.trace.network import Builder, Ref, Refusal
 from lipkit.trace.nodes.window_maxima import WindowMax
-from lipkit.trace.rules._registry import Refusal, Sample, lowers
+from lipkit.trace.rules._registry import Sample, lowers
 
 aten = torch.ops.aten
 Pair = tuple[Ref, None]

@@ -14,8 +14,8 @@ from torch.utils import _pytree as pytree
 
 from lipkit import linops
 from lipkit.linops import Index, LinearOperator, Padding, Permute, Reshape, Shape
-from lipkit.trace.network import Builder, Padded, Ref
-from lipkit.trace.rules._registry import Refusal, Sample, lowers
+from lipkit.trace.network import Builder, Padded, Ref, Refusal
+from lipkit.trace.rules._registry import Sample, lowers
 
 aten = torch.ops.aten
 

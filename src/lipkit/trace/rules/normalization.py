@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from lipkit.linops import Diagonal, Shape
-from lipkit.trace.network import Builder, Ref
+from lipkit.trace.network import Builder, Ref, Refusal, constant
 from lipkit.trace.nodes import Pointwise
 from lipkit.trace.nodes.activations.powers import SQUARE
 from lipkit.trace.nodes.normalization import Normalization
 from lipkit.trace.nodes.unit_vectors import Unit
 from lipkit.trace.nodes.vector_norm import VectorNorm
-from lipkit.trace.rules._registry import Refusal, Sample, constant, lowers
+from lipkit.trace.rules._registry import Sample, lowers
 from lipkit.trace.rules.arithmetic import combination, scale, shape_of
 from lipkit.trace.rules.averages import mean, sums
 from lipkit.trace.rules.elementwise_binary import product

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from lipkit.rounding.slacks import UNIT_OF
-from lipkit.trace.network import Builder, Ref
+from lipkit.trace.network import Builder, Ref, Refusal, constant
 from lipkit.trace.nodes import Activation, Pointwise
 from lipkit.trace.nodes.activations.exponential_linear import SELU, celu, elu
 from lipkit.trace.nodes.activations.gated import GELU, HARDSWISH, swish
@@ -43,7 +43,7 @@ from lipkit.trace.nodes.activations.sigmoids import (
     TANH,
     softplus,
 )
-from lipkit.trace.rules._registry import Refusal, Sample, constant, lowers
+from lipkit.trace.rules._registry import Sample, lowers
 from lipkit.trace.rules.arithmetic import combination
 
 aten = torch.ops.aten

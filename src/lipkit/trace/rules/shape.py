@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lipkit.trace.network import Builder, Ref
-from lipkit.trace.rules._registry import Refusal, Sample, lowers
+from lipkit.trace.network import Builder, Ref, Refusal
+from lipkit.trace.rules._registry import Sample, lowers
 from lipkit.trace.rules.moving import broadcast
 
 aten = torch.ops.aten

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from lipkit.linops import Shape
-from lipkit.trace.network import Builder, Ref
+from lipkit.trace.network import Builder, Ref, Refusal
 from lipkit.trace.nodes.attention.attention import Attention
 from lipkit.trace.nodes.attention.log_softmax import LogSoftmax, LogSumExp
 from lipkit.trace.nodes.attention.softmax import Softmax
-from lipkit.trace.rules._registry import Refusal, Sample, lowers
+from lipkit.trace.rules._registry import Sample, lowers
 from lipkit.trace.rules.arithmetic import shape_of
 from lipkit.trace.rules.joining import along, drop_axes, group_axes, join
 from lipkit.trace.rules.moving import broadcast

@@ -6,13 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lipkit.trace.network import Builder, Ref
+from lipkit.trace.network import Builder, Ref, Refusal
 from lipkit.trace.nodes import Node
 from lipkit.trace.nodes.activations.piecewise_linear import RELU
 from lipkit.trace.nodes.order_statistics import OrderStatistics
 from lipkit.trace.nodes.pointwise import Pointwise
 from lipkit.trace.nodes.window_maxima import WindowMax
-from lipkit.trace.rules._registry import Refusal, Sample, lowers
+from lipkit.trace.rules._registry import Sample, lowers
 from lipkit.trace.rules.arithmetic import combination, shape_of
 from lipkit.trace.rules.joining import along, drop_axes, group_axes, join
 from lipkit.trace.rules.moving import broadcast
