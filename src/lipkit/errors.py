@@ -46,7 +46,19 @@ class CaptureError(LipkitError, TypeError):
 
 
 class NeedsRegion(RegionError):
-    """A node has no finite constant on the whole space; the message names all of them and the regions that help."""
+    """A node has no finite constant where it is asked for one; the message names all of them, and what helps.
+
+    Args:
+        problem: a sentence that says what has no constant, and where.
+        remedy: a sentence that says what to do about it.
+    """
+
+    def __init__(self, problem: str, remedy: str = "") -> None:
+        super().__init__(problem, remedy)
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return " ".join(map(str, filter(None, self.args)))
 
 
 class CertificateError(LipkitError, ValueError):

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from typing import final
 
 from lipkit.bound import Bound
+from lipkit.errors import NeedsRegion
 from lipkit.regions import Everywhere, Region
 from lipkit.trace import Network
 
@@ -18,7 +19,16 @@ class Method(ABC):
     @final
     def __call__(self, network: Network, region: Region = Everywhere()) -> Bound:
         """The constant of `network` on `region`."""
-        return self._bound(network, region)
+        try:
+            return self._bound(network, region)
+        except NeedsRegion as error:
+            if region == Everywhere() or self.reads_region:
+                raise
+            raise NeedsRegion(
+                error.problem,
+                f"{type(self).__name__} does not make use of the {region} that was given: put Local around it, "
+                f"Local({type(self).__name__}(...)), or use Auto().",
+            ) from error
 
     @property
     def reads_region(self) -> bool:

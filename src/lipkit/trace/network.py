@@ -1,6 +1,7 @@
 """A model as linear operators between nonlinear nodes, and the builder that rules write it with."""
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, final
@@ -15,6 +16,10 @@ from lipkit.linops.padding import Sides
 from lipkit.trace.nodes import Activation, Identity, Node, Pointwise
 
 Row = dict[int, LinearOperator]
+_GIVE_A_REGION = (
+    "Give a bounded region, e.g. lipschitz(model, x, region=Ball(x, 0.5)), or declare a constant with "
+    "`declared_lipschitz`."
+)
 
 
 @final
@@ -152,18 +157,15 @@ class Network:
         biases = {k: op.to(b.dtype).apply(b) if k == sink else b for k, b in self.biases.items()}
         return replace(self, blocks=blocks, biases=biases, target=op.out_shape)
 
-    def require_constants(self, p: float) -> None:
+    def without_constant(self, p: float) -> list[int]:
+        """The rows whose nodes have no finite constant in l_p on their domains."""
+        return [k for k, node in enumerate(self.nodes, 1) if not bool(node.log_constant(p).detach() < torch.inf)]
+
+    def require_constants(self, p: float, remedy: str = _GIVE_A_REGION) -> None:
         """Refuse, naming all of them, nodes that have no finite constant in l_p on their domains."""
-        missing = [
-            str(self.origin(k))
-            for k, node in enumerate(self.nodes, start=1)
-            if not bool(node.log_constant(p).detach() < torch.inf)
-        ]
-        if missing:
-            raise NeedsRegion(
-                f"{'; '.join(missing)}: not Lipschitz in l{p:g} on the whole space. Give a bounded region, "
-                "e.g. lipschitz(model, x, region=Ball(x, 0.5)), or declare a constant with `declared_lipschitz`."
-            )
+        if found := Counter(str(self.origin(k)) for k in self.without_constant(p)):
+            places = "; ".join(place if n == 1 else f"{place}, {n} times" for place, n in found.items())
+            raise NeedsRegion(f"{places}: not Lipschitz in l{p:g} on the whole space.", remedy)
 
 
 def chain(operators: Sequence[LinearOperator], activation: Activation, biases: Iterable[Tensor | None] = ()) -> Network:

@@ -1,5 +1,6 @@
 """Any method, on a region: every nonlinearity is known to receive only what the region lets through."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import final
@@ -9,7 +10,7 @@ import torch
 from lipkit.bound import Bound, Scope
 from lipkit.bounds._base import Method, RegionMethod
 from lipkit.bounds.local.ranges import Intervals, Ranges
-from lipkit.errors import KindError, RegionError, ShapeError
+from lipkit.errors import KindError, NeedsRegion, RegionError, ShapeError
 from lipkit.linops import Shape
 from lipkit.regions import Ball, Box, Region
 from lipkit.rounding.slacks import ALMOST_ONE
@@ -54,7 +55,12 @@ class Local(RegionMethod):
         )
 
     def _one(self, network: Network, region: Region, find: Callable[[Region], list[Reach]], cap: Bound | None) -> Bound:
-        found = self.inner(restrict(network, find(region)), region)
+        reaches = find(region)
+        restricted = restrict(network, reaches)
+        try:
+            found = self.inner(restricted, region)
+        except NeedsRegion as error:
+            raise _without_constant(restricted, reaches, region) or error from error
         if not found.kind.certifies or found.of is not Scope.WHOLE:
             raise KindError(f"Local needs an inner method with one upper bound for the whole map, got {found}.")
         found = replace(found, kind=found.kind.restricted, region=region, lower=None)
@@ -69,6 +75,24 @@ class Local(RegionMethod):
 
     def __str__(self) -> str:
         return f"{self.inner}, slopes from {self.slopes}"
+
+
+def _without_constant(network: Network, reaches: list[Reach], region: Region) -> NeedsRegion | None:
+    """What has no finite constant although a region was given, and the values it can receive there."""
+    for p in (2.0, 1.0, math.inf):
+        rows = network.without_constant(p)
+        ends = [(float(reaches[k - 1].low.min()), float(reaches[k - 1].high.max())) for k in rows]
+        if rows:
+            what = "; ".join(
+                f"{network.origin(k)} can receive values from {low:.6g} to {high:.6g}"
+                for k, (low, high) in zip(rows, ends, strict=True)
+            )
+            return NeedsRegion(
+                f"On the {region} {what}, and has no finite constant in l{p:g} there.",
+                "Take a smaller region, keep its argument away from the point where it is steep (an eps in a divisor, "
+                "a root or a logarithm), or declare a constant with `declared_lipschitz`.",
+            )
+    return None
 
 
 def restrict(network: Network, reaches: list[Reach]) -> Network:

@@ -147,6 +147,9 @@ def prover(network: Network, metric: Metric) -> Callable[[Tensor, Tensor], Pair]
         with torch.no_grad():
             rise = frozen(x[None])[0] - frozen(y[None])[0]
         value = float(quotients(frozen, x[None], y[None], metric))
+        if not math.isfinite(value):
+            # An overflow says nothing of the function.
+            return Pair(x, y, 0.0, 0.0)
         direction = _aligned(rise, metric.p_out)
         found = 0.0
         for way, enough in enumerate((_NEARLY, KEPT, math.inf)):

@@ -216,13 +216,22 @@ def matrix_norms(
 
 
 def _by_gram(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Top singular value and right vector through the smaller Gram matrix: faster than an SVD, as good as is needed."""
+    """Top singular value and right vector through the smaller Gram matrix: faster than an SVD, as good as is needed.
+
+    A matrix whose entries are not finite counts as zero: it says nothing.
+    """
+    # Squares of entries overflow long before the entries do.
+    size = matrix.abs().amax((1, 2), keepdim=True)
+    usable = torch.isfinite(size) & (size > 0)
+    size = torch.where(usable, size, 1.0)
+    matrix = torch.where(usable, matrix / size, 0.0)
     wide = matrix.shape[1] <= matrix.shape[2]
     gram = matrix @ matrix.mT if wide else matrix.mT @ matrix
     vector = torch.linalg.eigh(gram).eigenvectors[..., -1]
     right = torch.einsum("boi,bo->bi", matrix, vector) if wide else vector
     right = _unit(right, 2.0)
-    return torch.linalg.vector_norm(torch.einsum("boi,bi->bo", matrix, right), dim=1), right
+    norm = torch.linalg.vector_norm(torch.einsum("boi,bi->bo", matrix, right), dim=1)
+    return norm * size.flatten(), right
 
 
 def _by_products(network: Network, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -68,7 +68,11 @@ class Forward:
                 f"A classifier has one axis of outputs, got outputs of shape {network.target}; give a model with a "
                 "single score as `attacks.TwoClasses(model)`."
             )
-        network.require_constants(2.0)
+        network.require_constants(
+            2.0,
+            "The rounding error of the logits is bounded by constants that hold everywhere: replace the operation, or "
+            "declare a constant of its module with `declared_lipschitz`.",
+        )
         self.network: Network = network
         self._blocks: Mapping[tuple[int, int], _Block] = {at: _block(op) for at, op in network.blocks.items()}
         self._constants = [math.exp(float(node.log_constant(2.0).detach())) * _INFLATION for node in network.nodes]

@@ -108,7 +108,7 @@ def neg(b: Builder, x: Ref) -> Ref:
 def mul(b: Builder, x: Value, y: Value) -> Ref:
     """The product with a constant."""
     if isinstance(x, Ref) and isinstance(y, Ref):
-        raise Refusal("both factors depend on the input", "give a bounded region, or replace the layer")
+        raise Refusal("both factors depend on the input", "replace the layer")
     if isinstance(y, Ref):
         x, y = y, x
     assert isinstance(x, Ref)
@@ -130,7 +130,7 @@ def mul_number(b: Builder, x: Ref, y: float) -> Ref:
 def div(b: Builder, x: Value, y: Value) -> Ref:
     """The quotient by a constant."""
     if isinstance(y, Ref):
-        raise Refusal("the divisor depends on the input", "give a bounded region, or replace the layer")
+        raise Refusal("the divisor depends on the input", "replace the layer")
     if not isinstance(y, Tensor):
         return div_number(b, _ref(x), y)
     # In float64; `scale` makes room for the rounding of the reciprocal.

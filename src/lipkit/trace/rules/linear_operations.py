@@ -139,7 +139,7 @@ def einsum(b: Builder, equation: str, operands: Sequence[Any], **kwargs: Any) ->
     """Linear in one of its operands."""
     at = [i for i, value in enumerate(operands) if isinstance(value, Ref)]
     if len(at) > 1:
-        raise Refusal("several factors depend on the input", "give a bounded region, or replace the layer")
+        raise Refusal("several factors depend on the input", "write it as products of two factors")
     return by_autograd(b, aten.einsum.default, (equation, list(operands)), kwargs, {1 + at[0]})
 
 
@@ -153,6 +153,6 @@ def einsum(b: Builder, equation: str, operands: Sequence[Any], **kwargs: Any) ->
 def tensordot(b: Builder, x: Any, y: Any, x_axes: Sequence[int], y_axes: Sequence[int]) -> Ref:
     """Linear in one of its operands."""
     if isinstance(x, Ref) and isinstance(y, Ref):
-        raise Refusal("both factors depend on the input", "give a bounded region, or replace the layer")
+        raise Refusal("both factors depend on the input", "write it with matmul or *")
     at = 0 if isinstance(x, Ref) else 1
     return by_autograd(b, aten.tensordot.default, (x, y, list(x_axes), list(y_axes)), {}, {at})

@@ -80,7 +80,7 @@ def linear(b: Builder, x: Ref, weight: Any, bias: Any = None) -> Ref:
 def matmul(b: Builder, x: Any, y: Any) -> Ref:
     """x y, where one of them is constant; as torch.matmul broadcasts them."""
     if isinstance(x, Ref) and isinstance(y, Ref):
-        raise Refusal("both factors depend on the input", "give a bounded region, or replace the layer")
+        raise Refusal("both factors depend on the input", "replace the layer")
     if isinstance(x, Ref):
         return _from_right(b, x, y)
     return _from_left(b, x, y)
