@@ -120,7 +120,9 @@ def index_operators(draw: DrawFn) -> Index:
 
 
 def _blend(x: Tensor, weight: Tensor) -> Tensor:
-    return torch.einsum("b...i,ij->b...j", x, weight) + x.flip(-1).sum(-1, keepdim=True)
+    # torch.einsum does not promote, and a real map acts on complex vectors too.
+    weight = weight.to(torch.promote_types(weight.dtype, x.dtype))
+    return torch.einsum("b...i,ij->b...j", x.to(weight.dtype), weight) + x.flip(-1).sum(-1, keepdim=True)
 
 
 @st.composite
