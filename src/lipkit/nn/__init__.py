@@ -39,9 +39,9 @@ from lipkit.nn.core.project import project as project
 from lipkit.nn.layers.conv import Conv1d as Conv1d
 from lipkit.nn.layers.conv import Conv2d as Conv2d
 from lipkit.nn.layers.conv import Conv3d as Conv3d
-from lipkit.nn.layers.conv_transpose import ConvTranspose1d as ConvTranspose1d
-from lipkit.nn.layers.conv_transpose import ConvTranspose2d as ConvTranspose2d
-from lipkit.nn.layers.conv_transpose import ConvTranspose3d as ConvTranspose3d
+from lipkit.nn.layers.conv import ConvTranspose1d as ConvTranspose1d
+from lipkit.nn.layers.conv import ConvTranspose2d as ConvTranspose2d
+from lipkit.nn.layers.conv import ConvTranspose3d as ConvTranspose3d
 from lipkit.nn.layers.linear import Linear as Linear
 from lipkit.nn.layers.normalization import BatchCentering as BatchCentering
 from lipkit.nn.layers.normalization import BatchNorm as BatchNorm

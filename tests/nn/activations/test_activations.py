@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.kind import Kind
-from lipkit.nn.activations import (
+from lipkit.nn import (
     GELU,
     OPLU,
     Absolute,
@@ -31,7 +31,7 @@ from lipkit.nn.activations import (
     Spline,
     TriangularStairs,
 )
-from lipkit.nn.core.stated_constants import Stated
+from lipkit.nn.core.known_constants import Stated
 from support.jacobians import jacobian, steepest
 
 SORTING: dict[str, Callable[[], Stated]] = {

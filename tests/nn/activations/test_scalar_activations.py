@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from lipkit.nn.activations import PReLU, Softplus, Spline, SplineStart, TriangularStairs
+from lipkit.nn import PReLU, Softplus, Spline, TriangularStairs
+from lipkit.nn.activations.spline import SplineStart
 from lipkit.nn.core import slopes
 from lipkit.trace.nodes.activations.gated import GELU as GELU_NODE
 from lipkit.trace.nodes.activations.gated import swish

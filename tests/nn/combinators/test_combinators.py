@@ -8,19 +8,20 @@ import torch
 from torch import Tensor, nn
 
 from lipkit.errors import ArgumentError, ShapeError, UnsupportedError
-from lipkit.nn.activations import Absolute, MaxMin
-from lipkit.nn.combinators import (
+from lipkit.nn import (
+    Absolute,
     Branch,
     Concat,
     ConvexResidual,
     ConvexSum,
+    MaxMin,
     Normalize,
     Parallel,
     Scale,
     ScaledResidual,
     ScaledSum,
 )
-from lipkit.nn.core.stated_constants import Stated
+from lipkit.nn.core.known_constants import Stated
 from lipkit.nn.layers.linear import Linear
 from support.jacobians import norm_at, steepest
 

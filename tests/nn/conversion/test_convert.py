@@ -10,7 +10,7 @@ from torch.nn import functional
 import lipkit
 from lipkit import bounds
 from lipkit.errors import ArgumentError, UnsupportedError
-from lipkit.nn.activations import MaxMin
+from lipkit.nn import MaxMin
 from lipkit.nn.conversion.conversion_report import ConversionVerdict
 from lipkit.nn.conversion.transfer import ConversionStart, nearest_isometry, positive_isometry
 from lipkit.nn.conversion.twin import LipschitzTwin, lipschitzify

@@ -14,7 +14,7 @@ import lipkit
 from lipkit import nn as lnn
 from lipkit.bounds import DAG
 from lipkit.errors import MetricError, UnsupportedError
-from lipkit.nn.core.stated_constants import SAFE, at_least_one
+from lipkit.nn.core.known_constants import SAFE, at_least_one
 
 
 def twin() -> nn.Module:

@@ -11,7 +11,7 @@ import lipkit
 from lipkit import nn as lnn
 from lipkit.bound import Bound, Kind, Metric
 from lipkit.bounds import DAG
-from lipkit.nn.core.stated_constants import Stated
+from lipkit.nn.core.known_constants import Stated
 from lipkit.trace.capture import capture
 
 

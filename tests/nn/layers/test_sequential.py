@@ -11,8 +11,18 @@ from torch import nn
 import lipkit
 from lipkit.bounds import Product, Sampling
 from lipkit.errors import ArgumentError, UnsupportedError
-from lipkit.nn.activations import GELU, Absolute, GroupSort, HouseholderActivation, MaxMin, Spline
-from lipkit.nn.combinators import Branch, ConvexResidual, Normalize, Scale
+from lipkit.nn import (
+    GELU,
+    Absolute,
+    Branch,
+    ConvexResidual,
+    GroupSort,
+    HouseholderActivation,
+    MaxMin,
+    Normalize,
+    Scale,
+    Spline,
+)
 from lipkit.nn.layers.linear import Linear
 from lipkit.nn.layers.normalization import LayerCentering
 from lipkit.nn.layers.sequential import Sequential

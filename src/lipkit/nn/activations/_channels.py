@@ -16,7 +16,7 @@ def channels_of(x: Tensor, axis: int, name: str) -> int:
 
 
 def same_channels(x: Tensor, axis: int, channels: int, name: str) -> None:
-    """Refuse an input with another number of channels: a single one would be repeated, which enlarges its norm."""
+    """Refuse an input with another number of channels: torch would repeat a single one, which enlarges its norm."""
     if channels_of(x, axis, name) != channels:
         raise ShapeError(
             f"{name} with {channels} channels got an input of shape {tuple(x.shape)}, with {x.shape[axis]} on axis "

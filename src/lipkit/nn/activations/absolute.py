@@ -4,7 +4,7 @@ from typing import final
 
 from torch import Tensor
 
-from lipkit.nn.core.stated_constants import EveryNorm, Isometric
+from lipkit.nn.core.known_constants import EveryNorm, Isometric
 
 
 @final

@@ -6,9 +6,9 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from lipkit.errors import ArgumentError, ShapeError
-from lipkit.nn.activations._channels import channels_of, per_channel
-from lipkit.nn.core.stated_constants import Contraction
+from lipkit.errors import ArgumentError
+from lipkit.nn.activations._channels import per_channel, same_channels
+from lipkit.nn.core.known_constants import Contraction
 
 
 @final
@@ -51,11 +51,7 @@ class HouseholderActivation(Contraction):
 
     def forward(self, x: Tensor) -> Tensor:
         """The folded pairs, in the places of their channels."""
-        if channels_of(x, self.axis, "HouseholderActivation") != self.channels:
-            raise ShapeError(
-                f"HouseholderActivation({self.channels}) got an input of shape {tuple(x.shape)}, with "
-                f"{x.shape[self.axis]} channels on axis {self.axis}."
-            )
+        same_channels(x, self.axis, self.channels, "HouseholderActivation")
         a, b = x.chunk(2, self.axis)
         for angle in self.angles:
             half = angle.to(torch.float64) / 2
@@ -67,7 +63,3 @@ class HouseholderActivation(Contraction):
             below = c * (p * a + q * b).clamp(max=0)
             a, b = a - below * p, b - below * q
         return torch.cat((a, b), self.axis)
-
-    def extra_repr(self) -> str:
-        """Channels, order and axis."""
-        return f"{self.channels}, order={self.order}, axis={self.axis}"

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipkit.nn.core import slopes
-from lipkit.nn.core.stated_constants import EveryNorm, Stated
+from lipkit.nn.core.known_constants import EveryNorm, Stated
 from lipkit.rounding.slacks import FLOAT32_ROUNDINGS_4
 
 # The published divisors; the constants that are left are computed below.
@@ -64,10 +64,6 @@ class CLipSwish(Stated):
         """Both signs, concatenated."""
         both = torch.cat((_swish(x, self.sharpness), _swish(-x, self.sharpness)), self.axis)
         return both / (_DIVISOR * _CONCATENATED)
-
-    def extra_repr(self) -> str:
-        """The axis that is doubled."""
-        return f"axis={self.axis}"
 
 
 def _swish(x: Tensor, sharpness: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from lipkit.errors import ArgumentError
 from lipkit.nn.activations._channels import per_channel, same_channels
-from lipkit.nn.core.stated_constants import Contraction, EveryNorm
+from lipkit.nn.core.known_constants import Contraction, EveryNorm
 
 
 @final
@@ -30,6 +30,7 @@ class PReLU(EveryNorm, Contraction):
         super().__init__()
         if not -1 <= start <= 1:
             raise ArgumentError(f"PReLU.start is a slope in [-1, 1], got {start}.")
+        self.channels = channels
         self.axis = axis
         self.raw = nn.Parameter(torch.full((channels,), math.asin(start), device=device, dtype=dtype))
 
@@ -47,10 +48,6 @@ class PReLU(EveryNorm, Contraction):
             same_channels(x, self.axis, slopes.shape[0], "PReLU")
             left = per_channel(slopes, x, self.axis)
         return torch.where(x > 0, x, left * x)
-
-    def extra_repr(self) -> str:
-        """Channels and axis."""
-        return f"{self.raw.shape[0]}, axis={self.axis}"
 
 
 def bounded(raw: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from torch.nn import functional
 from lipkit.errors import ArgumentError
 from lipkit.nn.core import slopes
 from lipkit.nn.core.gain import gain_of
-from lipkit.nn.core.stated_constants import SAFE, Contraction, EveryNorm, at_least_one
+from lipkit.nn.core.known_constants import SAFE, Contraction, EveryNorm, at_least_one
 
 
 @final

@@ -9,7 +9,7 @@ from torch import Tensor
 from lipkit._runtime import is_exporting
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.nn.activations._channels import channels_of
-from lipkit.nn.core.stated_constants import EveryNorm, Isometric
+from lipkit.nn.core.known_constants import EveryNorm, Isometric
 
 
 class ChannelPairing(enum.Enum):
@@ -62,10 +62,6 @@ class GroupSort(EveryNorm, Isometric):
         grouped = x.unflatten(axis, (-1, self.size))
         return grouped.sort(dim=axis + 1).values.flatten(axis, axis + 1)
 
-    def extra_repr(self) -> str:
-        """The size of a group and the axis."""
-        return f"{self.size}, axis={self.axis}"
-
 
 @final
 class MaxMin(EveryNorm, Isometric):
@@ -88,10 +84,6 @@ class MaxMin(EveryNorm, Isometric):
         first, second = x.chunk(2, self.axis)
         return torch.cat(ordered(first, second), self.axis)
 
-    def extra_repr(self) -> str:
-        """The pairing and the axis."""
-        return f"{self.pairing}, axis={self.axis}"
-
 
 @final
 class OPLU(EveryNorm, Isometric):
@@ -110,10 +102,6 @@ class OPLU(EveryNorm, Isometric):
         _whole(x, self.axis, 2, "OPLU")
         return _sorted_neighbours(x, self.axis, descending=True)
 
-    def extra_repr(self) -> str:
-        """The axis."""
-        return f"axis={self.axis}"
-
 
 @final
 class FullSort(EveryNorm, Isometric):
@@ -131,10 +119,6 @@ class FullSort(EveryNorm, Isometric):
         """All channels in ascending order."""
         channels_of(x, self.axis, "FullSort")
         return x.sort(dim=self.axis).values
-
-    def extra_repr(self) -> str:
-        """The axis."""
-        return f"axis={self.axis}"
 
 
 def _sorted_neighbours(x: Tensor, axis: int, *, descending: bool) -> Tensor:

@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lipkit.errors import ArgumentError, ShapeError
-from lipkit.nn.activations._channels import channels_of
+from lipkit.errors import ArgumentError
+from lipkit.nn.activations._channels import same_channels
 from lipkit.nn.activations.prelu import bounded
-from lipkit.nn.core.stated_constants import Contraction, EveryNorm
+from lipkit.nn.core.known_constants import Contraction, EveryNorm
 
 # Slopes of this size at the start: at exactly 1 the derivative of sin would be zero.
 _START = 0.99
@@ -75,11 +75,7 @@ class Spline(EveryNorm, Contraction):
 
     def forward(self, x: Tensor) -> Tensor:
         """f(x), with the function of its channel for each entry."""
-        if channels_of(x, self.axis, "Spline") != self.channels:
-            raise ShapeError(
-                f"Spline({self.channels}) got an input of shape {tuple(x.shape)}, with {x.shape[self.axis]} channels "
-                f"on axis {self.axis}."
-            )
+        same_channels(x, self.axis, self.channels, "Spline")
         first = x.movedim(self.axis, 0)
         flat = first.reshape(self.channels, -1)
         slopes = self.slopes
@@ -96,7 +92,3 @@ class Spline(EveryNorm, Contraction):
         ends = torch.linspace(-self.radius, self.radius, self.pieces + 1, dtype=torch.float64)
         covered = (ends[1:].clamp(max=0) - ends[:-1].clamp(max=0)).clamp(0, step)
         return (torch.sin(raw[1:-1].double().cpu()) * covered).sum()
-
-    def extra_repr(self) -> str:
-        """Channels, pieces, radius and axis."""
-        return f"{self.channels}, pieces={self.pieces}, radius={self.radius:g}, axis={self.axis}"

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lipkit.errors import ArgumentError
-from lipkit.nn.core.stated_constants import EveryNorm, Isometric
+from lipkit.nn.core.known_constants import EveryNorm, Isometric
 
 
 @final
@@ -34,7 +34,3 @@ class TriangularStairs(EveryNorm, Isometric):
         stair = (x.detach() / self.width).floor()
         inside = x / self.width - stair
         return self.width * (stair * (2 * turn - 1) + torch.minimum(inside, 2 * turn - inside))
-
-    def extra_repr(self) -> str:
-        """Slope and width."""
-        return f"{self.slope:g}, width={self.width:g}"

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.nn.core.gain import gain_of
-from lipkit.nn.core.stated_constants import SAFE, Stated
+from lipkit.nn.core.known_constants import SAFE, Stated
 from lipkit.rounding.slacks import ROUNDINGS_32
 
 
@@ -36,10 +36,6 @@ class Branch(Stated):
     def forward(self, x: Tensor) -> Tensor:
         """All images, concatenated."""
         return torch.cat([branch(x) for branch in self.branches], self.axis)
-
-    def extra_repr(self) -> str:
-        """The axis."""
-        return f"axis={self.axis}"
 
 
 @final
@@ -73,10 +69,6 @@ class Parallel(Stated):
         parts = x.split(self.sizes, self.axis)
         images = [branch(part) for branch, part in zip(self.branches, parts, strict=True)]
         return torch.cat(images, self.axis)
-
-    def extra_repr(self) -> str:
-        """Sizes and axis."""
-        return f"sizes={self.sizes}, axis={self.axis}"
 
 
 @final

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError
 from lipkit.nn.activations._channels import per_channel, same_channels
-from lipkit.nn.core.stated_constants import EveryNorm
+from lipkit.nn.core.known_constants import EveryNorm
 from lipkit.rounding.slacks import ROUNDINGS_8
 
 
@@ -49,7 +49,3 @@ class Normalize(EveryNorm):
             same_channels(x, self.axis, len(self.mean), "Normalize")
             mean, factor = per_channel(mean, x, self.axis), per_channel(factor, x, self.axis)
         return (x - mean) * factor
-
-    def extra_repr(self) -> str:
-        """Means and deviations."""
-        return f"mean={self.mean}, std={self.std}, axis={self.axis}"

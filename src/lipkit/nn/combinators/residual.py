@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from lipkit.nn.combinators.sums import ConvexSum, same_shape
 from lipkit.nn.core.gain import gain_of
-from lipkit.nn.core.stated_constants import SAFE, Contraction, at_least_one
+from lipkit.nn.core.known_constants import SAFE, Contraction, at_least_one
 
 
 @final

@@ -5,7 +5,7 @@ from typing import final
 from torch import Tensor
 
 from lipkit.errors import ArgumentError
-from lipkit.nn.core.stated_constants import EveryNorm
+from lipkit.nn.core.known_constants import EveryNorm
 from lipkit.rounding.slacks import FLOAT32_ROUNDINGS_2
 
 
@@ -27,7 +27,3 @@ class Scale(EveryNorm):
     def forward(self, x: Tensor) -> Tensor:
         """factor x."""
         return x * self.factor
-
-    def extra_repr(self) -> str:
-        """The factor."""
-        return f"{self.factor:g}"

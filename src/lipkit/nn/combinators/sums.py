@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lipkit.errors import ArgumentError, ShapeError
-from lipkit.nn.core.stated_constants import SAFE
+from lipkit.nn.core.known_constants import SAFE
 
 
 @final

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from lipkit.errors import ShapeError
 from lipkit.nn.activations._channels import per_channel, same_channels
-from lipkit.nn.core.stated_constants import SAFE, Contraction
+from lipkit.nn.core.known_constants import SAFE, Contraction
 
 
 @final

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from lipkit.errors import UnsupportedError
 from lipkit.nn.core.constrained import Constrained
-from lipkit.nn.layers.conv import Conv1d, Conv2d, Conv3d
-from lipkit.nn.layers.conv_transpose import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
+from lipkit.nn.layers.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from lipkit.nn.layers.linear import Linear
 from lipkit.nn.methods._base import WeightMethod, proxy
 from lipkit.norms import Auto

@@ -13,8 +13,8 @@ from lipkit.nn.conversion.graph_walk import Walk
 from lipkit.nn.conversion.modules import Choices
 from lipkit.nn.conversion.transfer import ConversionStart
 from lipkit.nn.core.gain import HasGain
-from lipkit.nn.core.stated_constants import SAFE, Stated
-from lipkit.nn.layers._weighted import Weighted
+from lipkit.nn.core.known_constants import SAFE, Stated
+from lipkit.nn.layers._constrained_layer import ConstrainedLayer
 from lipkit.nn.methods._base import WeightMethod
 from lipkit.nn.methods.bjorck import Bjorck
 from lipkit.nn.methods.rescale import AOL
@@ -40,7 +40,9 @@ class LipschitzTwin(Stated):
         now = _parts(self.body)
         changed = {path for path, _ in {*now.items()} ^ {*self.parts.items()}}
         # Other methods, or fewer digits, may leave a layer of the same kind above one.
-        changed |= {path for path, part in self.body.named_modules() if isinstance(part, Weighted) and part.gain > 1}
+        changed |= {
+            path for path, part in self.body.named_modules() if isinstance(part, ConstrainedLayer) and part.gain > 1
+        }
         if changed:
             raise UnsupportedError(
                 f"This twin is not as it was converted, at {min(changed)}: its constant is not known for all time; "
@@ -52,10 +54,6 @@ class LipschitzTwin(Stated):
         """K times the body."""
         found = self.body(x)
         return found if self.K == 1.0 else found * (self.K * SAFE)
-
-    def extra_repr(self) -> str:
-        """The constant."""
-        return f"K={self.K:g}"
 
 
 def _parts(body: nn.Module) -> dict[str, str]:

@@ -11,8 +11,8 @@ from lipkit.linops import Padding
 from lipkit.nn.core.constrained import Constrained, parametrized_names, sites
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.core.precision import narrowed
-from lipkit.nn.core.sized_convolutions import SIZED
-from lipkit.nn.layers._weighted import Convolution, Sized, Weighted
+from lipkit.nn.layers._constrained_layer import ConstrainedLayer
+from lipkit.nn.layers.size_checked import SIZED, HasKernel, SizeChecked
 from lipkit.nn.methods._arithmetic.stored_digits import stored
 
 # Types in which a method's own result is proven already; for others rounding is, after the fact.
@@ -109,10 +109,10 @@ def _plain(layer: nn.Module, weights: dict[str, nn.Parameter]) -> nn.Module:
     """
     # torch derives a class for each parametrized module from the module's own.
     own = type(layer).__bases__[0]
-    ours = isinstance(layer, Weighted)
-    kind = next(base for base in own.__mro__ if not issubclass(base, Weighted | Sized)) if ours else own
+    ours = isinstance(layer, ConstrainedLayer)
+    kind = next(base for base in own.__mro__ if not issubclass(base, ConstrainedLayer | HasKernel)) if ours else own
     dropped = _OWN if ours else ()
-    if isinstance(layer, Convolution) and _depends_on_size(layer.geometry):
+    if isinstance(layer, SizeChecked) and _depends_on_size(layer.geometry):
         kind, dropped = SIZED[kind], ("method",)
     made = object.__new__(kind)
     nn.Module.__init__(made)

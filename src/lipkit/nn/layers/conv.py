@@ -1,33 +1,30 @@
-"""Convolutions of norm at most one, in one, two and three dimensions."""
+"""Convolutions and transposed convolutions of norm at most one, in one, two and three dimensions."""
 
 from typing import Literal, final
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from lipkit.nn.layers._weighted import Convolution
+from lipkit.linops import Shape
+from lipkit.nn.layers._constrained_layer import ConstrainedLayer
+from lipkit.nn.layers.size_checked import HasKernel, SizeChecked
 from lipkit.nn.methods._base import WeightMethod
 from lipkit.nn.methods.rescale import AOL
 
 PaddingMode = Literal["zeros", "circular", "reflect", "replicate"]
 
 
-@final
-class Conv1d(Convolution, nn.Conv1d):
-    """nn.Conv1d with operator norm at most 1 by `method`, on inputs of every size.
-
-    The default method is `AOL()`. A geometry in which the method guarantees nothing is refused, with the reason: by
-    the constructor, or at the first forward where it depends on the size of the input.
-    """
+class _Conv(ConstrainedLayer, SizeChecked):
+    """The constructor of all convolutions: arguments as in torch, and a method for the kernel."""
 
     def __init__(
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: int | tuple[int],
-        stride: int | tuple[int] = 1,
-        padding: str | int | tuple[int] = 0,
-        dilation: int | tuple[int] = 1,
+        kernel_size: int | Shape,
+        stride: int | Shape = 1,
+        padding: str | int | Shape = 0,
+        dilation: int | Shape = 1,
         groups: int = 1,
         bias: bool = True,
         padding_mode: PaddingMode = "zeros",
@@ -37,78 +34,100 @@ class Conv1d(Convolution, nn.Conv1d):
         method: WeightMethod | None = None,
     ) -> None:
         shape = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
-        nn.Conv1d.__init__(self, *shape, bias, padding_mode, device, dtype)
-        self.constrained_by(AOL() if method is None else method)
-
-    def forward(self, input: Tensor) -> Tensor:
-        """The convolution, after checking the size of the input."""
-        self.check_size(input)
-        return super().forward(input)
+        # torch's own class comes next: it stands behind this one in the bases of every layer below.
+        super().__init__(*shape, bias, padding_mode, device, dtype)
+        self.constrain_weight(AOL() if method is None else method)
 
 
-@final
-class Conv2d(Convolution, nn.Conv2d):
-    """nn.Conv2d with operator norm at most 1 by `method`, on inputs of every size.
-
-    The default method is `AOL()`. A geometry in which the method guarantees nothing is refused, with the reason: by
-    the constructor, or at the first forward where it depends on the size of the input.
-    """
+class _ConvTranspose(ConstrainedLayer, HasKernel):
+    """The constructor of all transposed convolutions: arguments as in torch, and a method for the kernel."""
 
     def __init__(
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: int | tuple[int, int],
-        stride: int | tuple[int, int] = 1,
-        padding: str | int | tuple[int, int] = 0,
-        dilation: int | tuple[int, int] = 1,
+        kernel_size: int | Shape,
+        stride: int | Shape = 1,
+        padding: int | Shape = 0,
+        output_padding: int | Shape = 0,
         groups: int = 1,
         bias: bool = True,
-        padding_mode: PaddingMode = "zeros",
+        dilation: int | Shape = 1,
+        padding_mode: Literal["zeros"] = "zeros",
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
         *,
         method: WeightMethod | None = None,
     ) -> None:
-        shape = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
-        nn.Conv2d.__init__(self, *shape, bias, padding_mode, device, dtype)
-        self.constrained_by(AOL() if method is None else method)
-
-    def forward(self, input: Tensor) -> Tensor:
-        """The convolution, after checking the size of the input."""
-        self.check_size(input)
-        return super().forward(input)
+        shape = (in_channels, out_channels, kernel_size, stride, padding, output_padding, groups)
+        super().__init__(*shape, bias, dilation, padding_mode, device, dtype)
+        self.constrain_weight(AOL() if method is None else method)
 
 
 @final
-class Conv3d(Convolution, nn.Conv3d):
-    """nn.Conv3d with operator norm at most 1 by `method`, on inputs of every size.
+class Conv1d(_Conv, nn.Conv1d):
+    """nn.Conv1d with operator norm at most 1, on inputs of every size.
 
-    The default method is `AOL()`. A geometry in which the method guarantees nothing is refused, with the reason: by
-    the constructor, or at the first forward where it depends on the size of the input.
+    A geometry in which the method guarantees nothing is refused, with the reason: by the constructor, or at the first
+    forward where it depends on the size of the input.
+
+    Args:
+        method: How the free numbers become the kernel; `AOL()` if None. All other arguments are those of nn.Conv1d.
     """
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int | tuple[int, int, int],
-        stride: int | tuple[int, int, int] = 1,
-        padding: str | int | tuple[int, int, int] = 0,
-        dilation: int | tuple[int, int, int] = 1,
-        groups: int = 1,
-        bias: bool = True,
-        padding_mode: PaddingMode = "zeros",
-        device: torch.device | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        method: WeightMethod | None = None,
-    ) -> None:
-        shape = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
-        nn.Conv3d.__init__(self, *shape, bias, padding_mode, device, dtype)
-        self.constrained_by(AOL() if method is None else method)
 
-    def forward(self, input: Tensor) -> Tensor:
-        """The convolution, after checking the size of the input."""
-        self.check_size(input)
-        return super().forward(input)
+@final
+class Conv2d(_Conv, nn.Conv2d):
+    """nn.Conv2d with operator norm at most 1, on inputs of every size.
+
+    A geometry in which the method guarantees nothing is refused, with the reason: by the constructor, or at the first
+    forward where it depends on the size of the input.
+
+    Args:
+        method: How the free numbers become the kernel; `AOL()` if None. All other arguments are those of nn.Conv2d.
+    """
+
+
+@final
+class Conv3d(_Conv, nn.Conv3d):
+    """nn.Conv3d with operator norm at most 1, on inputs of every size.
+
+    A geometry in which the method guarantees nothing is refused, with the reason: by the constructor, or at the first
+    forward where it depends on the size of the input.
+
+    Args:
+        method: How the free numbers become the kernel; `AOL()` if None. All other arguments are those of nn.Conv3d.
+    """
+
+
+@final
+class ConvTranspose1d(_ConvTranspose, nn.ConvTranspose1d):
+    """nn.ConvTranspose1d with operator norm at most 1, on inputs of every size.
+
+    It is the adjoint of a convolution with the same weight, so the methods and their promises are the same.
+
+    Args:
+        method: How the free numbers become the kernel; `AOL()` if None. All others are those of nn.ConvTranspose1d.
+    """
+
+
+@final
+class ConvTranspose2d(_ConvTranspose, nn.ConvTranspose2d):
+    """nn.ConvTranspose2d with operator norm at most 1, on inputs of every size.
+
+    It is the adjoint of a convolution with the same weight, so the methods and their promises are the same.
+
+    Args:
+        method: How the free numbers become the kernel; `AOL()` if None. All others are those of nn.ConvTranspose2d.
+    """
+
+
+@final
+class ConvTranspose3d(_ConvTranspose, nn.ConvTranspose3d):
+    """nn.ConvTranspose3d with operator norm at most 1, on inputs of every size.
+
+    It is the adjoint of a convolution with the same weight, so the methods and their promises are the same.
+
+    Args:
+        method: How the free numbers become the kernel; `AOL()` if None. All others are those of nn.ConvTranspose3d.
+    """

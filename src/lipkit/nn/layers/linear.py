@@ -5,13 +5,13 @@ from typing import final
 import torch
 from torch import nn
 
-from lipkit.nn.layers._weighted import Weighted
+from lipkit.nn.layers._constrained_layer import ConstrainedLayer
 from lipkit.nn.methods._base import WeightMethod
 from lipkit.nn.methods.bjorck import Bjorck
 
 
 @final
-class Linear(Weighted, nn.Linear):
+class Linear(ConstrainedLayer, nn.Linear):
     """nn.Linear with ||W|| <= 1 by `method`, in training and in evaluation.
 
     The default method is `Bjorck()`: every singular value is 1. Inputs may have further axes before the last, as for
@@ -29,4 +29,4 @@ class Linear(Weighted, nn.Linear):
         method: WeightMethod | None = None,
     ) -> None:
         nn.Linear.__init__(self, in_features, out_features, bias, device, dtype)
-        self.constrained_by(Bjorck() if method is None else method)
+        self.constrain_weight(Bjorck() if method is None else method)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.nn.activations._channels import per_channel
-from lipkit.nn.core.stated_constants import Contraction
+from lipkit.nn.core.known_constants import Contraction
 
 
 @final
@@ -27,10 +27,6 @@ class LayerCentering(Contraction):
     def forward(self, x: Tensor) -> Tensor:
         """x without its mean."""
         return x - x.mean(self.dim, keepdim=True)
-
-    def extra_repr(self) -> str:
-        """The axes."""
-        return f"dim={self.dim}"
 
 
 @final
@@ -54,10 +50,6 @@ class CenterNorm(Contraction):
             raise ShapeError(f"CenterNorm({self.features}) got an input of shape {tuple(x.shape)}.")
         scale = self.weight.clamp(-1, 1).to(x.dtype)
         return (x - x.mean(-1, keepdim=True)) * scale + self.bias.to(x.dtype)
-
-    def extra_repr(self) -> str:
-        """The number of features."""
-        return str(self.features)
 
 
 class _Statistics(Contraction):
@@ -95,10 +87,6 @@ class _Statistics(Contraction):
             dist.all_reduce(found)
             found /= dist.get_world_size()
         running.lerp_(found, self.momentum)
-
-    def extra_repr(self) -> str:
-        """Features and momentum."""
-        return f"{self.features}, momentum={self.momentum}"
 
 
 @final

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipkit.errors import ArgumentError
-from lipkit.nn.core.stated_constants import SAFE, Contraction
+from lipkit.nn.core.known_constants import SAFE, Contraction
 
 Sizes = int | tuple[int, ...]
 
@@ -44,14 +44,12 @@ class _Windows(Contraction):
         if min(self.kernel_size) < 1 or min(self.stride) < 1 or min(self.padding) < 0:
             raise ArgumentError(f"{type(self).__name__} needs kernel_size, stride >= 1 and padding >= 0, got {self}.")
         self.cover = covering(self.kernel_size, self.stride, (1,) * self.dims)
+        # From the mean over a window to its sum (or norm) over sqrt(entries cover).
+        self.factor = math.sqrt(math.prod(self.kernel_size) / self.cover) * SAFE
 
-    def _sums(self, x: Tensor) -> Tensor:
+    def _window_means(self, x: Tensor) -> Tensor:
         """The mean over each window, the padding counted."""
         return _AVERAGES[self.dims](x, self.kernel_size, self.stride, self.padding)
-
-    def extra_repr(self) -> str:
-        """The windows."""
-        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
 
 
 _AVERAGES: dict[int, Any] = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
@@ -59,13 +57,9 @@ _MAXIMA: dict[int, Any] = {1: functional.max_pool1d, 2: functional.max_pool2d, 3
 
 
 class _ScaledAvgPool(_Windows):
-    def __init__(self, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0) -> None:
-        super().__init__(kernel_size, stride, padding)
-        self.factor = math.sqrt(math.prod(self.kernel_size) / self.cover) * SAFE
-
     def forward(self, x: Tensor) -> Tensor:
         """The sum over each window, over sqrt(size cover)."""
-        return self._sums(x) * self.factor
+        return self._window_means(x) * self.factor
 
 
 @final
@@ -101,15 +95,11 @@ class ScaledAvgPool3d(_ScaledAvgPool):
 
 
 class _L2NormPool(_Windows):
-    def __init__(self, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0) -> None:
-        super().__init__(kernel_size, stride, padding)
-        self.factor = math.sqrt(math.prod(self.kernel_size) / self.cover) * SAFE
-
     def forward(self, x: Tensor) -> Tensor:
         """The norm of each window, over sqrt(cover)."""
         # Squares leave the range of float16 early, and lose digits.
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        means = self._sums(wide.square())
+        means = self._window_means(wide.square())
         # The root has no derivative at 0; there the norm gets the subgradient 0.
         some = means > torch.finfo(wide.dtype).tiny
         return (torch.where(some, torch.where(some, means, 1.0).sqrt(), 0.0) * self.factor).to(x.dtype)
@@ -218,7 +208,3 @@ class GlobalAvgPool(Contraction):
         """The mean times sqrt(positions)."""
         axes = tuple(range(-self.dims, 0))
         return x.mean(axes, keepdim=self.keepdim) * (math.sqrt(math.prod(x.shape[-self.dims :])) * SAFE)
-
-    def extra_repr(self) -> str:
-        """The number of axes."""
-        return f"dims={self.dims}, keepdim={self.keepdim}"

@@ -5,7 +5,7 @@ from typing import final
 from torch import Tensor
 
 from lipkit.errors import ArgumentError, ShapeError
-from lipkit.nn.core.stated_constants import EveryNorm, Isometric
+from lipkit.nn.core.known_constants import EveryNorm, Isometric
 
 
 @final
@@ -34,10 +34,6 @@ class SpaceToDepth(EveryNorm, Isometric):
         order = (*range(lead), *range(lead + 1, lead + 2 * n, 2), *range(lead, lead + 2 * n, 2))
         return split.permute(order).flatten(lead - 1, lead + n - 1)
 
-    def extra_repr(self) -> str:
-        """Block and dimensions."""
-        return f"{self.block}, dims={self.dims}"
-
 
 @final
 class DepthToSpace(EveryNorm, Isometric):
@@ -64,10 +60,6 @@ class DepthToSpace(EveryNorm, Isometric):
         for axis in range(n):
             order += [lead + n + axis, lead + axis]
         return split.permute(order).reshape(*split.shape[:lead], *(size * b for size in x.shape[lead:]))
-
-    def extra_repr(self) -> str:
-        """Block and dimensions."""
-        return f"{self.block}, dims={self.dims}"
 
 
 def _checked(block: int, dims: int) -> tuple[int, int]:

@@ -41,9 +41,12 @@ class WeightMethod(ABC):
     given, float32 or float64; the result is proven for the numbers as stored, their rounding included.
     """
 
-    @abstractmethod
     def promise(self, geometry: Geometry) -> Promise:
-        """What the weights will be on this geometry; raises UnsupportedError, with the reason, where nothing holds."""
+        """The property that weights will have on this geometry: contractions, unless the method says otherwise.
+
+        Raises UnsupportedError, with the reason, for a geometry on which the method proves nothing.
+        """
+        return Promise.CONTRACTION
 
     @abstractmethod
     def __call__(self, raw: Blocks, geometry: Geometry) -> Blocks:

@@ -7,10 +7,11 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.methods._arithmetic.derivative import Gradients, Tensors, with_derivative
 from lipkit.nn.methods._arithmetic.precise_products import step_factors
 from lipkit.nn.methods._arithmetic.stored_digits import room_for
-from lipkit.nn.methods._base import MatrixMethod
+from lipkit.nn.methods._base import Blocks, MatrixMethod
 from lipkit.rounding.slacks import UNIT
 
 
@@ -37,6 +38,21 @@ class IsometryMethod(MatrixMethod):
         if weight.shape[-2] < weight.shape[-1]:
             return self.inverse_isometry(weight.mT).mT
         return self.inverse_isometry(weight)
+
+
+def has_determinant(weight: Blocks, geometry: Geometry, sign: float) -> bool:
+    """Whether all square blocks have a determinant of this sign; those that are not square have none to ask for."""
+    if geometry.rows != geometry.cols:
+        return True
+    return bool((torch.linalg.det(weight.detach().to(torch.float64).flatten(2)) * sign > 0).all())
+
+
+def with_determinant(blocks: Blocks, geometry: Geometry, sign: float) -> Blocks:
+    """The blocks with the first row negated where a square block has a determinant of the other sign."""
+    flat = blocks.reshape(geometry.groups, geometry.rows, geometry.cols)
+    if geometry.rows == geometry.cols:
+        flat[:, 0] *= (torch.linalg.det(flat).sign() * sign)[:, None]
+    return flat.reshape(geometry.shape)
 
 
 def closed(

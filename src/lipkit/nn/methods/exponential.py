@@ -12,7 +12,7 @@ from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.methods._arithmetic.rotation_angles import skew_of_angles
 from lipkit.nn.methods._arithmetic.safe_scaling import cap
 from lipkit.nn.methods._base import Blocks
-from lipkit.nn.methods._isometry import IsometryMethod
+from lipkit.nn.methods._isometry import IsometryMethod, has_determinant, with_determinant
 
 
 @final
@@ -77,13 +77,8 @@ class Exponential(IsometryMethod):
         return torch.cat([skew_of_angles(rotation, lambda angle: angle) / 2, (unit * angle[:, None, :]) @ left.mT], -2)
 
     def is_feasible(self, weight: Blocks, geometry: Geometry) -> bool:
-        wide = weight.detach().to(torch.float64).flatten(2)
-        turned = geometry.rows != geometry.cols or bool((torch.linalg.det(wide) > 0).all())
-        return turned and super().is_feasible(weight, geometry)
+        return has_determinant(weight, geometry, 1.0) and super().is_feasible(weight, geometry)
 
     def start(self, geometry: Geometry) -> Blocks:
         """Uniform among rotations, or among isometries if not square."""
-        blocks = super().start(geometry).reshape(geometry.groups, geometry.rows, geometry.cols)
-        if geometry.rows == geometry.cols:
-            blocks[:, 0] *= torch.linalg.det(blocks).sign()[:, None]
-        return blocks.reshape(geometry.shape)
+        return with_determinant(super().start(geometry), geometry, 1.0)

@@ -9,7 +9,7 @@ import torch
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.methods._arithmetic.safe_scaling import LEAST
 from lipkit.nn.methods._arithmetic.stored_digits import stored
-from lipkit.nn.methods._base import Blocks, Promise, WeightMethod
+from lipkit.nn.methods._base import Blocks, WeightMethod
 from lipkit.nn.methods.rko import overlap
 from lipkit.rounding.slacks import UNIT
 
@@ -28,9 +28,6 @@ class Frobenius(WeightMethod):
 
     def __str__(self) -> str:
         return "Frobenius norm 1"
-
-    def promise(self, geometry: Geometry) -> Promise:
-        return Promise.CONTRACTION
 
     def __call__(self, raw: Blocks, geometry: Geometry) -> Blocks:
         wide = raw.to(torch.float64)

@@ -10,7 +10,7 @@ from torch import Tensor
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.methods._arithmetic.safe_scaling import LEAST
 from lipkit.nn.methods._base import Blocks
-from lipkit.nn.methods._isometry import IsometryMethod
+from lipkit.nn.methods._isometry import IsometryMethod, has_determinant, with_determinant
 
 
 @final
@@ -62,14 +62,9 @@ class Householder(IsometryMethod):
         return vectors
 
     def is_feasible(self, weight: Blocks, geometry: Geometry) -> bool:
-        wide = weight.detach().to(torch.float64).flatten(2)
-        sign = (-1.0) ** geometry.cols
-        odd = geometry.rows != geometry.cols or bool((torch.linalg.det(wide) * sign > 0).all())
-        return odd and super().is_feasible(weight, geometry)
+        reached = has_determinant(weight, geometry, (-1.0) ** geometry.cols)
+        return reached and super().is_feasible(weight, geometry)
 
     def start(self, geometry: Geometry) -> Blocks:
         """Uniform among the isometries within reach."""
-        blocks = super().start(geometry).reshape(geometry.groups, geometry.rows, geometry.cols)
-        if geometry.rows == geometry.cols:
-            blocks[:, 0] *= (torch.linalg.det(blocks).sign() * (-1.0) ** geometry.cols)[:, None]
-        return blocks.reshape(geometry.shape)
+        return with_determinant(super().start(geometry), geometry, (-1.0) ** geometry.cols)

@@ -15,7 +15,7 @@ from lipkit.nn.methods._arithmetic.filter_gram import absolute_gram, polyphase, 
 from lipkit.nn.methods._arithmetic.majorant import majorant
 from lipkit.nn.methods._arithmetic.rescaling_step import inverse_root, largest, one_step, over_taps, shrinking, worth_it
 from lipkit.nn.methods._arithmetic.stored_digits import room_for
-from lipkit.nn.methods._base import Blocks, Promise, WeightMethod
+from lipkit.nn.methods._base import Blocks, WeightMethod
 
 # Rounds of the fixed point behind `inverse`, each a product of small matrices, or with more steps a whole rescaling.
 _ROUNDS = 1000
@@ -62,9 +62,6 @@ class Rescale(WeightMethod):
 
     def __str__(self) -> str:
         return f"rescaling, {_said(self.steps, self.side)}"
-
-    def promise(self, geometry: Geometry) -> Promise:
-        return Promise.CONTRACTION
 
     def __call__(self, raw: Blocks, geometry: Geometry) -> Blocks:
         return rescaled(raw, geometry, self.steps, self.side)
@@ -150,9 +147,6 @@ class AOL(WeightMethod):
 
     def __str__(self) -> str:
         return "AOL" if self.side is RescaledSide.COLUMNS else f"AOL on the {self.side.value}"
-
-    def promise(self, geometry: Geometry) -> Promise:
-        return Promise.CONTRACTION
 
     def __call__(self, raw: Blocks, geometry: Geometry) -> Blocks:
         return rescaled(raw, geometry, 1, self.side)

@@ -10,12 +10,35 @@ from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.methods._arithmetic.filter_gram import polyphase
 from lipkit.nn.methods._arithmetic.stored_digits import stored
 from lipkit.nn.methods._arithmetic.symbol_norm import norm_above
-from lipkit.nn.methods._base import Blocks, Promise, WeightMethod
+from lipkit.nn.methods._base import Blocks, WeightMethod
+
+
+@dataclass(frozen=True)
+class DividedByNorm(WeightMethod):
+    """A weight divided by a certified norm, which `steps` Gram products bound on a grid of `slack`; abstract."""
+
+    steps: int = 6
+    slack: float = 0.01
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        if not 1 <= self.steps <= 20:
+            raise ArgumentError(f"{name}.steps must lie in 1..20, got {self.steps}.")
+        if not 1e-4 <= self.slack < 1:
+            raise ArgumentError(f"{name}.slack must lie in [1e-4, 1), got {self.slack}.")
+
+    def divide(self, raw: Blocks, geometry: Geometry) -> Blocks:
+        """raw / b in float64, each block by its own b; blocks of zeros stay zero."""
+        largest = raw.detach().flatten(1).abs().amax(1).reshape(-1, *(1,) * (raw.ndim - 1)).to(torch.float64)
+        # The result does not depend on the scale, so this factor needs no gradient.
+        wide = raw.to(torch.float64) / torch.where(largest > 0, largest, 1.0)
+        bound = norm_above(polyphase(wide, geometry), self.steps, self.slack).reshape(largest.shape)
+        return wide / torch.where(bound > 0, bound, 1.0)
 
 
 @final
 @dataclass(frozen=True)
-class Spectral(WeightMethod):
+class Spectral(DividedByNorm):
     """W / b with a certified b >= ||W||: from above, unlike power iteration, so the result never exceeds norm one.
 
     b is found by `steps` Gram products in float64: for matrices the Schatten norm of index p = 2^(steps + 1), with an
@@ -29,31 +52,14 @@ class Spectral(WeightMethod):
     frequencies, which makes it by far the slowest method there. The backward pass touches one frequency only.
     Gradient: of the returned value, so of the Schatten norm. Reference: Miyato et al. 2018 for the division; Delattre
     et al. 2023 for Gram iteration; grid and rounding are ours.
+
+    Args:
+        steps: Gram products; each halves the logarithm of the excess.
+        slack: Largest relative excess that the grid of frequencies may add, for kernels.
     """
-
-    steps: int = 6
-    slack: float = 0.01
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.steps <= 20:
-            raise ArgumentError(f"Spectral.steps must lie in 1..20, got {self.steps}.")
-        if not 1e-4 <= self.slack < 1:
-            raise ArgumentError(f"Spectral.slack must lie in [1e-4, 1), got {self.slack}.")
 
     def __str__(self) -> str:
         return f"spectral normalisation, {self.steps} Gram steps"
 
-    def promise(self, geometry: Geometry) -> Promise:
-        return Promise.CONTRACTION
-
     def __call__(self, raw: Blocks, geometry: Geometry) -> Blocks:
-        return stored(divided(raw, geometry, self.steps, self.slack), raw.dtype)
-
-
-def divided(raw: Blocks, geometry: Geometry, steps: int, slack: float) -> Blocks:
-    """raw / b in float64, each block by its own b; blocks of zeros stay zero."""
-    largest = raw.detach().flatten(1).abs().amax(1).reshape(-1, *(1,) * (raw.ndim - 1)).to(torch.float64)
-    # The result does not depend on the scale, so this factor needs no gradient.
-    wide = raw.to(torch.float64) / torch.where(largest > 0, largest, 1.0)
-    bound = norm_above(polyphase(wide, geometry), steps, slack).reshape(largest.shape)
-    return wide / torch.where(bound > 0, bound, 1.0)
+        return stored(self.divide(raw, geometry), raw.dtype)

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
@@ -23,9 +23,44 @@ _LARGEST = Metric(math.inf, math.inf)
 _EXPONENT = {_EUCLIDEAN: 2.0, _LARGEST: 1.0, Metric(1.0, 1.0): 1.0}
 
 
+class _Lines(WeightMethod):
+    """Rows, or columns for l1, divided by their norms; a norm below `floor` counts as that."""
+
+    floor: ClassVar[float]
+
+    def promise(self, geometry: Geometry) -> Promise:
+        # On a circle shorter than the kernel taps meet, and the Euclidean norm of a sum is not bounded by its parts'.
+        circular = geometry.mode is Padding.CIRCULAR and any(map(any, geometry.padding))
+        if circular and self.metric(geometry) == _EUCLIDEAN:
+            raise UnsupportedError(
+                f"{self} bounds a circular convolution only on images longer than its kernel; use padding_mode='zeros'."
+            )
+        return Promise.CONTRACTION
+
+    def norm(self, geometry: Geometry) -> Norm:
+        return Mixed(*self.metric(geometry))
+
+    def __call__(self, raw: Blocks, geometry: Geometry) -> Blocks:
+        wide = raw.to(torch.float64)
+        return stored(wide / self._lines(wide, geometry).clamp(min=self.floor), raw.dtype)
+
+    def norm_on_every_size(self, weight: Blocks, geometry: Geometry, enough: float) -> float:
+        """The largest norm of a row or column: that of a whole window, of which padding only takes away."""
+        return float(self._lines(weight, geometry).max())
+
+    def _lines(self, wide: Tensor, geometry: Geometry) -> Tensor:
+        """The norms of the rows or columns, rounded up, with the axes summed over kept."""
+        metric = self.metric(geometry)
+        # The adjoint of a convolution has its columns as rows.
+        kept = 2 if (metric.p_out == 1) != geometry.transposed else 1
+        axes = tuple([axis for axis in range(1, wide.ndim) if axis != kept])
+        slack = 1 + (math.prod([wide.shape[axis] for axis in axes]) + 8) * UNIT
+        return torch.linalg.vector_norm(wide, _EXPONENT[metric], dim=axes, keepdim=True) * slack
+
+
 @final
 @dataclass(frozen=True)
-class UnitRows(WeightMethod):
+class UnitRows(_Lines):
     """Every row divided by its Euclidean norm: each output alone is 1-Lipschitz ("disjoint neurons").
 
     What is kept is ||W||_{2 -> inf} = max_i ||w_i||_2 = 1, not the l2 norm, which may be rows^(1/2). A margin between
@@ -36,35 +71,22 @@ class UnitRows(WeightMethod):
     Reference: Serrurier et al. 2021, and their library, for last layers.
     """
 
+    floor: ClassVar[float] = LEAST
+
     def __str__(self) -> str:
         return "unit rows"
-
-    def promise(self, geometry: Geometry) -> Promise:
-        _refuse(geometry, _EUCLIDEAN, self)
-        return Promise.CONTRACTION
 
     def metric(self, geometry: Geometry) -> Metric:
         return _EUCLIDEAN
 
-    def norm(self, geometry: Geometry) -> Norm:
-        return Mixed(2.0, math.inf)
-
-    def __call__(self, raw: Blocks, geometry: Geometry) -> Blocks:
-        wide = raw.to(torch.float64)
-        return stored(wide / _lines(wide, _EUCLIDEAN, geometry).clamp(min=LEAST), raw.dtype)
-
-    def norm_on_every_size(self, weight: Blocks, geometry: Geometry, enough: float) -> float:
-        """The largest norm of a row: that of a whole window, of which padding only takes away."""
-        return float(_lines(weight, _EUCLIDEAN, geometry).max())
-
     def is_feasible(self, weight: Blocks, geometry: Geometry) -> bool:
         """Whether every row has norm 1, to 1e-5."""
-        return bool(((_lines(weight.detach().to(torch.float64), _EUCLIDEAN, geometry) - 1).abs() <= 1e-5).all())
+        return bool(((self._lines(weight.detach().to(torch.float64), geometry) - 1).abs() <= 1e-5).all())
 
 
 @final
 @dataclass(frozen=True)
-class UnitLines(WeightMethod):
+class UnitLines(_Lines):
     """Every row (every column for l1) divided by max(1, its norm), so that ||W|| <= 1 in the norms of `between`:
         l2 -> linf    rows of Euclidean norm at most 1: the first layer of an l_inf network
         linf -> linf  rows of absolute sum at most 1: its further layers
@@ -75,7 +97,12 @@ class UnitLines(WeightMethod):
     Guarantee: norm at most 1 in those norms as stored; for convolutions with stride it may stay below. Reaches every
     such matrix, which is its own free matrix. Cost: one pass. Gradient: of the formula.
     Reference: Anil, Lucas and Grosse 2019.
+
+    Args:
+        between: The norms of input and output, one of the three pairs above.
     """
+
+    floor: ClassVar[float] = 1.0
 
     between: Metric = _LARGEST
 
@@ -88,41 +115,9 @@ class UnitLines(WeightMethod):
     def __str__(self) -> str:
         return f"{'columns' if self.between.p_out == 1 else 'rows'} of norm at most 1, {self.between}"
 
-    def promise(self, geometry: Geometry) -> Promise:
-        _refuse(geometry, self.between, self)
-        return Promise.CONTRACTION
-
     def metric(self, geometry: Geometry) -> Metric:
         return self.between
 
-    def norm(self, geometry: Geometry) -> Norm:
-        return Mixed(*self.between)
-
-    def __call__(self, raw: Blocks, geometry: Geometry) -> Blocks:
-        wide = raw.to(torch.float64)
-        return stored(wide / _lines(wide, self.between, geometry).clamp(min=1.0), raw.dtype)
-
-    def norm_on_every_size(self, weight: Blocks, geometry: Geometry, enough: float) -> float:
-        """The largest norm of a row or column: that of a whole window, of which padding only takes away."""
-        return float(_lines(weight, self.between, geometry).max())
-
     def is_feasible(self, weight: Blocks, geometry: Geometry) -> bool:
         """Whether no row or column exceeds norm 1, to 1e-6."""
-        return bool((_lines(weight.detach().to(torch.float64), self.between, geometry) <= 1 + 1e-6).all())
-
-
-def _lines(wide: Tensor, metric: Metric, geometry: Geometry) -> Tensor:
-    """The norms of the rows or columns, rounded up, with the axes summed over kept."""
-    # The adjoint of a convolution has its columns as rows.
-    kept = 2 if (metric.p_out == 1) != geometry.transposed else 1
-    axes = tuple([axis for axis in range(1, wide.ndim) if axis != kept])
-    slack = 1 + (math.prod([wide.shape[axis] for axis in axes]) + 8) * UNIT
-    return torch.linalg.vector_norm(wide, _EXPONENT[metric], dim=axes, keepdim=True) * slack
-
-
-def _refuse(geometry: Geometry, metric: Metric, method: WeightMethod) -> None:
-    # On a circle shorter than the kernel taps meet, and the Euclidean norm of a sum is not bounded by its parts'.
-    if metric == _EUCLIDEAN and geometry.mode is Padding.CIRCULAR and any(map(any, geometry.padding)):
-        raise UnsupportedError(
-            f"{method} bounds a circular convolution only on images longer than its kernel; use padding_mode='zeros'."
-        )
+        return bool((self._lines(weight.detach().to(torch.float64), geometry) <= 1 + 1e-6).all())

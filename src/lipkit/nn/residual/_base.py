@@ -1,7 +1,8 @@
-"""What residual layers have in common: parameters, geometry, and how they are applied."""
+"""The base of residual layers: their parameters, their geometry, and how they are applied."""
 
 import math
 from abc import abstractmethod
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Float64
@@ -12,8 +13,8 @@ from lipkit.errors import ArgumentError
 from lipkit.linops import Padding, Shape
 from lipkit.nn.core.computed import Computed
 from lipkit.nn.core.geometry import Geometry
+from lipkit.nn.core.known_constants import Stated
 from lipkit.nn.core.precision import dtype_in_use, uncast
-from lipkit.nn.core.stated_constants import Stated
 from lipkit.nn.layers.conv import PaddingMode
 from lipkit.nn.methods._arithmetic.rescaling_step import largest
 from lipkit.nn.residual._step import PlainStep, check_activation, step
@@ -25,9 +26,10 @@ class Coefficient(Computed):
     Computed in float32 or float64 whatever autocast says, and rounded down to the type of the weights.
     """
 
-    def __init__(self, geometry: Geometry) -> None:
+    def __init__(self, geometry: Geometry, steps: int) -> None:
         super().__init__()
         self.geometry = geometry
+        self.steps = steps
 
     def compute(self, *parameters: Tensor) -> Tensor:
         weight = parameters[0]
@@ -63,12 +65,19 @@ class ResidualLayer(Stated):
     """x - W' (c phi(W x + b)) with a free weight W, and step sizes c that make it 1-Lipschitz."""
 
     activation: nn.Module
+    coefficient_type: ClassVar[type[Coefficient]]
+    # Gram steps where the user names none, and the most there may be.
+    default_steps: ClassVar[int]
+    most_steps: ClassVar[int]
 
     def __init__(
-        self, geometry: Geometry, bias: bool, activation: nn.Module | None, device: torch.device | None,
-        dtype: torch.dtype | None,
+        self, geometry: Geometry, bias: bool, activation: nn.Module | None, steps: int | None,
+        device: torch.device | None, dtype: torch.dtype | None,
     ) -> None:  # fmt: skip
         super().__init__()
+        self.steps = self.default_steps if steps is None else steps
+        if not 1 <= self.steps <= self.most_steps:
+            raise ArgumentError(f"steps must lie in 1..{self.most_steps}, got {steps}.")
         self.geometry = geometry
         self.activation = check_activation(nn.ReLU() if activation is None else activation, type(self).__name__)
         hidden = geometry.groups * geometry.rows
@@ -80,6 +89,11 @@ class ResidualLayer(Stated):
             self.weight.normal_(0, fan**-0.5)
             if self.bias is not None:
                 self.bias.uniform_(-(fan**-0.5), fan**-0.5)
+        self.add_parameters(device, dtype)
+        self.coefficient = self.coefficient_type(geometry, self.steps)
+
+    def add_parameters(self, device: torch.device | None, dtype: torch.dtype | None) -> None:
+        """Give the layer what it learns beside weight and bias; nothing by default."""
 
     @property
     def gain(self) -> float:
@@ -90,9 +104,9 @@ class ResidualLayer(Stated):
         check_activation(self.activation, type(self).__name__)
         return 1.0
 
-    @abstractmethod
     def coefficient_of(self, weight: Float[Tensor, "..."]) -> Float[Tensor, " hidden"]:
-        """The step sizes for weights as they are multiplied with."""
+        """The step sizes for weights as they are multiplied with, rounded down."""
+        return self.coefficient(weight)
 
     def forward(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """x - W' (c phi(W x + b))."""
@@ -112,6 +126,46 @@ class ResidualLayer(Stated):
         g = self.geometry
         kernel = f", kernel_size={g.taps}, dilation={g.dilation}, padding_mode={g.mode.value!r}" if g.taps else ""
         return f"{g.groups * g.cols}, {g.groups * g.rows}{kernel}"
+
+
+class DenseResidual(ResidualLayer):
+    """The constructor of residual layers with matrices."""
+
+    def __init__(
+        self,
+        features: int,
+        hidden: int | None = None,
+        bias: bool = True,
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        activation: nn.Module | None = None,
+        steps: int | None = None,
+    ) -> None:
+        super().__init__(dense(features, hidden), bias, activation, steps, device, dtype)
+
+
+class ConvResidual(ResidualLayer):
+    """The constructor of residual layers with convolutions."""
+
+    def __init__(
+        self,
+        channels: int,
+        kernel_size: int | Shape,
+        hidden: int | None = None,
+        dilation: int | Shape = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: PaddingMode = "zeros",
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        rank: int = 2,
+        activation: nn.Module | None = None,
+        steps: int | None = None,
+    ) -> None:
+        geometry = convolution(channels, hidden, kernel_size, dilation, groups, padding_mode, rank)
+        super().__init__(geometry, bias, activation, steps, device, dtype)
 
 
 def dense(features: int, hidden: int | None) -> Geometry:

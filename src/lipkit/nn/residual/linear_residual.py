@@ -8,16 +8,16 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from lipkit.errors import ArgumentError, UnsupportedError
+from lipkit.errors import UnsupportedError
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.methods._arithmetic.stored_digits import stored
-from lipkit.nn.methods._base import Blocks, Promise, WeightMethod
-from lipkit.nn.methods.spectral_normalization import divided
+from lipkit.nn.methods._base import Blocks, Promise
+from lipkit.nn.methods.spectral_normalization import DividedByNorm
 
 
 @final
 @dataclass(frozen=True)
-class LinearResidual(WeightMethod):
+class LinearResidual(DividedByNorm):
     """(I + Q) / b with free Q and a certified b >= ||I + Q||: the linear residual layer of LiResNet, as a method.
 
     Use it in lnn.Linear(n, n, method=LinearResidual()) or lnn.Conv2d(n, n, 3, padding=1, method=LinearResidual()): the
@@ -26,16 +26,11 @@ class LinearResidual(WeightMethod):
     Guarantee: norm at most 1 as stored, as `Spectral`. Q = 0 is the identity up to the slack of the norm (none for
     matrices, at most `slack` for kernels). Cost: that of `Spectral`. Reference: Hu et al. 2023, who estimate the norm
     by power iteration and count it in the product of the network; the certified norm is ours.
+
+    Args:
+        steps: Gram products; each halves the logarithm of the excess.
+        slack: Largest relative excess that the grid of frequencies may add, for kernels.
     """
-
-    steps: int = 6
-    slack: float = 0.01
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.steps <= 20:
-            raise ArgumentError(f"LinearResidual.steps must lie in 1..20, got {self.steps}.")
-        if not 1e-4 <= self.slack < 1:
-            raise ArgumentError(f"LinearResidual.slack must lie in [1e-4, 1), got {self.slack}.")
 
     def __str__(self) -> str:
         return f"linear residual, {self.steps} Gram steps"
@@ -50,7 +45,7 @@ class LinearResidual(WeightMethod):
 
     def __call__(self, raw: Blocks, geometry: Geometry) -> Blocks:
         total = raw.to(torch.float64) + identity(geometry, raw)
-        return stored(divided(total, geometry, self.steps, self.slack), raw.dtype)
+        return stored(self.divide(total, geometry), raw.dtype)
 
     def inverse(self, weight: Blocks, geometry: Geometry) -> Blocks:
         """W - I; exact for weights whose certified norm is 1."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
 from lipkit.nn.core.geometry import Geometry
-from lipkit.nn.core.stated_constants import SAFE
+from lipkit.nn.core.known_constants import SAFE
 from lipkit.nn.layers.conv import PaddingMode
 from lipkit.nn.residual._base import convolution, dense
 from lipkit.nn.residual._step import PlainStep
@@ -63,6 +63,12 @@ class SqrtRho(_Scaled):
     Guarantee: constant sqrt(rho) for slopes of phi in [0, 1]. The published condition for slopes in [a, b], W W' <=
     2 rho/(a + b)^2 T^(-1), is false for a < 0 (docs/errata.md), so such activations are refused. Cost: that of `SLL`.
     Reference: Fazlyab et al. 2023.
+
+    Args:
+        rho: The square of the constant.
+        hidden: Rows of W; `features` if None.
+        activation: phi; nn.ReLU() if None.
+        steps: Gram products, 1 to 6.
     """
 
     def __init__(

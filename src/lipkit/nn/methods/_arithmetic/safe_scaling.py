@@ -6,7 +6,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lipkit.nn.methods._arithmetic.derivative import Gradients, Tensors, with_derivative
 from lipkit.nn.methods._arithmetic.precise_products import gram_of
 
 # Free numbers all smaller than this count as small, not as a direction: dividing by their size would give gradients
@@ -46,39 +45,12 @@ def sizes_of(
 
 def cap(x: Float[Tensor, "batch rows cols"], most: float) -> Float[Tensor, "batch rows cols"]:
     """x min(1, most / ||x||_F), for most >= 1."""
-    return _capped(x, most)
-
-
-def _cap_forward(x: Tensor, most: float) -> Tensors:
     unit = largest(x, 1.0)
     small = x / unit
     # Squares, because a norm has no second derivative at zero. Below 1 they are only where ||x|| < 1 <= most.
     square = small.square().sum((-2, -1), keepdim=True).clamp(min=1.0)
     # unit min(1, most / ||x||): numbers in range, those of the derivative too.
-    factor = torch.minimum(square.rsqrt() * most, unit)
-    return small * factor, factor, factor < unit, unit
-
-
-def _cap_backward(inputs: tuple[Tensor, float], outputs: Tensors, gradients: Gradients) -> Gradients:
-    # With y = f z and f = most / ||z|| where x is too large: df = -f^2 <y, dz> / most^2.
-    found, factor, over, unit = outputs
-    out, by_factor, *_ = gradients
-    if out is None:
-        # Only where derivatives of derivatives need the other alone.
-        out = torch.zeros_like(found)
-    along = dot(out, found)
-    along = along if by_factor is None else along + by_factor * factor
-    return (torch.addcmul(out, found, along * over, value=-1 / inputs[1] ** 2) * factor / unit,)
-
-
-def _cap_jvp(inputs: tuple[Tensor, float], outputs: Tensors, tangents: Tensors) -> Gradients:
-    found, factor, over, unit = outputs
-    change = tangents[0] / unit
-    along = dot(change, found) * over * (-1 / inputs[1] ** 2)
-    return torch.addcmul(change, found, along) * factor, along * factor.square(), None, None
-
-
-_capped = with_derivative(_cap_forward, _cap_backward, _cap_jvp, constants=2)
+    return small * torch.minimum(square.rsqrt() * most, unit)
 
 
 def dot(left: Float[Tensor, "batch rows cols"], right: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch 1 1"]:

@@ -1,4 +1,4 @@
-"""What linear layers with a constrained weight have in common."""
+"""The base of linear layers with a constrained weight: how it is drawn, and which constant the layer declares."""
 
 import math
 
@@ -7,14 +7,14 @@ from torch import Tensor, nn
 
 from lipkit.bound import L2, Bound, Kind
 from lipkit.errors import UnsupportedError
-from lipkit.linops import LinearOperator, Shape
+from lipkit.linops import Shape
 from lipkit.nn.core.constrained import constrain, is_constrained, kept_gain
 from lipkit.nn.core.geometry import Geometry, geometry_of
 from lipkit.nn.core.precision import dtype_in_use, worst_norm
 from lipkit.nn.methods._base import WeightMethod
 
 
-class Weighted(nn.Module):
+class ConstrainedLayer(nn.Module):
     """A linear layer whose `weight` is constrained: initialisation and declared constant."""
 
     geometry: Geometry
@@ -34,7 +34,7 @@ class Weighted(nn.Module):
             )
         return kept_gain(self)
 
-    def constrained_by(self, method: WeightMethod) -> None:
+    def constrain_weight(self, method: WeightMethod) -> None:
         """Constrain the weight, and draw it anew; the last step of a constructor."""
         self.method = method
         self.geometry = geometry_of(self)
@@ -79,7 +79,7 @@ class Weighted(nn.Module):
         if not self._keeps_its_method() or self.method.metric(self.geometry) != L2:
             return None
         raw = self._raw().detach()
-        # Of numbers that are none no method makes a weight.
+        # A method makes no weight from NaN or infinite numbers, so it promises nothing for them.
         return worst_norm(self.geometry.shape, dtype_in_use(raw)) if bool(torch.isfinite(raw).all()) else None
 
     def _keeps_its_method(self) -> bool:
@@ -94,22 +94,3 @@ class Weighted(nn.Module):
         raw = self.get_submodule("parametrizations.weight").original
         assert isinstance(raw, Tensor)
         return raw
-
-
-class Sized(nn.Module):
-    """A convolution that checks the size of its input, which some promises depend on."""
-
-    geometry: Geometry
-    weight: Tensor
-
-    def linear_operator(self, in_shape: Shape) -> LinearOperator:
-        """The layer without its bias, on one input of `in_shape` without batch axis."""
-        return self.geometry.operator(self.weight, in_shape)
-
-    def check_size(self, x: Tensor) -> None:
-        """Refuse an image on which the promise of the kernel does not hold."""
-        self.geometry.check_size(tuple(x.shape[x.ndim - len(self.geometry.taps) :]))
-
-
-class Convolution(Weighted, Sized):
-    """A convolution with a constrained kernel."""

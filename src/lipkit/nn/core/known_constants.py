@@ -1,6 +1,8 @@
 """Layers whose constant is a theorem about their formula."""
 
+import inspect
 from abc import abstractmethod
+from enum import Enum
 from typing import ClassVar
 
 from torch import nn
@@ -47,6 +49,12 @@ class Stated(nn.Module):
     def declared_lipschitz(self, in_shape: Shape) -> Bound:
         """The constant on one input of `in_shape`, without batch axis: `gain`, by construction."""
         return Bound.from_value(self.gain, self.kind, f"by construction of {type(self).__name__}")
+
+    def extra_repr(self) -> str:
+        """The settings it was built with, for its text: arguments of the constructor that are plain values."""
+        held = {name: vars(self).get(name) for name in inspect.signature(type(self)).parameters}
+        shown = {name: value for name, value in held.items() if isinstance(value, float | int | tuple | Enum)}
+        return ", ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in shown.items())
 
 
 class Contraction(Stated):
