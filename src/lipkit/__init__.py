@@ -22,6 +22,7 @@ from lipkit.bound import Scope as Scope
 from lipkit.bound import Witness as Witness
 from lipkit.bounds.certificates.certificate import Certificate as Certificate
 from lipkit.bounds.certificates.issue import certificate as certificate
+from lipkit.bounds.certificates.verify import Verification as Verification
 from lipkit.bounds.certificates.verify import verify as verify
 from lipkit.bounds.lipschitz import lipschitz as lipschitz
 from lipkit.bounds.lipschitz import pairwise as pairwise

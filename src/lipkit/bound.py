@@ -72,6 +72,7 @@ class Bound:
     `log_value` is a float64 logarithm that keeps its graph: products of layer norms reach 1e150. Rounding goes the safe
     way everywhere: EXACT and UPPER up, LOWER down, so that EXACT means "equal up to rounding and never below".
     `failure` bounds the probability that the statement is false (randomised methods), over the method's own draws.
+    `draws` are the random bits that a method drew for all of it, in order; None where nobody kept them.
     `lower` is a lower bound of the same quantity, where one is known. `method` prints as the way it was found; the
     printed number is rounded to nearest, the promise is about `value`.
     """
@@ -87,6 +88,7 @@ class Bound:
     witness: Witness | None = None
     state: Tensor | None = None
     parts: tuple["Bound", ...] = ()
+    draws: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.log_value.dtype != torch.float64:
@@ -196,7 +198,14 @@ class Bound:
         log_value = log_product(self.log_value, round_log(log_factor, self.kind.side), self.kind.side)
         lower = self.lower.scale(factor) if self.lower is not None else None
         return replace(
-            self, log_value=log_value, method=Rule.SCALE, lower=lower, witness=None, state=None, parts=(self,)
+            self,
+            log_value=log_value,
+            method=Rule.SCALE,
+            lower=lower,
+            witness=None,
+            state=None,
+            parts=(self,),
+            draws=None,
         )
 
     def __str__(self) -> str:

@@ -118,7 +118,7 @@ def test_certificates_and_logits_take_the_way_without_gradients(monkeypatch: pyt
     assert len(calls) <= 2 * parts
     assert paper.log_lower is not None
     calls.clear()
-    assert lipkit.verify(paper, model, x).kind.certifies
+    assert lipkit.verify(paper, model, x).holds
     assert len(calls) <= 2 * parts
     calls.clear()
     Forward(model, x)

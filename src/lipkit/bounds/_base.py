@@ -1,8 +1,10 @@
 """The base of whole-network methods: frozen dataclasses that turn a network and a region into a bound."""
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import final
 
+from lipkit._seeds import recording
 from lipkit.bound import Bound
 from lipkit.errors import NeedsRegion
 from lipkit.regions import Everywhere, Region
@@ -19,6 +21,14 @@ class Method(ABC):
     @final
     def __call__(self, network: Network, region: Region = Everywhere()) -> Bound:
         """The constant of `network` on `region`."""
+        with recording() as draws:
+            found = self._advised(network, region)
+        # The result of another method, the best of several, keeps the draws of that one alone.
+        chosen = isinstance(found.method, Method) and found.method != self and found.draws is not None
+        return found if chosen else replace(found, draws=tuple(draws))
+
+    def _advised(self, network: Network, region: Region) -> Bound:
+        """The algorithm, whose refusals say what to do about a region that was given."""
         try:
             return self._bound(network, region)
         except NeedsRegion as error:

@@ -238,4 +238,4 @@ def smallest(results: Sequence[Bound]) -> Bound:
     # A random winner was chosen by looking at all of them; a deterministic one is true whatever the others drew.
     chosen = len(results) > 1 and (winner.failure > 0 or best.of is not Scope.WHOLE)
     failure = failures(results) if chosen else winner.failure
-    return replace(best, method=winner.method, failure=failure, parts=tuple(results))
+    return replace(best, method=winner.method, failure=failure, parts=tuple(results), draws=winner.draws)

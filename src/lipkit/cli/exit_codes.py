@@ -11,6 +11,7 @@ from lipkit.errors import (
     InterruptedRun,
     LipkitError,
     NeedsRegion,
+    NotProvenError,
 )
 
 
@@ -23,6 +24,7 @@ class Code(IntEnum):
     UNSUPPORTED = 3
     NEEDS_REGION = 4
     BROKEN = 5
+    NOT_PROVEN = 6
     INTERRUPTED = 130
 
 
@@ -31,6 +33,7 @@ _CODES: tuple[tuple[type[LipkitError], Code], ...] = (
     (CaptureError, Code.UNSUPPORTED),
     (NeedsRegion, Code.NEEDS_REGION),
     (BrokenCertificateError, Code.BROKEN),
+    (NotProvenError, Code.NOT_PROVEN),
     (InterruptedRun, Code.INTERRUPTED),
 )
 

@@ -172,13 +172,33 @@ def test_verify_accepts_the_model_and_refuses_another(lipkit: Command):
     held = lipkit("verify", "v.json", "models.py:make_model", "--json", "held.json")
     assert held.code == Code.OK, held.err
     assert "The certificate holds" in held.out
-    anew = json.loads(Path("held.json").read_text())["anew"]
+    said = json.loads(Path("held.json").read_text())
+    assert said["holds"] is True
+    assert said["reproduced"] == "bit for bit"
+    assert said["confirmed"] == said["recorded"] == Certificate.load("v.json").value
+    anew = said["anew"]
     assert (anew["kind"], anew["norms"]) == ("upper bound", "l2->l2")
     assert f"Computed anew: {anew['bound']}" in held.out
     other = lipkit("verify", "v.json", "models.py:make_model", "--seed", "9")
     assert other.code == Code.OTHER
     assert "differs from the certified one" in other.err
     assert lipkit("verify", "beside.py", "models.py:make_model").code == Code.OTHER
+
+
+def test_verify_says_what_is_reproduced_and_not_proven(lipkit: Command, folder: Path):
+    assert lipkit("bound", "models.py:make_model", "--shape", "4", "--method", "dag", "--json", "n.json").code == 0
+    paper = Certificate.load(folder / "n.json")
+    # From another processor, and a rounding below what this one computes.
+    log_value = paper.log_value - 1e-10
+    there = replace(paper.software, processor="another")
+    replace(paper, log_value=log_value, value=math.exp(log_value), software=there).save(folder / "n.json")
+    run = lipkit("verify", "n.json", "models.py:make_model", "--json", "open.json")
+    assert run.code == Code.NOT_PROVEN
+    assert "reproduced, and its value is not proven" in run.out
+    assert "use the larger value" in run.err
+    said = json.loads((folder / "open.json").read_text())
+    assert said["holds"] is False
+    assert said["confirmed"] == paper.value > said["recorded"]
 
 
 def test_a_program_is_bounded_without_shapes(lipkit: Command, folder: Path):

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import platform
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -20,7 +21,7 @@ from lipkit.bounds.certificates.region_record import RegionRecord
 from lipkit.bounds.fold.layer_table import LayerRow
 from lipkit.errors import ArgumentError, CertificateError, KindError
 
-SCHEMA = "lipkit certificate 1"
+SCHEMA = "lipkit certificate 2"
 # The numbers that are written in hexadecimal too.
 _HEXES = ("value", "log_value", "log_lower")
 SCOPE = (
@@ -47,17 +48,20 @@ class Assumption:
 @final
 @dataclass(frozen=True)
 class Software:
-    """The versions of the software that computed the bound."""
+    """The versions of the software that computed the bound, and what else decides the last bits of a sum."""
 
     lipkit: str
     torch: str
     python: str
     platform: str
+    processor: str
+    threads: int
 
     @classmethod
     def here(cls) -> "Software":
-        """The versions that run now."""
-        return cls(__version__, str(torch.__version__), platform.python_version(), platform.platform())
+        """The versions and the machine that run now."""
+        versions = (__version__, str(torch.__version__), platform.python_version(), platform.platform())
+        return cls(*versions, _processor(), torch.get_num_threads())
 
     def against(self, other: "Software") -> str:
         """The versions of both, where they differ."""
@@ -73,10 +77,11 @@ class Certificate:
     """An EXACT or UPPER bound of a model with its provenance; JSON both ways, exactly.
 
     `method` are the settings that `verify` runs again: of several methods, the one that won; `asked` is what was asked
-    for. `draws` name the seeds of randomised norms, on record only: a new check draws new ones. `cut` says where
-    linear regions were cut, `table` what each layer contributes to the fold over the network, and `assumptions` list
-    every constant that a module declared of itself: the bound is worth as much as they are. Of `value` and
-    `log_value` the latter is the precise one where floats end.
+    for. `draws` are the random bits that this method drew, in hexadecimal and in order: they reproduce the number and
+    prove nothing, because they can be chosen after the fact. `cut` says where linear regions were cut, `table` what
+    each layer contributes to the fold over the network, and `assumptions` list every constant that a module declared
+    of itself: the bound is worth as much as they are. Of `value` and `log_value` the latter is the precise one where
+    floats end.
 
     `to_json` ends with a digest over everything else, so that a file with any change is refused. The digest is no
     signature: a forger can make a new one. What a forged file says of the bound, `verify` finds out.
@@ -111,6 +116,8 @@ class Certificate:
         exact = abs(self.log_value) > 700 or abs(math.log(self.value) - self.log_value) <= 1e-9
         if not (self.log_value == -math.inf and self.value == 0) and not exact:
             raise CertificateError(f"The certificate says {self.value} and exp({self.log_value}), which do not agree.")
+        if not all(re.fullmatch("0x[0-9a-f]{1,32}", draw) for draw in self.draws):
+            raise CertificateError("The certificate has draws that are no hexadecimal numbers of up to 128 bits.")
         if self.log_lower is not None and not self.log_lower <= self.log_value:
             raise CertificateError(f"The lower bound exp({self.log_lower}) is above the bound {self.value}.")
 
@@ -156,6 +163,17 @@ class Certificate:
         given = f", assuming {len(self.assumptions)} declared constants" if self.assumptions else ""
         said = f"{self.kind.value}, {self.metric}, {self.region}, {self.found_by}{sure}{given}"
         return f"{self.value:.10g} ({said})"
+
+
+def _processor() -> str:
+    """The processor by name, where the system tells it, and the instructions that torch uses of it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    name = names[0] if names else platform.processor() or platform.machine()
+    return f"{name}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 def _body(found: Certificate) -> dict[str, Plain]:

@@ -1,7 +1,8 @@
 """From a model to a certificate of its Lipschitz constant."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -56,7 +57,7 @@ def make_certificate(
 ) -> Certificate:
     """The certificate of a bound that `asked` found for `subject` on `region` in so many seconds."""
     _require_certifying(bound)
-    chosen = winner(bound, asked)
+    chosen, draws = winner(bound, asked)
     return Certificate(
         value=float(bound.value.detach()),
         log_value=float(bound.log_value.detach()),
@@ -68,7 +69,7 @@ def make_certificate(
         method=chosen,
         asked=asked,
         found_by=str(chosen),
-        draws=tuple(dict.fromkeys(part.how for part in randomised_parts(bound))),
+        draws=tuple(map(hex, draws)),
         cut=cut_of(chosen, subject.network),
         inputs=subject.inputs,
         model=ModelRecord.of(subject),
@@ -87,21 +88,18 @@ def _require_certifying(bound: Bound) -> None:
         raise ArgumentError(f"A certificate holds one number for the whole map, got one for {bound.of}.")
 
 
-def winner(bound: Bound, asked: Method) -> Method:
-    """The method that made the number: the one to run again. Where several were tried, the smallest part tells."""
+def winner(bound: Bound, asked: Method) -> tuple[Method, tuple[int, ...]]:
+    """The method that made the number, the one to run again, and what it drew.
+
+    Where several were tried, the smallest part tells; a part without draws of its own was found by the same run.
+    """
+    draws = bound.draws or ()
     if isinstance(bound.method, Method):
-        return bound.method
+        return bound.method, draws
     if bound.method is Rule.BEST and bound.parts:
-        return winner(min(bound.parts, key=lambda part: float(part.log_value.detach())), asked)
-    return asked
-
-
-def randomised_parts(bound: Bound) -> Iterator[Bound]:
-    """The norms in a bound that hold with a probability, each once."""
-    if bound.failure and not bound.parts:
-        yield bound
-    for part in bound.parts:
-        yield from randomised_parts(part)
+        best = min(bound.parts, key=lambda part: float(part.log_value.detach()))
+        return winner(best if best.draws is not None else replace(best, draws=draws), asked)
+    return asked, draws
 
 
 def cut_of(method: Method, network: Network) -> str:

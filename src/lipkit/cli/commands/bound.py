@@ -24,7 +24,7 @@ from lipkit.cli.inputs import load, option_words
 from lipkit.cli.inputs.device import device_of
 from lipkit.cli.options import ANY_MODEL, WEIGHTS, argument, option
 from lipkit.cli.runs.result_files import write_json
-from lipkit.errors import ArgumentError
+from lipkit.errors import ArgumentError, NotProvenError
 from lipkit.linops import Shape
 from lipkit.regions import Everywhere, Region
 from lipkit.report.html.numbers import constant, layer_norm
@@ -40,7 +40,7 @@ class BoundRequest:
     """Bound the Lipschitz constant of a model, and certify it.
 
     Ends with 0 if all went well, 2 for a wrong command line, 3 for a model that cannot be captured, 4 if the
-    model has a constant on bounded regions only, and 1 otherwise.
+    model has a constant on bounded regions only, 6 if a proof does not go through, and 1 otherwise.
     """
 
     model: str = argument(ANY_MODEL, "MODEL")
@@ -83,7 +83,11 @@ class BoundRequest:
 @final
 @dataclass(frozen=True)
 class VerifyRequest:
-    """Check a certificate against a model: the same structure and weights, and the bound computed anew."""
+    """Check a certificate against a model: reproduce its value from the recorded draws, and prove it by fresh ones.
+
+    Ends with 0 if the value holds, 6 if it is reproduced but fresh draws prove only a larger one, 1 if it is neither,
+    or if the model is another.
+    """
 
     certificate: Path = argument("What `lipkit bound --json` wrote.", "CERTIFICATE")
     model: str = argument(ANY_MODEL, "MODEL")
@@ -133,7 +137,7 @@ def bound_model(request: BoundRequest) -> None:
 
 
 def verify_certificate(request: VerifyRequest) -> None:
-    """Verify a certificate against a model and say so, to a file too; a `CertificateError` otherwise."""
+    """Verify a certificate against a model and say what is proven, to a file too; an error if the value is not."""
     check_seed(request.seed, "--seed")
     option_words.check_json(request.json)
     paper = Certificate.load(request.certificate)
@@ -142,12 +146,24 @@ def verify_certificate(request: VerifyRequest) -> None:
         doing("computing the bound anew")
         found = verify(paper, model)
     say = terminal().print
-    say(f"The certificate holds: {paper}", soft_wrap=True, markup=False)
-    say(f"Computed anew: {_digits(found)} ({found.kind.value})", soft_wrap=True, markup=False)
-    anew = {"bound": _digits(found), "kind": found.kind.value, "norms": str(found.metric), "region": str(found.region)}
+    anew = found.proven
+    said = "The certificate holds" if found.holds else "The certificate is reproduced, and its value is not proven"
+    say(f"{said}: {paper}", soft_wrap=True, markup=False)
+    say(f"Reproduced: {found.replay.value}", soft_wrap=True, markup=False)
+    say(f"Computed anew: {_digits(anew)} ({anew.kind.value})", soft_wrap=True, markup=False)
+    numbers = {"bound": _digits(anew), "kind": anew.kind.value, "norms": str(anew.metric), "region": str(anew.region)}
     write_json(
-        request.json, {"certificate": str(request.certificate), "model": request.model, "holds": True, "anew": anew}
-    )
+        request.json,
+        {
+            "certificate": str(request.certificate), "model": request.model, "holds": found.holds,
+            "reproduced": found.replay.value, "recorded": paper.value, "confirmed": found.value,
+            "anew": {**numbers, "failure": anew.failure},
+        },
+    )  # fmt: skip
+    if not found.holds:
+        raise NotProvenError(
+            f"Fresh draws prove {_digits(anew)}, more than the recorded {paper.value:.10g}; use the larger value."
+        )
 
 
 def print_layers(rows: list[LayerRow], say: Say, width: int) -> None:
@@ -181,7 +197,7 @@ def _print_summary(say: Say, model: str, subject: Subject, bound: Bound, method:
         "lower bound": "not known" if bound.lower is None else f"{_digits(bound.lower)} ({bound.lower.kind.value})",
         "ratio": "not known" if bound.lower is None else f"{math.exp(_log(bound) - _log(bound.lower)):.4g}",
         "region": str(bound.region),
-        "method": str(winner(bound, method)),
+        "method": str(winner(bound, method)[0]),
         "failure": f"at most {bound.failure:.0e}" if bound.failure else "none: deterministic",
         "seconds": f"{seconds:.2f}",
     }

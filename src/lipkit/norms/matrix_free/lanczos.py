@@ -1,7 +1,6 @@
 """Randomised Lanczos: an upper bound with a stated failure probability, for any operator that can be applied."""
 
 import math
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import final
@@ -10,6 +9,7 @@ import scipy.special
 import torch
 from torch import Tensor
 
+from lipkit._seeds import draw
 from lipkit.bound import Bound, Kind, Witness
 from lipkit.errors import ArgumentError, TooLargeError
 from lipkit.linops import LinearOperator, stack
@@ -88,7 +88,7 @@ class Lanczos(Norm):
             iteration = Iteration.of(ops)
             n = iteration.shape[1]
             proving = self.seed is None and state is None
-            record = replace(self, seed=secrets.randbits(128)) if proving else self
+            record = replace(self, seed=draw()) if proving else self
             noise = 16 * math.sqrt(iteration.depth + 16) * UNIT
             delta = overlap_quantile(n, self.failure, iteration.side.dtype.is_complex) / 2
             if proving and delta < noise:
