@@ -17,8 +17,8 @@ from lipkit.bounds._base import Method
 from lipkit.bounds.certificates.certificate import Certificate
 from lipkit.bounds.certificates.issue import certificate
 from lipkit.bounds.certificates.verify import ROUNDING, Replay, verify
+from lipkit.bounds.lipschitz import network_of
 from lipkit.bounds.local.local import Local
-from lipkit.bounds.model_to_network import network_of
 from lipkit.errors import CertificateError
 from lipkit.norms import Auto as AutoNorm
 from lipkit.norms import Lanczos
