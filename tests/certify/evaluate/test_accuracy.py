@@ -22,7 +22,7 @@ from lipkit import Ball, Bound, Kind, Scope, bounds, certify
 from lipkit.certify import Evaluation, Logits, Proportion, accuracy
 from lipkit.certify.attacks import PGD, EveryClass
 from lipkit.certify.evaluate.evaluation import said_radius
-from lipkit.certify.evaluate.records import Records
+from lipkit.certify.evaluate.records import Records, read_settings
 from lipkit.errors import (
     ArgumentError,
     BrokenCertificateError,
@@ -34,6 +34,7 @@ from lipkit.errors import (
 )
 from support.programs.certify_program import COUNT, data, model, settings
 from support.programs.run import PROGRAMS, environment, run_program
+from support.sealed_files import read_lines, write_lines
 from support.unchecked import unchecked
 
 PROGRAM = PROGRAMS / "certify_program.py"
@@ -183,7 +184,7 @@ def test_what_only_rounding_changes_is_not_broken_and_what_is_seen_is_no_proof(s
 
 
 def _settings(folder: Path) -> dict[str, object]:
-    return json.loads((folder / "settings.json").read_text())
+    return read_settings(folder)
 
 
 @pytest.mark.slow
@@ -300,7 +301,8 @@ def test_a_stored_sample_with_other_radii_is_named(tmp_path: Path) -> None:
     layer, data_set, bound = affine()
     accuracy(layer, data_set, bound, [0.1], records=tmp_path)
     path = tmp_path / "samples-0000.jsonl"
-    path.write_text(path.read_text().replace('"broken": []', '"broken": [true]', 1))
+    first, *rest = read_lines(path)
+    write_lines(path, [{**first, "broken": [True]}, *rest])
     with pytest.raises(RecordError, match="attacks at other radii for sample 0"):
         accuracy(layer, data_set, bound, [0.1], records=tmp_path)
 

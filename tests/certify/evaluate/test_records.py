@@ -1,7 +1,6 @@
 """Results on disk: appended, mended, never mixed, never lost."""
 
 import errno
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 
 from lipkit.certify import Records, SampleResult
 from lipkit.errors import RecordError
+from support.sealed_files import write_lines
 
 SETTINGS = {"eps": [0.5], "model": {"weight": "abc"}}
 
@@ -49,7 +49,7 @@ def test_other_settings_are_refused(tmp_path: Path) -> None:
 def test_damage_is_named(tmp_path: Path) -> None:
     records = Records(tmp_path, SETTINGS)
     path = tmp_path / "samples-0000.jsonl"
-    path.write_text('{"index": 0}\n')
+    write_lines(path, [{"index": 0}])
     with pytest.raises(RecordError, match="line 1 is no result of a sample"):
         records.read()
     path.unlink()
@@ -80,7 +80,7 @@ def test_a_full_disk_loses_nothing_that_was_written(tmp_path: Path, monkeypatch:
 def test_damaged_settings_are_named(tmp_path: Path, damaged: bytes) -> None:
     Records(tmp_path, SETTINGS)
     (tmp_path / "settings.json").write_bytes(damaged)
-    with pytest.raises(RecordError, match=r"settings\.json is damaged"):
+    with pytest.raises(RecordError, match=r"settings\.json has no checksum"):
         Records(tmp_path, SETTINGS)
 
 
@@ -97,9 +97,9 @@ def test_a_line_with_a_number_out_of_range_is_named(tmp_path: Path, change: dict
     line = {"index": 0, "label": 0, "predicted": 0, "radius": 0.5, "broken": [], "failure": 0.0, "unproven": False,
             "digest": "a"}  # fmt: skip
     path = tmp_path / "samples-0000.jsonl"
-    path.write_text(json.dumps(line) + "\n")
+    write_lines(path, [line])
     assert records.read() == {0: SampleResult(0, 0, 0, 0.5, digest="a")}
-    path.write_text(json.dumps({**line, **change}) + "\n")
+    write_lines(path, [{**line, **change}])
     with pytest.raises(RecordError, match="line 1 is no result of a sample"):
         records.read()
 
@@ -109,5 +109,5 @@ def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
     records.append([sample(0)])
     with (tmp_path / "samples-0000.jsonl").open("ab") as file:
         file.write(b"\xff\xfe\n")
-    with pytest.raises(RecordError, match="line 2 is no result of a sample"):
+    with pytest.raises(RecordError, match="line 2 has no checksum"):
         records.read()

@@ -1,6 +1,5 @@
 """Stored results are used again for what they are of, and for nothing else."""
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -19,6 +18,7 @@ from lipkit.certify import Logits, accuracy, head_pairwise
 from lipkit.certify.attacks import PGD, Attack, Halving, Neighbourhood
 from lipkit.certify.attacks.attacked_model import Victim
 from lipkit.errors import RecordError
+from support.sealed_files import read_lines, write_lines
 
 SCALE = 1.0
 
@@ -122,17 +122,17 @@ def test_results_that_the_model_contradicts_are_refused(tmp_path: Path) -> None:
     data, bound = [(x, model(x).argmax(1))], pairs(model)
     accuracy(model, data, bound, [0.1], records=tmp_path)
     path = tmp_path / "samples-0000.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines = read_lines(path)
     sure = max(range(50), key=lambda i: lines[i]["radius"])
     for name, factor in (("radius", 1.0001), ("radius", 0.9999), ("predicted", 0)):
         value = lines[sure][name] * factor if factor else (lines[sure]["predicted"] + 1) % 3
         changed = [{**line, name: value} if i == sure else line for i, line in enumerate(lines)]
-        path.write_text("".join(json.dumps(line) + "\n" for line in changed))
+        write_lines(path, changed)
         with pytest.raises(RecordError, match=f"for sample {sure}, and the model gives others now"):
             accuracy(model, data, bound, [0.1], records=tmp_path)
     # What another machine may round otherwise is no contradiction.
     rounded = [{**line, "radius": line["radius"] * (1 + 1e-9)} for line in lines]
-    path.write_text("".join(json.dumps(line) + "\n" for line in rounded))
+    write_lines(path, rounded)
     accuracy(model, data, bound, [0.1], records=tmp_path)
 
 
@@ -260,7 +260,7 @@ def test_results_from_before_inputs_were_told_are_refused(tmp_path: Path) -> Non
     data, bound = [(inputs(), torch.zeros(50, dtype=torch.long))], pairs(model)
     accuracy(model, data, bound, [0.1], records=tmp_path)
     path = tmp_path / "samples-0000.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    path.write_text("".join(json.dumps({k: v for k, v in line.items() if k != "digest"}) + "\n" for line in lines))
+    lines = read_lines(path)
+    write_lines(path, ({k: v for k, v in line.items() if k != "digest"} for line in lines))
     with pytest.raises(RecordError, match="line 1 is no result of a sample"):
         accuracy(model, data, bound, [0.1], records=tmp_path)

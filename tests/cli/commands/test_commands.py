@@ -22,6 +22,7 @@ from lipkit.cli.runs.run import source
 from lipkit.cli.training.recipe import plain_fields
 from lipkit.report.results.contents import Contents, Prints
 from support.repository import ROOT
+from support.sealed_files import write_object
 
 RECIPE = ROOT / "recipes" / "digits.py"
 
@@ -92,13 +93,13 @@ def test_a_recipe_whose_code_changed_is_another_run(tmp_path: Path, capsys: pyte
     assert source(recipe_class(file)()) != ""
     (tmp_path / "run").mkdir()
     fields = plain_fields(recipe_class(file)().quick())
-    kept = {"recipe": "Own", "source": "of another file", "fields": fields}
-    (tmp_path / "run" / "run.json").write_text(json.dumps(kept))
+    kept = {"recipe": "Own", "source": "of another file", "fields": fields, "command": ""}
+    write_object(tmp_path / "run" / "run.json", kept)
     assert main(["train", str(file), "--out", str(tmp_path / "run"), "--quick"]) == Code.OTHER
     assert "the code of the recipe was another" in capsys.readouterr().err
     (tmp_path / "run" / "run.json").write_text("{")
     assert main(["train", str(file), "--out", str(tmp_path / "run"), "--quick"]) == Code.OTHER
-    assert "run.json is damaged" in capsys.readouterr().err
+    assert "run.json has no checksum" in capsys.readouterr().err
 
 
 @pytest.mark.train

@@ -18,6 +18,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from lipkit._checksums import to_sealed_json
 from lipkit.certify.attacks import PGD
 from lipkit.cli.training import Goal, Precision, Recipe, Sets, checkpoint, only
 from lipkit.cli.training.average import Average
@@ -429,9 +430,9 @@ def test_a_setting_twice() -> None:
 
 def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
     path = tmp_path / "j"
-    for damaged in (b'{"step": 1}\n{\n', b"\xff\n", b"[1]\n", b'{"loss": 1}\n'):
+    for damaged in (to_sealed_json({"step": 1}) + b"\n{\n", b"\xff\n", b"[1]\n", to_sealed_json({"loss": 1}) + b"\n"):
         path.write_bytes(damaged)
-        with pytest.raises(RecordError, match="is damaged"):
+        with pytest.raises(RecordError, match=r"line [12] (has no checksum|has no step)"):
             Journal(path).read()
 
 

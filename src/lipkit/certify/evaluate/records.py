@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
+from lipkit._checksums import from_sealed_json, to_sealed_json
 from lipkit._files import write_whole
 from lipkit.errors import ArgumentError, RecordError
 
@@ -58,12 +59,9 @@ class Records:
     def _settle(self, settings: Mapping[str, Any]) -> None:
         path = self._folder / "settings.json"
         if not path.exists():
-            write_whole(path, json.dumps(settings, indent=1).encode())
+            write_whole(path, to_sealed_json(settings, indent=1))
             return
-        try:
-            known = dict(json.loads(path.read_text(encoding="utf-8")))
-        except (ValueError, TypeError) as error:
-            raise RecordError(f"{path} is damaged; give another folder, or remove this one.") from error
+        known = read_settings(self._folder)
         changed = sorted(key for key in known.keys() | settings.keys() if known.get(key) != settings.get(key))
         if changed:
             where, was, now = _apart(changed[0], known.get(changed[0]), settings.get(changed[0]))
@@ -74,9 +72,9 @@ class Records:
 
     def append(self, samples: Iterable[SampleResult]) -> None:
         """Add samples; they are on the disk when this returns."""
-        lines = "".join(json.dumps(asdict(sample), allow_nan=True) + "\n" for sample in samples)
+        lines = b"".join(to_sealed_json(asdict(sample)) + b"\n" for sample in samples)
         try:
-            with self._file.open("a", encoding="utf-8") as file:
+            with self._file.open("ab") as file:
                 file.write(lines)
                 file.flush()
                 os.fsync(file.fileno())
@@ -87,21 +85,30 @@ class Records:
 
     def read(self) -> dict[int, SampleResult]:
         """All samples of all processes by their index."""
-        found: dict[int, SampleResult] = {}
-        for path in sorted(self._folder.glob("samples-*.jsonl")):
-            # Bytes that are no text end up in a line that is no sample, which is named.
-            text = path.read_text(encoding="utf-8", errors="replace")
-            # Another process may be at work on its last line, or was killed there.
-            for number, line in enumerate(text[: text.rfind("\n") + 1].splitlines(), start=1):
-                sample = _parsed(line, f"{path}, line {number}")
-                # Two runs at once find the same; anything else is not a sample that was repeated.
-                if found.get(sample.index, sample) != sample:
-                    raise RecordError(
-                        f"{path}, line {number}: sample {sample.index} is there twice, with different results; give "
-                        "another folder."
-                    )
-                found[sample.index] = sample
-        return found
+        return read_samples(self._folder)
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """The settings under which the samples of a folder were found."""
+    path = folder / "settings.json"
+    return from_sealed_json(path.read_bytes(), str(path), "give another folder, or remove this one")
+
+
+def read_samples(folder: Path) -> dict[int, SampleResult]:
+    """All samples of a folder by their index; a line that is damaged, or contradicts another, is refused."""
+    found: dict[int, SampleResult] = {}
+    for path in sorted(folder.glob("samples-*.jsonl")):
+        # Another process may be at work on its last line, or was killed there.
+        for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+            sample = _parsed(line, f"{path}, line {number}")
+            # Two runs at once find the same; anything else is not a sample that was repeated.
+            if found.get(sample.index, sample) != sample:
+                raise RecordError(
+                    f"{path}, line {number}: sample {sample.index} is there twice, with different results; give "
+                    "another folder."
+                )
+            found[sample.index] = sample
+    return found
 
 
 def _apart(where: str, was: object, now: object) -> tuple[str, object, object]:
@@ -130,9 +137,9 @@ def _mend(path: Path) -> None:
             os.fsync(file.fileno())
 
 
-def _parsed(line: str, where: str) -> SampleResult:
+def _parsed(line: bytes, where: str) -> SampleResult:
+    data = from_sealed_json(line, where, "remove that line to repeat it")
     try:
-        data = json.loads(line)
         index, label, predicted = (data[name] for name in ("index", "label", "predicted"))
         radius, failure, broken = float(data["radius"]), float(data["failure"]), tuple(data["broken"])
         whole = all(type(number) is int and number >= 0 for number in (index, label, predicted))
@@ -143,6 +150,4 @@ def _parsed(line: str, where: str) -> SampleResult:
             raise ValueError("a number out of range")
         return SampleResult(index, label, predicted, radius, broken, failure, unproven, digest)
     except (ValueError, KeyError, TypeError) as error:
-        raise RecordError(
-            f"{where} is no result of a sample ({line[:60]!r}); remove that line to repeat it."
-        ) from error
+        raise RecordError(f"{where} is no result of a sample ({error}); remove that line to repeat it.") from error

@@ -24,8 +24,8 @@ def save(path: Path, state: Mapping[str, Any]) -> None:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """The tree that `save` wrote; a `RecordError` for a file that is cut off or something else. Executes nothing."""
-    tensors, about = tensors_from(path)
+    """The tree that `save` wrote; damage of any kind is refused. Executes nothing. Cost: two passes over the file."""
+    tensors, about = tensors_from(path, sealed=True)
     try:
         return _put_back_tensors(json.loads(about["tree"]), tensors)
     except (KeyError, ValueError, TypeError) as error:

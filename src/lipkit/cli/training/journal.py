@@ -1,10 +1,10 @@
 """The journal of a run: one line of JSON for each entry, appended, and cut back when a run is resumed."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
 
+from lipkit._checksums import from_sealed_json, to_sealed_json
 from lipkit._files import write_whole
 from lipkit.errors import RecordError
 
@@ -19,26 +19,25 @@ class Journal:
         """The entries; what a kill left of a last line is not one."""
         if not self._path.exists():
             return []
-        try:
-            text = self._path.read_text(encoding="utf-8")
-            entries = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-            if not all(isinstance(entry, dict) and isinstance(entry.get("step"), int) for entry in entries):
-                raise ValueError("a line is no entry with its step")
-            return entries
-        except ValueError as error:
-            raise RecordError(f"{self._path} is damaged ({error}); remove it to go on without its history.") from error
+        lines = self._path.read_bytes().split(b"\n")[:-1]
+        remedy = "remove the file to go on without its history"
+        entries = [from_sealed_json(line, f"{self._path}, line {i}", remedy) for i, line in enumerate(lines, start=1)]
+        for number, entry in enumerate(entries, start=1):
+            if type(entry.get("step")) is not int:
+                raise RecordError(f"{self._path}, line {number} has no step; {remedy}.")
+        return entries
 
     def rewind(self, step: int) -> None:
         """Forget entries after `step`: they will be written again."""
         # Before the first step there is nothing to keep, so nothing need be readable.
         kept = [entry for entry in self.read() if entry["step"] <= step] if step else []
-        write_whole(self._path, "".join(json.dumps(entry) + "\n" for entry in kept).encode())
+        write_whole(self._path, b"".join(map(_line, kept)))
 
     def add(self, entry: dict[str, Any]) -> None:
         """Append an entry of finite numbers; it is on the disk when this returns."""
         try:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(entry, allow_nan=False) + "\n")
+            with self._path.open("ab") as file:
+                file.write(_line(entry))
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
@@ -46,3 +45,7 @@ class Journal:
                 f"{self._path} cannot be written ({error.strerror}); the last checkpoint is intact: free space and "
                 "run the same command again."
             ) from error
+
+
+def _line(entry: dict[str, Any]) -> bytes:
+    return to_sealed_json(entry) + b"\n"
