@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lipkit.report.figure_style import INK, LOOKS, sheet
-from lipkit.report.results.contents import Contents
+from lipkit.report.results.recount import read_report
 
 if TYPE_CHECKING:
     from lipkit.report.figure_style import Axes
@@ -26,7 +26,7 @@ def panel(axes: "Axes", title: str, runs: Sequence[Path], published: Published) 
     """The curve of each seed, what attacks left at the radii of the evaluation, and the published points."""
     colour, _, marker = LOOKS[0]
     for number, run in enumerate(runs):
-        found = Contents.from_json((run / "report.json" if run.is_dir() else run).read_text(encoding="utf-8"))
+        found = read_report(run / "report.json" if run.is_dir() else run)
         radii = [point.radius for point in found.curve]
         shares = [100 * point.share.count / point.share.total for point in found.curve]
         axes.plot(radii, shares, color=colour, linewidth=1.2, label=None if number else "certified, each seed")

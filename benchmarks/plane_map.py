@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lipkit.report.figure_style import sheet
 from lipkit.report.html.charts import draw_map
-from lipkit.report.results.contents import Contents
+from lipkit.report.results.recount import read_report
 
 
 def main() -> None:
@@ -21,7 +21,7 @@ def main() -> None:
     with sheet(4.6 * len(args.runs), 4.6) as figure:
         figure.set_layout_engine("constrained")
         for run, axes in zip(args.runs, figure.subplots(1, len(args.runs), squeeze=False)[0], strict=True):
-            found = Contents.from_json((run / "report.json").read_text(encoding="utf-8"))
+            found = read_report(run / "report.json")
             if found.plane is None:
                 raise SystemExit(f"{run} has no map: its inputs are not points of the plane.")
             draw_map(axes, found.plane, found.eps, found.classes)

@@ -240,7 +240,7 @@ def test_an_interrupted_evaluation_continues_to_the_same_report(
     # Its report is not there yet, and the way to it is.
     assert main(["report", "parts"]) == Code.USAGE
     said = capsys.readouterr().err
-    assert "parts has no report.json (No such file or directory); this command continues to it: lipkit attack" in said
+    assert "parts has no report.json; this command continues to it: lipkit attack" in said
     with monkeypatch.context() as patch, torch.random.fork_rng(devices=[]):
         # The constant is not computed twice: one that depends on time or chance would be another.
         patch.setattr(evaluating, "head_pairwise", lambda *_: pytest.fail("computed again"))

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from lipkit import certify, report
+from lipkit._checksums import to_sealed_json
 from lipkit.bound import Bound, Scope
 from lipkit.bounds import DAG
 from lipkit.certify import Evaluation, SampleResult
@@ -51,8 +52,13 @@ def test_json_is_exact_both_ways(contents: Contents):
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"is": "report.Contents"}', "null", "[" * 100000])
 def test_what_is_no_report_is_refused(text: str):
-    with pytest.raises(RecordError, match="no report of lipkit"):
+    with pytest.raises(RecordError, match="The report has no checksum"):
         Contents.from_json(text)
+
+
+def test_a_sealed_text_that_is_no_report_is_refused():
+    with pytest.raises(RecordError, match="no report of lipkit"):
+        Contents.from_json(to_sealed_json({"is": "report.Contents"}).decode())
 
 
 def test_the_curve_counts_samples(contents: Contents):

@@ -11,7 +11,7 @@ from lipkit.cli.runs.folder_identity import command_in
 from lipkit.cli.runs.result_files import plain, write_json
 from lipkit.errors import ArgumentError
 from lipkit.report.html.page import write_report
-from lipkit.report.results.contents import Contents
+from lipkit.report.results.recount import read_report
 
 
 @final
@@ -28,14 +28,9 @@ def redraw_report(request: ReportRequest) -> None:
     """Draw the page of a report.json again, beside it or elsewhere, and write its shares where --json says."""
     option_words.check_json(request.json)
     run, source = request.run, request.run / "report.json" if request.run.is_dir() else request.run
-    try:
-        text = source.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
-        if run.is_dir() and (begun := command_in(run)):
-            raise ArgumentError(f"{run} has no report.json ({why}); this command continues to it: {begun}") from error
-        raise ArgumentError(f"{source} cannot be read ({why}); name the folder of a run.") from error
-    contents = Contents.from_json(text)
+    if run.is_dir() and not source.exists() and (begun := command_in(run)):
+        raise ArgumentError(f"{run} has no report.json; this command continues to it: {begun}")
+    contents = read_report(source)
     page, _ = write_report(contents, source.parent if request.out is None else request.out)
     write_json(request.json, plain(contents))
     terminal().print(f"report in {page}", soft_wrap=True, markup=False, highlight=False)

@@ -1,12 +1,12 @@
 """Everything a report shows, as plain data: what was measured, on what, and what could not be."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
 import torch
 
+from lipkit._checksums import from_sealed_json, to_sealed_json
 from lipkit.bound import Bound, Metric, Scope
 from lipkit.bounds.certificates.certificate import Software
 from lipkit.bounds.certificates.json_codec import from_plain, to_plain
@@ -111,12 +111,14 @@ class Constant:
 @final
 @dataclass(frozen=True)
 class Outcomes:
-    """Sample by sample, in one order: place in the data set, label, decision, certified radius."""
+    """Sample by sample, in one order: place in the data set, label, decision, certified radius, what attacks broke."""
 
     indices: tuple[int, ...]
     labels: tuple[int, ...]
     predicted: tuple[int, ...]
     radii: tuple[float, ...]
+    broken: tuple[tuple[bool, ...], ...]
+    unproven: tuple[bool, ...]
 
 
 @final
@@ -284,14 +286,15 @@ class Contents:
     failures: tuple[Failure, ...]
 
     def to_json(self) -> str:
-        """As JSON text."""
-        return json.dumps(to_plain(self, Contents), allow_nan=False, ensure_ascii=False) + "\n"
+        """As JSON text, with a checksum."""
+        return to_sealed_json(to_plain(self, Contents)).decode() + "\n"  # pyright: ignore[reportArgumentType]
 
     @classmethod
     def from_json(cls, text: str) -> "Contents":
         """The contents that `to_json` wrote; any other text raises a `RecordError`."""
+        data = from_sealed_json(text.removesuffix("\n").encode(), "The report", "make it again")
         try:
-            return from_plain(json.loads(text), cls)
+            return from_plain(data, cls)
         except (ValueError, RecursionError) as error:
             said = str(error).replace("The certificate", "It")
             raise RecordError(f"This is no report of lipkit ({said}); make it again.") from error

@@ -150,8 +150,8 @@ def _layers(network: Network, bound: Bound) -> tuple[LayerRow, ...]:
 
 
 def _outcomes(samples: Sequence[SampleResult]) -> Outcomes:
-    columns = zip(*((s.index, s.label, s.predicted, float(s.radius)) for s in samples), strict=True)
-    return Outcomes(*columns)
+    rows = ((s.index, s.label, s.predicted, float(s.radius), s.broken, s.unproven) for s in samples)
+    return Outcomes(*zip(*rows, strict=True))
 
 
 def _entry(line: Mapping[str, Any]) -> Entry:
