@@ -170,7 +170,7 @@ class _Ladder:
         if self.everywhere and self.chosen.metric == L2 and 0 < neurons <= _PROGRAM and fits:
             yield LipSDP(solver=InteriorPoint(budget=_SHARE * left))
         if not self.everywhere and neurons <= _REGION:
-            yield from self._condensed()
+            yield from self._condense()
 
     def _windows(self, first: float) -> Iterator[Method]:
         # LipLT measures the blocks by themselves first, as the fold did.
@@ -190,7 +190,7 @@ class _Ladder:
             yield inner if self.everywhere else Local(inner)
             unit, done = (monotonic() - begun) / work, work
 
-    def _condensed(self) -> Iterator[Method]:
+    def _condense(self) -> Iterator[Method]:
         if self.left <= 0 or not all(isinstance(node, Pointwise) for node in self.network.nodes):
             return
         samples = each_sample(self.region, self.network.source) or [self.region]

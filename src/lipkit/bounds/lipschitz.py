@@ -89,7 +89,7 @@ def _holds_weights(model: nn.Module, call: Call) -> bool:
 
     A run, because it also shows which weights are computed from several sets of parameters: tracing does not.
     """
-    args, kwargs = pytree.tree_map(_copied, call)
+    args, kwargs = pytree.tree_map(_copy, call)
     try:
         with without_casts(), evaluating(model):
             model(*args, **kwargs)
@@ -98,7 +98,7 @@ def _holds_weights(model: nn.Module, call: Call) -> bool:
     return True
 
 
-def _copied(leaf: object) -> object:
+def _copy(leaf: object) -> object:
     """A copy of a tensor: a model may work in place."""
     return leaf.clone() if isinstance(leaf, Tensor) else leaf
 

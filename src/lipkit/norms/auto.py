@@ -88,7 +88,7 @@ class Auto(Norm):
             return self._exact_symbol(found)
         if side <= _TINY and op.in_size * op.out_size <= _WRITTEN_OUT:
             return Selection(SVD(), f"{side} singular values: a full decomposition is cheapest")
-        if isinstance(op, Dense) or (op.in_size * op.out_size <= _WRITTEN_OUT and not self._sooner_applied(op, side)):
+        if isinstance(op, Dense) or (op.in_size * op.out_size <= _WRITTEN_OUT and not self._applies_sooner(op, side)):
             return Selection(self._matrix(), f"a matrix with a side of {side}")
         if found is not None and (self.failure == 0 or min(found.torus) >= _WIDE):
             method = SmallGrid(rtol=self.rtol / 2, inner=Cholesky(rtol=self.rtol / 4, steps=40))
@@ -104,7 +104,7 @@ class Auto(Norm):
         )
         return Selection(method, f"{why}, too large to write out: randomised, with failure {self.failure:g}")
 
-    def _sooner_applied(self, op: LinearOperator, side: int) -> bool:
+    def _applies_sooner(self, op: LinearOperator, side: int) -> bool:
         """Whether writing out takes longer than a randomised bound: one application for each entry of a side."""
         return self.failure > 0 and side > _APPLICATIONS and count_layers(op) > 1
 

@@ -66,7 +66,7 @@ def _without_placing(parts: Parts) -> Parts | None:
         if scale is None and isinstance(part, BatchNorm):
             scale = part
             continue
-        inner = _placed(part, scale) if isinstance(part, Index) else None
+        inner = _place(part, scale) if isinstance(part, Index) else None
         if inner is None:
             return None
         rest = (*inner, *parts[at + 1 :])
@@ -74,7 +74,7 @@ def _without_placing(parts: Parts) -> Parts | None:
     return None
 
 
-def _placed(op: Index, scale: BatchNorm | None) -> Parts | None:
+def _place(op: Index, scale: BatchNorm | None) -> Parts | None:
     """What is left of a batch norm after `op`, if `op` gives every entry a place of its own; None if it does not."""
     index = op.index.flatten()
     used = index[index >= 0]
@@ -161,7 +161,7 @@ class Meter:
         for p in set(p_in):
             chosen = [i for i, q in enumerate(p_in) if q == p]
             euclidean = (p, self.p) == (2.0, 2.0)
-            method = self.spectral.loosened(loosened) if euclidean else _mixed(p, self.p, self.metric)
+            method = self.spectral.loosened(loosened) if euclidean else _mixed_norm(p, self.p, self.metric)
             cores = [multiply_out(core(ops[i], euclidean)) for i in chosen]
             # The vectors of a core are not those of the block.
             found.update(
@@ -189,7 +189,7 @@ class Meter:
         return size if known.relative or power == 1 else min(size, float(known.absolute))
 
 
-def _mixed(p_in: float, p_out: float, metric: Metric) -> Norm:
+def _mixed_norm(p_in: float, p_out: float, metric: Metric) -> Norm:
     if p_in == 1 or p_out == math.inf or p_in == p_out:
         return Mixed(p_in, p_out)
     raise MetricError(

@@ -63,7 +63,7 @@ def layer_table(network: Network, method: DAG | None = None, savings: bool = Tru
     network = network.detach()
     fold = method.fold(network)
     with torch.enable_grad():
-        leaves, log_value = _attached(fold, method)
+        leaves, log_value = _attach_leaves(fold, method)
     variables = [leaf.log for leaf in leaves]
     # A network that is constant has no layer to blame.
     gradients = (
@@ -110,7 +110,7 @@ class _Leaf:
     bound: Bound | None
 
 
-def _attached(fold: Fold, method: DAG) -> tuple[list[_Leaf], Tensor]:
+def _attach_leaves(fold: Fold, method: DAG) -> tuple[list[_Leaf], Tensor]:
     """The same fold over norms that are leaves of a graph: these, and log L."""
     leaves: list[_Leaf] = []
 
@@ -161,9 +161,9 @@ class _Inside:
         kept = set(old.values())
         found: dict[tuple[int, int], list[int]] = {}
         for j in range(fused.sink):
-            below = _reached(network, old[j], kept)
+            below = _reachable_rows(network, old[j], kept)
             for k, _ in (at for at in fused.blocks if at[1] == j):
-                found[k, j] = sorted(below & _reached(network, old[k], kept, back=True))
+                found[k, j] = sorted(below & _reachable_rows(network, old[k], kept, back=True))
         return cls(network, old, found)
 
     def origin(self, at: tuple[int, int]) -> str:
@@ -192,7 +192,7 @@ class _Inside:
         return found
 
 
-def _reached(network: Network, start: int, kept: set[int], back: bool = False) -> set[int]:
+def _reachable_rows(network: Network, start: int, kept: set[int], back: bool = False) -> set[int]:
     """The fused rows that `start` leads to (or, `back`, comes from) through fused rows only."""
     found: set[int] = set()
     for k, j in sorted(network.blocks, reverse=back):

@@ -124,14 +124,14 @@ class Expansion:
         for i, (source, log) in enumerate(left):
             rest = float(weights_left[i:].logsumexp(0))
             if self._late() or (not every and found and rest <= self._negligible + total):
-                found += [self._unmeasured(s, one, bound) for one, bound in left[i:]]
+                found += [self._bound_from_shorter(s, one, bound) for one, bound in left[i:]]
                 measured = False
                 break
             try:
-                term = self._measured(s, source, math.exp(min(total - float(weights_left[i]), 300.0)) / _MINOR)
+                term = self._measure(s, source, math.exp(min(total - float(weights_left[i]), 300.0)) / _MINOR)
             except NonFiniteError:
                 # A map that leaves the range of float64 on its way; logarithms of shorter ones do not.
-                term = self._unmeasured(s, source, log)
+                term = self._bound_from_shorter(s, source, log)
                 measured = False
             found.append(term)
             total = float(torch.tensor([total, float(term.log_product.detach())]).logsumexp(0))
@@ -160,11 +160,11 @@ class Expansion:
             self._known[s, source] = total
         return total
 
-    def _unmeasured(self, s: int, source: Source, log: Log) -> Term:
+    def _bound_from_shorter(self, s: int, source: Source, log: Log) -> Term:
         op = next(iter(self.network.row(s).values()))
         return Term(op, Bound(log, Kind.UPPER, Rule.COMPOSE), self.size(source))
 
-    def _measured(self, s: int, source: Source, loosened: float) -> Term:
+    def _measure(self, s: int, source: Source, loosened: float) -> Term:
         j, rest = source
         op = self.paths.operator(s, j, rest)
         assert op is not None, "a map with a bound has a path"

@@ -42,12 +42,12 @@ def lines(activation: Activation, low: Float64[Tensor, "..."], high: Float64[Ten
     found = [torch.where(sure, part, 0.0) for part in straight]
     open_ = ~sure
     if bool(open_.any()):
-        for part, value in zip(found, _bent(_picked(activation, open_), low[open_], high[open_]), strict=True):
+        for part, value in zip(found, _bent(_select(activation, open_), low[open_], high[open_]), strict=True):
             part[open_] = value
     return Lines(*found)
 
 
-def _picked(activation: Activation, where: Tensor) -> Activation:
+def _select(activation: Activation, where: Tensor) -> Activation:
     """The activation of the selected entries: tensors that have one parameter for each entry are selected as well."""
     return activation.map(lambda t: t.expand(where.shape)[where] if t.ndim else t)
 

@@ -54,11 +54,11 @@ class FastLip(RegionMethod):
         find, found = self.slopes.prepare(network), measure_network(network)
         with torch.no_grad():
             if samples is None:
-                return self._said(self._one(found, find, region), region, Scope.WHOLE)
+                return self._say(self._one(found, find, region), region, Scope.WHOLE)
             logs = [self._one(found, find, sample) for sample in samples]
-            return self._said(torch.stack(logs), region, Scope.SAMPLE)
+            return self._say(torch.stack(logs), region, Scope.SAMPLE)
 
-    def _said(self, log_value: Tensor, region: Region, of: Scope) -> Bound:
+    def _say(self, log_value: Tensor, region: Region, of: Scope) -> Bound:
         return Bound(log_value, Kind.UPPER, self, self.metric, region, of)
 
     def _one(self, found: MeasuredNetwork, find: Callable[[Region], list[Reach]], region: Region) -> Tensor:
@@ -75,12 +75,10 @@ class FastLip(RegionMethod):
             raise TooLargeError(
                 f"The Jacobian has {outputs} x {inputs} entries, the limit is {self.limit}; use Local, or raise limit."
             )
-        low, high = _stacked(
-            [backward(found, slopes, network.sink, units)[0] for units in _units(found, network.target)]
-        )
+        low, high = _stack([backward(found, slopes, network.sink, units)[0] for units in _units(found, network.target)])
         widest = max(math.prod(network.shape_into(k)) for k in range(1, network.sink + 1))
         if inputs * widest <= self.limit:
-            found_low, found_high = _stacked([forward(found, slopes, units) for units in _units(found, network.source)])
+            found_low, found_high = _stack([forward(found, slopes, units) for units in _units(found, network.source)])
             low, high = torch.maximum(low, found_low.mT), torch.minimum(high, found_high.mT)
         return low, high
 
@@ -112,6 +110,6 @@ def _units(found: MeasuredNetwork, shape: tuple[int, ...]) -> list[Tensor]:
     return [chunk.reshape(-1, *shape) for chunk in units.split(step)]
 
 
-def _stacked(spans: list[Span]) -> tuple[Tensor, Tensor]:
+def _stack(spans: list[Span]) -> tuple[Tensor, Tensor]:
     ends = [span.ends for span in spans]
     return torch.cat([low.flatten(1) for low, _ in ends]), torch.cat([high.flatten(1) for _, high in ends])

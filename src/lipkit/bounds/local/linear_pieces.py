@@ -105,7 +105,7 @@ class LinearPieces(RegionMethod):
         nothing = reach.center.flatten()[:0]
         cell = HalfSpaces(region, reach, nothing.reshape(0, reach.center.numel()), nothing)
         values = {0: input_span(found)}
-        first = _advanced(found, plans, _Partial(dict(slopes_of(found, zs)), values, 0, nothing, (), cell))
+        first = _advance(found, plans, _Partial(dict(slopes_of(found, zs)), values, 0, nothing, (), cell))
         count = itertools.count()
         queue = [(-float(self._upper(found, first)), next(count), first)]
         for _ in range(self.cells):
@@ -167,7 +167,7 @@ def _pieces(f: PiecewiseLinear) -> tuple[_Piece, ...]:
     return tuple(found)
 
 
-def _advanced(found: MeasuredNetwork, plans: dict[int, _Plan], partial: _Partial) -> _Partial:
+def _advance(found: MeasuredNetwork, plans: dict[int, _Plan], partial: _Partial) -> _Partial:
     """Go on to the next node with an undecided neuron, or to the output, carrying decided nodes along."""
     while not partial.undecided:
         values, at = dict(partial.values), partial.at
@@ -200,7 +200,7 @@ def _children(found: MeasuredNetwork, plans: dict[int, _Plan], partial: _Partial
         decided = {**partial.slopes, k: (_put(partial.slopes[k][0], i, slope), _put(partial.slopes[k][1], i, slope))}
         shifts = _put(partial.shifts, i, shift)
         child = replace(partial, slopes=decided, shifts=shifts, undecided=tuple(rest), cell=cell)
-        children.append(_advanced(found, plans, child))
+        children.append(_advance(found, plans, child))
     return children
 
 

@@ -99,7 +99,7 @@ def measure_network(network: Network) -> MeasuredNetwork:
         zero = torch.zeros(wide.shape_into(k), dtype=torch.float64, device=device)
         shift = wide.biases[k].expand(zero.shape) if k in wide.biases else zero
         own = Affine({j: Measured(op) for j, op in row.items()}, shift, zero)
-        fused[k] = _substituted(own, fused, inside)
+        fused[k] = _substitute(own, fused, inside)
         node = wide.nodes[k - 1] if k < wide.sink else None
         joins = len(row) > 1 and users.get(k, 0) > 1
         if node is not None and node.is_identity and not joins:
@@ -107,7 +107,7 @@ def measure_network(network: Network) -> MeasuredNetwork:
     return MeasuredNetwork(wide, fused, frozenset(inside), device)
 
 
-def _substituted(row: Affine, fused: Mapping[int, Affine], inside: set[int]) -> Affine:
+def _substitute(row: Affine, fused: Mapping[int, Affine], inside: set[int]) -> Affine:
     if not inside & row.blocks.keys():
         return row
     blocks: dict[int, LinearOperator] = {}

@@ -50,7 +50,7 @@ class HalfSpaces:
         plain = self._over_region(normal, offset)
         if not len(self.offsets):
             return plain
-        multipliers = self._proposed(normal)
+        multipliers = self._propose(normal)
         m = multipliers.clamp(min=0)
         size = m.abs() @ self.normals.abs() + normal.abs()
         mixed = normal + m @ self.normals
@@ -77,7 +77,7 @@ class HalfSpaces:
         )
         return torch.from_numpy(found.x[:size]).to(mid) if found.status == 0 else None
 
-    def _proposed(self, normal: Tensor) -> Tensor:
+    def _propose(self, normal: Tensor) -> Tensor:
         mid, width = middle(self.reach.low.flatten(), self.reach.high.flatten())
         scale = float(width.max())
         result = optimize.linprog(

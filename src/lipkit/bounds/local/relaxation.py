@@ -92,14 +92,12 @@ class Relaxation(Ranges):
 
         def on(region: Region) -> list[Reach]:
             backward = _Backward(found, region, {}, {}, {})
-            return propagate_ranges(
-                found, region, self.balls, every, lambda k, z, ys: self._refined(backward, k, z, ys)
-            )
+            return propagate_ranges(found, region, self.balls, every, lambda k, z, ys: self._refine(backward, k, z, ys))
 
         return on
 
-    def _refined(self, backward: "_Backward", k: int, z: Reach, ys: list[Reach]) -> Reach:
-        wanted = self._wanted(backward.found.network, k, z)
+    def _refine(self, backward: "_Backward", k: int, z: Reach, ys: list[Reach]) -> Reach:
+        wanted = self._rows_to_refine(backward.found.network, k, z)
         if k > 1 and len(wanted):
             low, high = z.low.flatten().clone(), z.high.flatten().clone()
             for chunk in backward.chunks(k, wanted):
@@ -110,7 +108,7 @@ class Relaxation(Ranges):
         backward.learn(k, z)
         return z
 
-    def _wanted(self, network: Network, k: int, z: Reach) -> Int64[Tensor, " rows"]:
+    def _rows_to_refine(self, network: Network, k: int, z: Reach) -> Int64[Tensor, " rows"]:
         width = (z.high - z.low).flatten()
         open_ = width > 0
         if k < network.sink:

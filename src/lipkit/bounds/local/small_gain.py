@@ -105,7 +105,7 @@ def _length(matrix: Tensor, change: Tensor) -> float:
 def small_gain(found: Uncertain, rtol: float | None) -> Float64[Tensor, ""]:
     """An upper bound of max ||M||_2 over all slopes, within about rtol / 2 of the best this method has, and a proof.
 
-    With `rtol=None` the multipliers are not optimised but scaled: see `_balanced`.
+    With `rtol=None` the multipliers are not optimised but scaled: see `_balance`.
 
     With W = [O; T^(1/2) Q] and U = diag(s I, T)^(-1/2) the matrix U H U = I - (W U)'(W U) is factored, multiplied out
     and compared: it is >= -e I, with e counted. Then |M x|^2 <= s |x|^2 + e (s |x|^2 + sum_i t_i v_i^2), and the last
@@ -117,7 +117,7 @@ def small_gain(found: Uncertain, rtol: float | None) -> Float64[Tensor, ""]:
     o, q = torch.cat([base[: len(g)], g], dim=1), torch.cat([base[len(g) :], n], dim=1)
     if not bool(o.any()):
         return found.lost()
-    t, least = _balanced(found, o, q)
+    t, least = _balance(found, o, q)
     if rtol is not None:
         t = _Program(o, q).minimised(1.5 * least, t, rtol)
         least = _least(o, q, t)
@@ -155,14 +155,14 @@ def _factor(rows: Float64[Tensor, "rows cols"]) -> Float64[Tensor, "rows some"]:
     return rows
 
 
-def _balanced(found: Uncertain, o: Tensor, q: Tensor) -> tuple[Tensor, float]:
+def _balance(found: Uncertain, o: Tensor, q: Tensor) -> tuple[Tensor, float]:
     """Multipliers t_i = scale b_i / f_i, and the least s for them, the scale found by trying powers of two.
 
     f_i bounds |z_i| / |x| and b_i what v_i can do to y, both along all paths without signs: for a single uncertain
     slope this balance is optimal. Where no scale is feasible, the multipliers that always are.
     """
     forward = torch.linalg.vector_norm(found.reached(found.p.mid.abs()), dim=1).clamp(min=1e-100)
-    backward = torch.linalg.vector_norm(_pulled(found), dim=0).clamp(min=1e-100)
+    backward = torch.linalg.vector_norm(_contributions(found), dim=0).clamp(min=1e-100)
     ratio = backward / forward
     t = _start(o, q, found.blocks)
     best = (_least(o, q, t), t)
@@ -184,7 +184,7 @@ def _balanced(found: Uncertain, o: Tensor, q: Tensor) -> tuple[Tensor, float]:
     return (ratio * 2.0**exponent, value(exponent)) if value(exponent) < best[0] else (best[1], best[0])
 
 
-def _pulled(found: Uncertain) -> Tensor:
+def _contributions(found: Uncertain) -> Tensor:
     """|G| s (I - |N| s)^-1: the most that each uncertain slope can contribute to the outputs, along all paths."""
     size = (found.g.mid.abs() * found.spread).clone()
     inner = found.n.mid.abs() * found.spread

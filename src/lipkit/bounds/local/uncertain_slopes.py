@@ -115,8 +115,8 @@ def uncertain(found: MeasuredNetwork, slopes: Slopes, limit: int) -> Uncertain:
     return Uncertain(
         last_c,
         last_g,
-        _joined([n for _, n in rows] or [Span(empty, empty)]),
-        _joined([p for p, _ in rows] or [Span(nothing, nothing)]),
+        _join([n for _, n in rows] or [Span(empty, empty)]),
+        _join([p for p, _ in rows] or [Span(nothing, nothing)]),
         torch.cat(spreads),
         blocks,
     )
@@ -135,18 +135,18 @@ def _rows(found: MeasuredNetwork, middles: Slopes, k: int, rows: Tensor, where: 
         units[torch.arange(len(some)), some] = 1
         at_input, on_y = backward(found, middles, k, units.reshape(-1, *shape))
         by_input.append(Span(at_input.mid.flatten(1), at_input.width.flatten(1)))
-        columns = [_picked(on_y.get(j), at, units) for j, at in where.items()]
-        by_node.append(_joined([Span(units[:, :0], units[:, :0]), *columns], dim=1))
-    return _joined(by_input), _joined(by_node)
+        columns = [_select(on_y.get(j), at, units) for j, at in where.items()]
+        by_node.append(_join([Span(units[:, :0], units[:, :0]), *columns], dim=1))
+    return _join(by_input), _join(by_node)
 
 
-def _picked(span: Span | None, at: Tensor, like: Tensor) -> Span:
+def _select(span: Span | None, at: Tensor, like: Tensor) -> Span:
     if span is None:
         nothing = like.new_zeros((len(like), len(at)))
         return Span(nothing, nothing)
     return Span(span.mid.flatten(1)[:, at], span.width.flatten(1)[:, at])
 
 
-def _joined(spans: list[Span], dim: int = 0) -> Span:
+def _join(spans: list[Span], dim: int = 0) -> Span:
     join: Callable[[list[Tensor]], Tensor] = lambda parts: torch.cat(parts, dim)  # noqa: E731
     return Span(join([span.mid for span in spans]), join([span.width for span in spans]))

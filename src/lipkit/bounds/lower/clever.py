@@ -95,14 +95,14 @@ def end_point(maxima: Float64[Tensor, " batches"]) -> float:
     scaled = (largest - values) / spread
     best = (-1.0, 0.0)
     for shape in _SHAPES:
-        fit = _fitted(scaled, shape)
+        fit = _fit(scaled, shape)
         if fit is not None and -fit[1] <= _FAR:
             probability = float(stats.kstest(scaled, "weibull_min", args=fit).pvalue)
             best = max(best, (probability, fit[1]))
     return largest if best[0] < _REJECTED else largest - min(best[1], 0.0) * spread
 
 
-def _fitted(values: np.ndarray, shape: float) -> tuple[float, float, float] | None:
+def _fit(values: np.ndarray, shape: float) -> tuple[float, float, float] | None:
     from scipy import stats
 
     with warnings.catch_warnings():

@@ -150,7 +150,7 @@ def prover(network: Network, metric: Metric) -> Callable[[Tensor, Tensor], Pair]
         if not math.isfinite(value):
             # An overflow says nothing of the function.
             return Pair(x, y, 0.0, 0.0)
-        direction = _aligned(rise, metric.p_out)
+        direction = _align(rise, metric.p_out)
         found = 0.0
         for way, enough in enumerate((_NEARLY, KEPT, math.inf)):
             found = max(found, _from_below(enclosure(way), x, y, direction, metric))
@@ -161,7 +161,7 @@ def prover(network: Network, metric: Metric) -> Callable[[Tensor, Tensor], Pair]
     return proven
 
 
-def _aligned(rise: Tensor, p: float) -> Tensor:
+def _align(rise: Tensor, p: float) -> Tensor:
     """v with <v, rise> = |v|_q |rise|_p, 1/p + 1/q = 1, up to rounding."""
     size = rise.abs().max()
     if not bool(size > 0) or not bool(torch.isfinite(size)):

@@ -58,7 +58,7 @@ class Sampling(RegionMethod):
         prove = prover(network, self.metric)
         pairs: list[Pair] = []
         for one in samples:
-            x = self._drawn(network, one)
+            x = self._draw(network, one)
             norms, directions = steepest(network, x, self.metric)
             top = norms.argsort(descending=True)[:4]
             first, second = along(x[top], directions[top], scale_of(one, x[top]))
@@ -68,10 +68,10 @@ class Sampling(RegionMethod):
     def norms(self, network: Network, region: Region = Everywhere()) -> Float64[Tensor, "..."]:
         """The Jacobian norms at the points themselves (estimates), for `profile`; with an axis in front for a batch."""
         samples, of = regions_of(region, network)
-        found = [steepest(network, self._drawn(network, one), self.metric)[0] for one in samples]
+        found = [steepest(network, self._draw(network, one), self.metric)[0] for one in samples]
         return found[0] if of is Scope.WHOLE else torch.stack(found)
 
-    def _drawn(self, network: Network, region: Region) -> Tensor:
+    def _draw(self, network: Network, region: Region) -> Tensor:
         generator = torch.Generator(network.device).manual_seed(self.seed)
         x = draw_points(region, network.source, self.count, generator)
         if self.points is None:
@@ -197,7 +197,7 @@ def matrix_norms(
         norms = torch.linalg.vector_norm(matrix, ord=dual_exponent(p), dim=2)
         row = norms.argmax(1)
         best = matrix[torch.arange(len(matrix)), row]
-        return norms.amax(1), _unit(_aligned(best, dual_exponent(p)), p)
+        return norms.amax(1), _unit(_align(best, dual_exponent(p)), p)
     if p == 1:
         norms = torch.linalg.vector_norm(matrix, ord=q, dim=1)
         return norms.amax(1), torch.nn.functional.one_hot(norms.argmax(1), matrix.shape[2]).to(matrix)
@@ -210,8 +210,8 @@ def matrix_norms(
     x = _unit(_by_gram(matrix)[1], p)
     for _ in range(_POWER_STEPS):
         image = torch.einsum("boi,bi->bo", matrix, x)
-        back = torch.einsum("boi,bo->bi", matrix, _aligned(image, q))
-        x = _unit(_aligned(back, dual_exponent(p)), p)
+        back = torch.einsum("boi,bo->bi", matrix, _align(image, q))
+        x = _unit(_align(back, dual_exponent(p)), p)
     return torch.linalg.vector_norm(torch.einsum("boi,bi->bo", matrix, x), ord=q, dim=1), x
 
 
@@ -265,7 +265,7 @@ def push_forward(
     return image.detach(), pulled
 
 
-def _aligned(x: Tensor, p: float) -> Tensor:
+def _align(x: Tensor, p: float) -> Tensor:
     """A vector with <x, y> = |x|_p |y|_dual(p), up to its length."""
     if p == math.inf:
         top = torch.nn.functional.one_hot(x.abs().argmax(1), x.shape[1]).to(x)
@@ -276,7 +276,7 @@ def _aligned(x: Tensor, p: float) -> Tensor:
 
 def dual_vector(x: Float64[Tensor, "batch ..."], p: float) -> Float64[Tensor, "batch ..."]:
     """u with <u, x> = |x|_p and |u|_dual(p) = 1, for every entry of the batch."""
-    return _unit(_aligned(x.flatten(1), p), dual_exponent(p)).reshape(x.shape)
+    return _unit(_align(x.flatten(1), p), dual_exponent(p)).reshape(x.shape)
 
 
 def _unit(x: Tensor, p: float) -> Tensor:

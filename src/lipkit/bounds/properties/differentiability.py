@@ -208,7 +208,7 @@ def is_differentiable(
     found = measure_network(network)
     with torch.no_grad():
         reach = reaches(found, ranges)
-        blame = _blamed(found, reach(region))
+        blame = _first_kinks(found, reach(region))
         findings = [
             Finding(ProofAnswer.PROVEN, "no kink lies in the range of its activation")
             if k == 0
@@ -223,7 +223,7 @@ def is_differentiable(
     return ProofVerdict("differentiable", region, tuple(findings))
 
 
-def _blamed(found: MeasuredNetwork, zs: list[Reach]) -> Tensor:
+def _first_kinks(found: MeasuredNetwork, zs: list[Reach]) -> Tensor:
     """For every output the first node with a kink in range that it depends on; 0 for none."""
     network = found.network
     into: dict[int, Tensor] = {}

@@ -56,7 +56,7 @@ class Curved:
             return True
         if not all(bool(torch.isfinite(c).all()) for c in least.values()):
             return False
-        mid, width = self._enclosed({k: (c, torch.zeros_like(c)) for k, c in least.items()})
+        mid, width = self._enclose({k: (c, torch.zeros_like(c)) for k, c in least.items()})
         return _dominant(mid, width) or _positive(mid, width)
 
     def largest(self, entry: int) -> float:
@@ -64,7 +64,7 @@ class Curved:
         weights = self._weights(entry)
         if not all(bool(torch.isfinite(end).all()) for ends in weights.values() for end in ends):
             return math.inf
-        mid, width = self._enclosed({k: middle(least, most) for k, (least, most) in weights.items()})
+        mid, width = self._enclose({k: middle(least, most) for k, (least, most) in weights.items()})
         if not bool(torch.isfinite(mid).all() and torch.isfinite(width).all()):
             return math.inf
         return (deterministic_norm(Dense(mid)) + deterministic_norm(Dense(width))) * (1 + ROUNDINGS_8)
@@ -76,7 +76,7 @@ class Curved:
         on_y = backward(self.found, self.slopes, self.found.network.sink, unit)[1]
         return {k: _products(on_y[k].ends, bends) for k, bends in self.nodes.items() if k in on_y}
 
-    def _enclosed(self, weights: dict[int, tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    def _enclose(self, weights: dict[int, tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
         """(H_c, R) for weights c with radii e: R is rounded up."""
         size = math.prod(self.found.network.source)
         mid = torch.zeros(size, size, dtype=torch.float64, device=self.found.device)

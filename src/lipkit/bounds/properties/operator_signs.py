@@ -71,7 +71,7 @@ def _structural(op: LinearOperator, up: Mask, down: Mask) -> Masks:
         case Sum(left, right):
             return _either(_structural(left, up, down), _structural(right, up, down))
         case Scaled(factor, inner):
-            return _signed(float(factor), _structural(inner, up, down))
+            return _sign(float(factor), _structural(inner, up, down))
         case StatedRounding(inner):
             return _structural(inner, up, down)
         case Sweep(edges, source, sink):
@@ -98,7 +98,7 @@ def _structural(op: LinearOperator, up: Mask, down: Mask) -> Masks:
         case Adjoint(Sum(left, right)):
             return _either(_structural(left.T, up, down), _structural(right.T, up, down))
         case Adjoint(Scaled(factor, inner)):
-            return _signed(float(factor), _structural(inner.T, up, down))
+            return _sign(float(factor), _structural(inner.T, up, down))
         case Adjoint(StatedRounding(inner)):
             return _structural(inner.T, up, down)
         case Adjoint(BlockRow(parts)):
@@ -119,7 +119,7 @@ def _leaf(op: LinearOperator, up: Mask, down: Mask) -> Masks:
         case Index() | Permute() | Reshape():
             return _through(op, up), _through(op, down)
         case AvgPool():
-            return _signed(float(inner.divisor), (_through(op, up), _through(op, down)))
+            return _sign(float(inner.divisor), (_through(op, up), _through(op, down)))
         # Linear in their one tensor, so its positive part gives at least the positive part of the operator.
         case Dense() | DenseStack() | Diagonal() | Conv() | ConvTranspose():
             rising, falling = inner.map(lambda t: (t > 0).double()), inner.map(lambda t: (t < 0).double())
@@ -172,7 +172,7 @@ def _through(op: LinearOperator, mask: Mask) -> Mask:
     return op.apply(mask.to(torch.float64)) != 0
 
 
-def _signed(factor: float, masks: Masks) -> Masks:
+def _sign(factor: float, masks: Masks) -> Masks:
     if factor == 0:
         return torch.zeros_like(masks[0]), torch.zeros_like(masks[1])
     return masks if factor > 0 else (masks[1], masks[0])

@@ -80,7 +80,7 @@ def smooth_relaxation(network: Network, mu: float) -> SmoothRelaxation:
         )
     # What a node was known to receive is no longer true: the values before it have moved.
     network = replace(network, nodes=tuple(map(_anywhere, network.nodes)))
-    smooth = replace(network, nodes=tuple(_smoothed(node, mu) for node in network.nodes))
+    smooth = replace(network, nodes=tuple(_smooth(node, mu) for node in network.nodes))
     with torch.no_grad():
         errors = [_error(node, mu) for node in network.nodes]
         entries = _by_entries(network, errors)
@@ -114,7 +114,7 @@ def _can(node: Node) -> bool:
             return is_smooth(node)
 
 
-def _smoothed(node: Node, mu: float) -> Node:
+def _smooth(node: Node, mu: float) -> Node:
     match node:
         case Pointwise() if node.activation.kinks:
             return Pointwise(node.activation.smoothed(mu), node.size)
@@ -133,7 +133,7 @@ def _error(node: Node, mu: float) -> Float64[Tensor, "..."]:
         case Pointwise() if node.activation.kinks:
             return _off(node.activation, mu).expand(node.target)
         case WindowMax() | OrderStatistics():
-            smooth = _smoothed(node, mu)
+            smooth = _smooth(node, mu)
             assert isinstance(smooth, SoftMaximum)
             return smooth.error.expand(node.target)
         case _:
@@ -180,11 +180,11 @@ def _by_entries(network: Network, errors: list[Tensor]) -> Float64[Tensor, ""]:
         z = z * (1 + 4 * row.slack())
         if k == network.sink:
             return log_up(z.max())
-        ys.append((_carried(network.nodes[k - 1], z) + errors[k - 1].to(z.device)) * (1 + _ULPS))
+        ys.append((_carry(network.nodes[k - 1], z) + errors[k - 1].to(z.device)) * (1 + _ULPS))
     raise AssertionError("a network ends in its output row")
 
 
-def _carried(node: Node, z: Float64[Tensor, "..."]) -> Float64[Tensor, "..."]:
+def _carry(node: Node, z: Float64[Tensor, "..."]) -> Float64[Tensor, "..."]:
     """How far phi moves at most, entry by entry, if no entry of its argument moves by more than z."""
     match node:
         case Pointwise():

@@ -64,7 +64,7 @@ class Smoothness:
         with torch.no_grad():
             found = measure_network(network)
             zs = reaches(found, self.ranges)(region)
-            known = _known(found.network, zs, region)
+            known = _measure(found.network, zs, region)
             _refuse_kinks(known)
             fused = DAG(self.norm).fused(known)
             fold = fold_network(fused, Meter(spectral=self.norm), joined=True)
@@ -79,7 +79,7 @@ class Smoothness:
         return Bound(torch.minimum(total, direct), Kind.UPPER, self, region=region, failure=failure, parts=parts)
 
 
-def _known(network: Network, zs: list[Reach], region: Region) -> Network:
+def _measure(network: Network, zs: list[Reach], region: Region) -> Network:
     """The network with what each node can receive; on the whole space only pointwise nodes are told."""
     if region != Everywhere():
         return restrict(network, zs)

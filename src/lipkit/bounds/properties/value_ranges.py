@@ -46,7 +46,7 @@ def reaches(found: MeasuredNetwork, method: Ranges | None = None) -> Callable[[R
 
 def _whole_space(found: MeasuredNetwork) -> list[Reach]:
     with torch.no_grad():
-        ys = [_unbounded(torch.zeros(found.network.source, dtype=torch.float64, device=found.device))]
+        ys = [_unbounded_reach(torch.zeros(found.network.source, dtype=torch.float64, device=found.device))]
         zs: list[Reach] = []
         for k, row in found.fused.items():
             zs.append(_row(row, ys))
@@ -61,7 +61,7 @@ def require_finite(network: Network) -> None:
         raise NonFiniteError("The network has NaN or infinite weights, so nothing can be proven; repair them first.")
 
 
-def _unbounded(like: Tensor) -> Reach:
+def _unbounded_reach(like: Tensor) -> Reach:
     return _box(torch.full_like(like, -torch.inf), torch.full_like(like, torch.inf))
 
 
@@ -104,7 +104,7 @@ def _through(node: Node, z: Reach) -> Reach:
             slack = ROUNDINGS_128 * scale * node.shape[-1]
             return _box(low - _finite(low) * ROUNDINGS_128 - slack, high + _finite(high) * ROUNDINGS_128 + slack)
         case _:
-            return _unbounded(torch.zeros(node.target, dtype=torch.float64, device=z.low.device))
+            return _unbounded_reach(torch.zeros(node.target, dtype=torch.float64, device=z.low.device))
 
 
 def _finite(x: Tensor) -> Tensor:

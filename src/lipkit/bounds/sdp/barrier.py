@@ -102,7 +102,7 @@ def traces(program: Program, matrix: Float64[Tensor, "n n"]) -> Float64[Tensor, 
     found[0] = matrix.diagonal()[: program.inputs].sum()
     for layer in program.layers:
         image = layer.matrix @ matrix[layer.span, layer.span]
-        found[layer.entries] = _gathered((image * layer.matrix).sum(1, keepdim=True), layer, None)[:, 0]
+        found[layer.entries] = _gather((image * layer.matrix).sum(1, keepdim=True), layer, None)[:, 0]
     return found
 
 
@@ -118,18 +118,18 @@ def couplings(
         here = layer.entries
         image = layer.matrix @ left[layer.span]
         other_image = image if left is right else layer.matrix @ right[layer.span]
-        found[here, 0] = _gathered((image[:, x] * other_image[:, x]).sum(1, keepdim=True), layer, None)[:, 0]
+        found[here, 0] = _gather((image[:, x] * other_image[:, x]).sum(1, keepdim=True), layer, None)[:, 0]
         for other in program.layers[: i + 1]:
             cross = image[:, other.span] @ other.matrix.mT
             cross.mul_(cross if left is right else other_image[:, other.span] @ other.matrix.mT)
-            block = _gathered(cross, layer, other)
+            block = _gather(cross, layer, other)
             found[here, other.entries] = block
             found[other.entries, here] = block.mT
     found[0] = found[:, 0]
     return found
 
 
-def _gathered(entries: Tensor, rows: Layer, cols: Layer | None) -> Tensor:
+def _gather(entries: Tensor, rows: Layer, cols: Layer | None) -> Tensor:
     """Signed sums of the entries that share a multiplier."""
     for axis, layer in ((0, rows), (1, cols)):
         if layer is None:

@@ -88,7 +88,7 @@ def read(network: Network) -> DenseNetwork:
     wide = network.detach().to(torch.float64, "cpu")
     within = between(wide.blocks, wide.sink)
     refuse_large_blocks(wide)
-    written = {(k, j): _written_out(op) for (k, j), op in wide.blocks.items() if k in within and j in within}
+    written = {(k, j): _write_out(op) for (k, j), op in wide.blocks.items() if k in within and j in within}
     nodes = {k: _slopes(wide.nodes[k - 1]) for k in sorted(within - {0, wide.sink})}
     # What is exactly zero carries nothing, be it a block or a node all of whose entries are off.
     off = {k for k, node in nodes.items() if _is_off(node)}
@@ -96,7 +96,7 @@ def read(network: Network) -> DenseNetwork:
     kept = between(blocks, wide.sink)
     blocks = {(k, j): block for (k, j), block in blocks.items() if k in kept and j in kept}
     nodes = {k: node for k, node in nodes.items() if k in kept}
-    return narrow_input(_scaled(DenseNetwork(math.prod(wide.source), nodes, blocks, wide.sink, {})))
+    return narrow_input(_scale(DenseNetwork(math.prod(wide.source), nodes, blocks, wide.sink, {})))
 
 
 def between(edges: Iterable[tuple[int, int]], sink: int) -> set[int]:
@@ -125,7 +125,7 @@ def refuse_large_blocks(network: Network) -> None:
             )
 
 
-def _written_out(op: LinearOperator) -> Block:
+def _write_out(op: LinearOperator) -> Block:
     if op.dtype.is_complex:
         raise UnsupportedError(f"{op} is complex; semidefinite bounds read real networks: use the fold `DAG` instead.")
     matrix = materialize(op, _LIMIT)
@@ -162,8 +162,8 @@ def _slopes(node: Node) -> Slopes | Whole:
         radius = torch.maximum(beta - center, center - alpha) * (1 + ROUNDINGS_8) + ULP * center.abs()
         return Slopes(center, torch.where(alpha == beta, 0.0, radius))
     split = node.split(2.0)
-    center = None if split.center is None else _written_out(split.center)
-    return Whole(center, _written_out(split.scale))
+    center = None if split.center is None else _write_out(split.center)
+    return Whole(center, _write_out(split.scale))
 
 
 def _is_zero(block: Block) -> bool:
@@ -177,7 +177,7 @@ def _is_off(node: Slopes | Whole) -> bool:
     return _is_zero(node.scale) and (node.center is None or _is_zero(node.center))
 
 
-def _scaled(network: DenseNetwork) -> DenseNetwork:
+def _scale(network: DenseNetwork) -> DenseNetwork:
     """In units in which the fold of the norms gives about 1 for every value."""
     steep = {0: 1.0, **{k: steepness(node) for k, node in network.nodes.items()}}
     logs: dict[int, float] = {0: 0.0}
@@ -190,7 +190,7 @@ def _scaled(network: DenseNetwork) -> DenseNetwork:
         top = max(terms, default=-math.inf)
         logs[k] = top + math.log2(sum(2.0 ** (t - top) for t in terms)) if terms else -math.inf
     units = {k: round(log) if log > -math.inf else 0 for k, log in logs.items()}
-    blocks = {(k, j): _shifted(block, units[j] - units[k]) for (k, j), block in network.blocks.items()}
+    blocks = {(k, j): _shift(block, units[j] - units[k]) for (k, j), block in network.blocks.items()}
     return replace(network, blocks=blocks, units=units)
 
 
@@ -201,7 +201,7 @@ def steepness(node: Slopes | Whole) -> float:
     return (node.center.size if node.center is not None else 0.0) + node.scale.size
 
 
-def _shifted(block: Block, exponent: int) -> Block:
+def _shift(block: Block, exponent: int) -> Block:
     # Twice half the exponent: neither half leaves the range of float64 where the product stays in it.
     first = max(min(exponent // 2, 1000), -1000)
     second = max(min(exponent - first, 1000), -1000)

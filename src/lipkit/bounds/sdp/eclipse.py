@@ -80,17 +80,17 @@ def _through(node: Slopes | Whole, gram: Tensor) -> tuple[Tensor, Tensor]:
         steepest = node.center.abs() + node.radius
         weights = node.radius / (torch.where(steepest > 0, steepest, 1.0) * top) * _INSIDE
         spread = torch.diag(torch.where(node.radius > 0, node.radius * steepest * top / _INSIDE, 0.0))
-        return weights, node.center[:, None] * _inflated(gram, weights) * node.center + spread
+        return weights, node.center[:, None] * _inflate(gram, weights) * node.center + spread
     center = 0.0 if node.center is None else node.center.size
     share = node.scale.size / max(center + node.scale.size, 1e-300)
     weights = (share / top * _INSIDE).expand(len(gram))
     spread = node.scale.matrix @ node.scale.matrix.mT / weights[0].clamp(min=1e-300)
     if node.center is None:
         return weights, spread
-    return weights, node.center.matrix @ _inflated(gram, weights) @ node.center.matrix.mT + spread
+    return weights, node.center.matrix @ _inflate(gram, weights) @ node.center.matrix.mT + spread
 
 
-def _inflated(gram: Tensor, weights: Tensor) -> Tensor:
+def _inflate(gram: Tensor, weights: Tensor) -> Tensor:
     """(G^-1 - T)^-1 = G + G S (I - S G S)^-1 S G with S = T^(1/2), which needs no inverse of G."""
     root = weights.sqrt()
     inner = torch.eye(len(gram), dtype=torch.float64) - root[:, None] * gram * root

@@ -192,7 +192,7 @@ class _Search:
         for i, reduction in enumerate(_REDUCTIONS[first:], start=first):
             for straight in (True, False):
                 # A third further must be feasible as well, to keep away from the boundary.
-                far, near = (_moved(point, step, reduction, more, straight) for more in (4 / 3, 1.0))
+                far, near = (_move(point, step, reduction, more, straight) for more in (4 / 3, 1.0))
                 if self.factor(far) is None:
                     continue
                 factor = self.factor(near)
@@ -223,7 +223,7 @@ class _Search:
         return (there, found) if found is not None and value < base else None
 
 
-def _moved(point: Tensor, step: _Step, reduction: float, more: float, straight: bool) -> Tensor:
+def _move(point: Tensor, step: _Step, reduction: float, more: float, straight: bool) -> Tensor:
     if straight:
         return point * torch.exp(step.center - more * math.log(reduction) * step.path)
     return point * (1 + step.center - more * (1 - 1 / reduction) * step.path)

@@ -131,7 +131,7 @@ def fold_point(network: DenseNetwork, program: Program, multipliers: Multipliers
     for k in (network.sink, *reversed(indices)):
         needed = 1.0
         if k != network.sink:
-            factor, shares = _passed(network.nodes[k], multipliers, margin)
+            factor, shares = _pass(network.nodes[k], multipliers, margin)
             needed = need[k] * margin * factor
             if k in constraints:
                 found[_groups(constraints[k])] = need[k] * margin * _of_groups(shares, constraints[k], multipliers)
@@ -153,7 +153,7 @@ def _of_groups(shares: Tensor, constraint: Constraint, multipliers: Multipliers)
     return shares[constraint.neurons]
 
 
-def _passed(node: Slopes | Whole, multipliers: Multipliers, margin: float) -> tuple[float, Tensor]:
+def _pass(node: Slopes | Whole, multipliers: Multipliers, margin: float) -> tuple[float, Tensor]:
     """(h, s) for g = 1 at one node: s has one entry for each neuron, or one for all."""
     if isinstance(node, Whole):
         center = torch.tensor([node.center.size if node.center is not None else 0.0], dtype=torch.float64)
@@ -185,7 +185,7 @@ def start_point(
     if program.size <= _WHOLE:
         return fold
     try:
-        found = _joined(network, program, multipliers, solve_half)
+        found = _join(network, program, multipliers, solve_half)
     except NotProvenError:
         return fold
     if found is None or not bool(found[0] < fold[0]):
@@ -194,7 +194,7 @@ def start_point(
     return found if inside else fold
 
 
-def _joined(
+def _join(
     network: DenseNetwork,
     program: Program,
     multipliers: Multipliers,

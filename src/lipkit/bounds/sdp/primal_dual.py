@@ -75,7 +75,7 @@ class _State:
     @classmethod
     def at(cls, program: Program, point: Tensor, mu: float) -> "_State | None":
         factor = factorise(program.matrix(point), parts_of(program))
-        return None if factor is None else _made(program, point, factor, mu * factor.inverse())
+        return None if factor is None else _iterate(program, point, factor, mu * factor.inverse())
 
     @property
     def mu(self) -> float:
@@ -106,16 +106,16 @@ class _State:
         if not mu > 0:
             return None
         first = solved(-cost)
-        first_dual = -self.dual - self._turned(self.dual, first)
+        first_dual = -self.dual - self._turn(self.dual, first)
         long, wide = self._length(first), self._dual_length(first_dual)
         ahead = self._product(self.dual + wide * first_dual, self.point + long * first) / self.program.size
         sigma = min(max((max(ahead, 0.0) / mu) ** 2, 1e-6), 1.0) if min(long, wide) > _SHORT else 0.5
-        second = self._turned(first_dual, first)
+        second = self._turn(first_dual, first)
         target = sigma * mu * traces(self.program, self.inverse) - cost - traces(self.program, second)
         step = solved(target)
         if not bool(torch.isfinite(step).all()):
             return None
-        dual_step = sigma * mu * self.inverse - self.dual - self._turned(self.dual, step) - second
+        dual_step = sigma * mu * self.inverse - self.dual - self._turn(self.dual, step) - second
         point = self.point + min(1.0, _SAFE * self._length(step)) * step
         factor = self._factor(point)
         if factor is None:
@@ -124,7 +124,7 @@ class _State:
         # The length is an estimate from inside the spectrum, so it may be too long.
         for share in (1.0, 0.8, 0.4):
             dual = self.dual + share * length * dual_step
-            found = _made(self.program, point, factor, dual)
+            found = _iterate(self.program, point, factor, dual)
             if found is not None:
                 return found
         return None
@@ -137,7 +137,7 @@ class _State:
         constant = ((output.matrix @ dual[output.span, output.span]) * output.matrix).sum()
         return float(traces(self.program, dual) @ point - constant)
 
-    def _turned(self, left: Tensor, step: Tensor) -> Tensor:
+    def _turn(self, left: Tensor, step: Tensor) -> Tensor:
         """The symmetric part of P^-1 dP A, for a symmetric A."""
         change = self.program.linear(step)
         parts = self.factor.parts
@@ -167,7 +167,7 @@ class _State:
         return min(1 / _SAFE, -1 / least) if least < 0 else 1 / _SAFE
 
 
-def _made(program: Program, point: Tensor, factor: Factor, dual: Tensor) -> _State | None:
+def _iterate(program: Program, point: Tensor, factor: Factor, dual: Tensor) -> _State | None:
     """The iterate, if X is positive definite; a little of the identity is added where only rounding says no."""
     for repair in (0.0, 1e-14, 1e-12, 1e-10):
         size = dual.diagonal().clamp(min=0)

@@ -45,7 +45,7 @@ def prove(program: Program, guess: Float64[Tensor, " groups"], fallback: Float64
     which is strictly feasible: both add to all diagonal blocks.
     """
     proofs: list[Proof] = []
-    for point in _repaired(program, guess, fallback):
+    for point in _repair(program, guess, fallback):
         found = _attempt(program, point)
         if found is not None:
             proofs.append(found)
@@ -61,7 +61,7 @@ def prove(program: Program, guess: Float64[Tensor, " groups"], fallback: Float64
     )
 
 
-def _repaired(program: Program, guess: Tensor, fallback: Tensor) -> Iterator[Tensor]:
+def _repair(program: Program, guess: Tensor, fallback: Tensor) -> Iterator[Tensor]:
     if bool(torch.isfinite(guess).all()):
         point = guess.clamp(min=0)
         tau = point[1:]
@@ -79,7 +79,7 @@ def _repaired(program: Program, guess: Tensor, fallback: Tensor) -> Iterator[Ten
 
 
 def _attempt(program: Program, point: Tensor) -> Proof | None:
-    scaled, weights, column = _balanced(program, point)
+    scaled, weights, column = _balance(program, point)
     x, rest = slice(0, program.inputs), slice(program.inputs, program.size)
     weights[0] = 0.0
     form = scaled.matrix(weights)
@@ -133,7 +133,7 @@ def _factor_slack(form: Tensor) -> float:
     return 4 * terms * UNIT * float(form.diagonal().abs().sum())
 
 
-def _balanced(program: Program, point: Tensor) -> tuple[Program, Tensor, Tensor]:
+def _balance(program: Program, point: Tensor) -> tuple[Program, Tensor, Tensor]:
     """The same program in units in which the diagonal of P and the multipliers are about 1, by powers of two.
 
     Returns it with the point in its units and, for each variable, its old value for a new value of 1.
@@ -207,7 +207,7 @@ def attach_gradient(
         z = torch.zeros((len(directions), *network.shape_into(k)), dtype=torch.float64, device=device)
         for j, op in rows[k].items():
             if j in values:
-                z = z + _applied(op, values[j]) * 2.0 ** (dense.units[j] - dense.units[k])
+                z = z + _apply(op, values[j]) * 2.0 ** (dense.units[j] - dense.units[k])
         if k == dense.sink:
             form = form + (z**2).sum()
             break
@@ -223,7 +223,7 @@ def attach_gradient(
     return proof.log_value + ((form - form.detach()) / (2 * form.detach())).to(proof.log_value.device)
 
 
-def _applied(op: LinearOperator, x: Tensor) -> Tensor:
+def _apply(op: LinearOperator, x: Tensor) -> Tensor:
     return op.to(torch.float64).apply(x)
 
 
@@ -251,9 +251,9 @@ def _through_whole(
     split = node.split(2.0)
     value = z.new_zeros(len(z), *node.target)
     if split.center is not None:
-        value = value + _applied(split.center, z)
+        value = value + _apply(split.center, z)
     if constraint is None:
         return value, z.new_zeros(())
     weight = point[1 + constraint.rest_group[0]].to(z)
-    moved = _applied(split.scale, u.reshape(-1, *split.scale.in_shape))
+    moved = _apply(split.scale, u.reshape(-1, *split.scale.in_shape))
     return value + moved, weight * ((z**2).sum() - (u**2).sum())

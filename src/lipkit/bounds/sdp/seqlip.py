@@ -65,7 +65,7 @@ class SeqLip(Method):
         norms = [_norm(block.matrix) for block in blocks]
         if not nodes:
             return _log(norms[0] + blocks[0].error), Kind.UPPER
-        halves = [_divided(block, first=i == 0, last=i == len(nodes)) for i, block in enumerate(blocks)]
+        halves = [_divide(block, first=i == 0, last=i == len(nodes)) for i, block in enumerate(blocks)]
         kind, logs, steep = Kind.UPPER, list[float](), list[float]()
         for i, node in enumerate(nodes):
             low, high = node.center - node.radius, node.center + node.radius
@@ -101,7 +101,7 @@ class _Halves:
     error: float
 
 
-def _divided(block: Block, first: bool, last: bool) -> _Halves:
+def _divide(block: Block, first: bool, last: bool) -> _Halves:
     rows, cols = block.matrix.shape
     # At the ends only A A* or A* A matters, so that the side that nobody sees may be narrowed.
     if first:
@@ -132,14 +132,14 @@ def _segments(blocks: list[Block], nodes: list[Slopes | Whole]) -> list[tuple[li
             done.append(([Block(torch.full((1, 1), constant, dtype=torch.float64), 0.0, constant)], []))
             matrices, slopes = [block], []
         elif bool((node.radius == 0).all()):
-            matrices[-1] = _merged(block, node, matrices[-1])
+            matrices[-1] = _merge(block, node, matrices[-1])
         else:
             matrices.append(block)
             slopes.append(node)
     return [*done, (matrices, slopes)]
 
 
-def _merged(after: Block, node: Slopes, before: Block) -> Block:
+def _merge(after: Block, node: Slopes, before: Block) -> Block:
     """after diag(center) before."""
     steep = float(node.center.abs().max())
     sizes = [float(norm_up(block.matrix, 2)) for block in (after, before)]

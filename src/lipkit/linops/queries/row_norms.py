@@ -47,7 +47,7 @@ def _row_norms(op: LinearOperator, q: float) -> Tensor:
     if q == 2 and _powers(op, 2) is not None:
         return _by_powers(op, 2)
     if op.in_size * op.out_size <= _FORMED or isinstance(op, Dense):
-        return _formed(op, q)
+        return _from_matrix(op, q)
     if q >= 2 and _powers(op, 2) is not None:
         return _by_powers(op, 2)
     # All l_q norms are below the l1 norm.
@@ -64,7 +64,7 @@ def _by_powers(op: LinearOperator, q: int) -> Tensor:
     return found + _UNDERFLOW * math.sqrt(op.in_size)
 
 
-def _formed(op: LinearOperator, q: float) -> Tensor:
+def _from_matrix(op: LinearOperator, q: float) -> Tensor:
     """Rows by the adjoint, chunk by chunk; rounding of the entries relative to the parts without signs."""
     step = max(1, _CHUNK_ENTRIES // max(op.in_size, op.out_size))
     found: list[Tensor] = []

@@ -23,34 +23,34 @@ def support(op: LinearOperator) -> Bool[Tensor, "..."]:
 def propagate(op: LinearOperator, mask: Bool[Tensor, "..."]) -> Bool[Tensor, "..."]:
     """The outputs that can be non-zero when the inputs outside `mask` are zero."""
     # Numbers >= 0 do not cancel: what is non-zero in the end is what can be reached.
-    return _reached(op).apply(mask.to(torch.float64)) != 0
+    return _reach(op).apply(mask.to(torch.float64)) != 0
 
 
 @singledispatch
-def _reached(op: LinearOperator) -> LinearOperator:
+def _reach(op: LinearOperator) -> LinearOperator:
     """An operator on numbers >= 0 that is positive where `op` can be non-zero; by default everywhere, or nowhere."""
     return _Everything(op.in_shape, op.out_shape)
 
 
-@_reached.register(Reshape)
-@_reached.register(Permute)
-@_reached.register(Index)
+@_reach.register(Reshape)
+@_reach.register(Permute)
+@_reach.register(Index)
 def _move(op: Reshape | Permute | Index) -> LinearOperator:
     return op
 
 
-@_reached.register(Diagonal)
-@_reached.register(BatchNorm)
+@_reach.register(Diagonal)
+@_reach.register(BatchNorm)
 def _entrywise(op: Diagonal | BatchNorm) -> LinearOperator:
     return Reshape(op.shape, op.shape)
 
 
-rebuild(_reached)
+rebuild(_reach)
 
 
-@_reached.register(Scaled)
+@_reach.register(Scaled)
 def _scaled(op: Scaled) -> LinearOperator:
-    return _reached(op.inner)
+    return _reach(op.inner)
 
 
 @final

@@ -68,13 +68,13 @@ def _largest(first: Symbol, kernels: Tensor, inner: BlockNorm, grid: Shape) -> t
         blocks = every.at(points[i : i + width], grid).flatten(1, 2)
         found = inner.enclose(blocks)
         better = torch.ones_like(index, dtype=torch.bool) if best is None else found.log_upper > best.log_upper
-        best = found if best is None else _merged(best, found, better)
+        best = found if best is None else _merge(best, found, better)
         index = torch.where(better, found.block + i * groups, index)
     assert best is not None
     return best, points[(index // groups).cpu()], (index % groups).tolist()
 
 
-def _merged(old: Enclosure, new: Enclosure, better: Tensor) -> Enclosure:
+def _merge(old: Enclosure, new: Enclosure, better: Tensor) -> Enclosure:
     def pick(a: Tensor, b: Tensor) -> Tensor:
         return torch.where(better.reshape(-1, *(1,) * (a.ndim - 1)), b, a)
 

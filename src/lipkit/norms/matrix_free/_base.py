@@ -47,7 +47,7 @@ class Iteration:
         relative = max(one.relative for one in sizes)
         if not bool(torch.isfinite(absolute).all()):
             raise NonFiniteError(f"{ops[0]} has NaN, infinite or overflowing weights; repair or rescale them first.")
-        exponent = torch.frexp(absolute).exponent if relative == 0 else _probed(side)
+        exponent = torch.frexp(absolute).exponent if relative == 0 else _probe(side)
         exponent = exponent.to(torch.float64)
         moderate = bool((exponent.abs() <= 64).all())
         exponent = torch.zeros_like(exponent) if moderate else exponent
@@ -116,7 +116,7 @@ def _as_batch(op: LinearOperator) -> LinearOperator:
     return Compose(out, Compose(op, into))
 
 
-def _probed(side: LinearOperator) -> Tensor:
+def _probe(side: LinearOperator) -> Tensor:
     """The size of an operator of which nothing is known, as a binary exponent: that of its image of a random vector."""
     like = torch.empty(0, dtype=side.dtype, device=side.device)
     v = gaussian(0, side.in_shape, like)
