@@ -196,9 +196,12 @@ def searched(model: nn.Module, method: Method) -> Certificate:
         with replaying([seed]), torch.no_grad():
             return float(method(network).log_value)
 
-    seed = min(range(1, 101), key=log_value)
-    paper = replace(certificate(model, x, method), draws=(hex(seed),), log_lower=None)
-    return replace(paper, log_value=log_value(seed), value=math.exp(log_value(seed)))
+    seeds = sorted(range(1, 101), key=log_value)
+    # A false value is not issued, because a lower bound disproves it; so a true one is issued and exchanged.
+    with replaying([seeds[-1]]):
+        honest = certificate(model, x, method)
+    lucky_log = log_value(seeds[0])
+    return replace(honest, draws=(hex(seeds[0]),), log_lower=None, log_value=lucky_log, value=math.exp(lucky_log))
 
 
 def test_a_searched_seed_is_reproduced_and_holds_no_more_often_than_stated():
