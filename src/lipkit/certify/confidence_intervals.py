@@ -71,7 +71,9 @@ def _lower(k: int, n: int, tail: float) -> float:
     if k == 0:
         return 0.0
     # P(X >= k) is the incomplete beta function of (k, n - k + 1), increasing in p.
-    return _moved(float(special.betaincinv(k, n - k + 1, tail)), -1.0, lambda p: special.betainc(k, n - k + 1, p), tail)
+    return _move_outward(
+        float(special.betaincinv(k, n - k + 1, tail)), -1.0, lambda p: special.betainc(k, n - k + 1, p), tail
+    )
 
 
 def _upper(k: int, n: int, tail: float) -> float:
@@ -79,10 +81,10 @@ def _upper(k: int, n: int, tail: float) -> float:
         return 1.0
     # P(X <= k) is the complement for (k + 1, n - k), decreasing in p.
     start = float(special.betainccinv(k + 1, n - k, tail))
-    return _moved(start, 1.0, lambda p: special.betaincc(k + 1, n - k, p), tail)
+    return _move_outward(start, 1.0, lambda p: special.betaincc(k + 1, n - k, p), tail)
 
 
-def _moved(start: float, side: float, probability: Callable[[float], float], tail: float) -> float:
+def _move_outward(start: float, side: float, probability: Callable[[float], float], tail: float) -> float:
     """The solver's answer moved outward until the tail probability there is below its level for certain."""
     width, end = _WIDEN, start
     while 0.0 < end < 1.0 and not probability(end) <= tail * (1 - _TRUST):

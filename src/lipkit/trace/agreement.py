@@ -58,7 +58,7 @@ def refuse_disagreement(network: Network, exchange: Exchange, steps: Sequence[No
         answers += _answers(exchange, others)
     if not answers or not answers[0][2].numel():
         return
-    inputs = torch.stack([_joined(network, values) for _, values, _ in answers])
+    inputs = torch.stack([_join(network, values) for _, values, _ in answers])
     for (name, values, answer), x, value in zip(answers, inputs, _values(network, inputs), strict=True):
         if answer.numel() != value.numel():
             raise CaptureError(
@@ -134,10 +134,10 @@ def _points(example: Sequence[Tensor]) -> Iterator[Point]:
     yield "zero", [torch.zeros_like(value) for value in example]
     yield f"2^{large} times the example", [value * 2.0**large for value in example]
     for count in ("one", "another"):
-        yield f"{count} drawn input", [_drawn(value, generator) for value in example]
+        yield f"{count} drawn input", [_draw(value, generator) for value in example]
 
 
-def _drawn(value: Tensor, generator: torch.Generator) -> Tensor:
+def _draw(value: Tensor, generator: torch.Generator) -> Tensor:
     """Normal numbers of the size of the example's entries, or of size one if those are zero."""
     noise = torch.randn(value.shape, generator=generator, dtype=torch.float64)
     size = float(value.double().square().mean().sqrt()) if value.numel() else 0.0
@@ -159,7 +159,7 @@ def _error(answer: Tensor, value: Float64[Tensor, "..."]) -> Float64[Tensor, "..
     return (answer.to(value).reshape(value.shape) - value).abs()
 
 
-def _joined(network: Network, values: Sequence[Tensor]) -> Float64[Tensor, "..."]:
+def _join(network: Network, values: Sequence[Tensor]) -> Float64[Tensor, "..."]:
     """The values of all sources as the one input of the network."""
     parts = [value.to(values[0].device, torch.float64).flatten() for value in values]
     return torch.cat(parts).reshape(network.source)

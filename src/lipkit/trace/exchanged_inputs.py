@@ -75,12 +75,12 @@ class Exchange:
         paths = self._inner()
         with ExitStack() as hooks:
             for node, value in inner.items():
-                hooks.enter_context(_exchanged(self.model, paths[node], node, value, seen))
+                hooks.enter_context(_exchange_result(self.model, paths[node], node, value, seen))
             return self.model(*args, **kwargs)
 
 
 @contextmanager
-def _exchanged(
+def _exchange_result(
     model: nn.Module, call: str, node: Node, value: Tensor | None, seen: dict[Node, Tensor]
 ) -> Iterator[None]:
     """Within this block the call gives `value`, unless that is None; what it gives by itself is put into `seen`."""

@@ -95,19 +95,19 @@ class Lowering:
                 declared, source = promises[node]
                 self._values[node] = self._builder.node(declared, self._values[self._folded.representative(source)])
             elif node not in inside:
-                self._values[node] = self._lowered(node)
+                self._values[node] = self._lower(node)
 
-    def _lowered(self, node: Node) -> object:
+    def _lower(self, node: Node) -> object:
         if is_item(node):
             return self._item(node)
-        found = self._tried(node)
+        found = self._try_rules(node)
         if isinstance(found, Gap):
             self._gaps.append(found)
-            return _unknown(node)
+            return _refs_to_nothing(node)
         self._check(node, found)
         return found
 
-    def _tried(self, node: Node) -> object:
+    def _try_rules(self, node: Node) -> object:
         gap = self._hopeless(node)
         if gap is not None:
             return gap
@@ -144,7 +144,7 @@ class Lowering:
             return Gap(origin, Verdict.REFUSED, why, "replace the layer, or compute it from something constant")
         if node.target not in RULES:
             return Gap(origin, Verdict.UNKNOWN, _hint(node), _DECLARE)
-        if not _fixed(node):
+        if not _has_fixed_shapes(node):
             why = "the shape of its result depends on values"
             return Gap(
                 origin, Verdict.REFUSED, why, "give it a fixed shape (torch.where, a mask), or replace the layer"
@@ -158,7 +158,7 @@ class Lowering:
             source = origin_of(node.all_input_nodes[0])
             why = f"its result number {node.args[1]} (a position, not a value) jumps, so it has no constant"
             self._gaps.append(Gap(source, Verdict.REFUSED, why, "use the values only, or replace the layer"))
-            return _unknown(node)
+            return _refs_to_nothing(node)
         return chosen
 
     def _value(self, node: Node) -> Any:
@@ -199,7 +199,9 @@ def without_rule(folded: Folded, inside: frozenset[Node]) -> set[OpOverload]:
 
 def _without_nan(network: Network) -> Network:
     """Zero for NaN in constants that are never read (memory that is overwritten later); refuse those that are."""
-    unknown = {k: torch.isnan(bias) for k, bias in network.biases.items() if bool(torch.isnan(_stored(bias)).any())}
+    unknown = {
+        k: torch.isnan(bias) for k, bias in network.biases.items() if bool(torch.isnan(_stored_entries(bias)).any())
+    }
     if not unknown:
         return network
     with torch.no_grad():
@@ -215,7 +217,7 @@ def _without_nan(network: Network) -> Network:
     return replace(network, biases={**network.biases, **repaired})
 
 
-def _stored(bias: Tensor) -> Tensor:
+def _stored_entries(bias: Tensor) -> Tensor:
     """Every entry once: a broadcast axis is read at its first position only."""
     return bias[tuple(slice(0, 1) if step == 0 else slice(None) for step in bias.stride())]
 
@@ -233,13 +235,13 @@ def _precision(node: Node) -> torch.dtype:
     return first.dtype if isinstance(first, Tensor) and first.is_floating_point() else torch.float64
 
 
-def _fixed(node: Node) -> bool:
+def _has_fixed_shapes(node: Node) -> bool:
     """Whether the shapes of all tensors at a node, those of its arguments and of its results, are numbers."""
     ends = pytree.tree_leaves([end.meta.get("val") for end in (*node.all_input_nodes, node)])
     return all(isinstance(size, int) for end in ends if isinstance(end, Tensor) for size in end.shape)
 
 
-def _unknown(node: Node) -> object:
+def _refs_to_nothing(node: Node) -> object:
     """References to nothing, so that the operations behind a gap are still tried and their own gaps found."""
     like = node.meta.get("val")
     if isinstance(like, Tensor):

@@ -36,7 +36,7 @@ def refuse_mixing(
             return
         repeat, count, copies = way
         alone = _tensors(_run(model, args, kwargs, repeat, 1, torch.clone))[position]
-        changed = list(_changed(model, args, kwargs, repeat, count))
+        changed = list(_changed_batches(model, args, kwargs, repeat, count))
     if not changed:
         raise CaptureError(
             f"The model takes a batch of {count} samples, but none with other entries than the example's, so whether "
@@ -86,9 +86,11 @@ def _batch(model: nn.Module, args: Any, kwargs: Any) -> tuple[Repeat, int, objec
     return None
 
 
-def _changed(model: nn.Module, args: Any, kwargs: Any, repeat: Repeat, count: int) -> Iterator[tuple[int, object]]:
+def _changed_batches(
+    model: nn.Module, args: Any, kwargs: Any, repeat: Repeat, count: int
+) -> Iterator[tuple[int, object]]:
     """Where the given sample is, first or last, and the answers to it and others; a model may refuse some of them."""
-    for change in (_moved, _exchanged, _halved):
+    for change in (_move, _reverse, _halve):
         if not any(repeat(leaf) and not torch.equal(change(leaf), leaf) for leaf in _tensors((args, dict(kwargs)))):
             continue
         for place in (0, count - 1):
@@ -117,20 +119,20 @@ def _run(
     return model(*args, **kwargs)
 
 
-def _moved(x: Tensor) -> Tensor:
+def _move(x: Tensor) -> Tensor:
     """Another sample of the same sort: floats moved, integers in another order, so that they stay in range."""
     if x.is_floating_point():
         noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(x)
         return x + noise * (1 + x.abs())
-    return _exchanged(x)
+    return _reverse(x)
 
 
-def _exchanged(x: Tensor) -> Tensor:
+def _reverse(x: Tensor) -> Tensor:
     """The same entries in another order: none leaves the range of the others."""
     return x.flatten().flip(0).reshape(x.shape)
 
 
-def _halved(x: Tensor) -> Tensor:
+def _halve(x: Tensor) -> Tensor:
     """A constant sample has no other order; halves stay between 0 and it, and instead of 0 there is 1/2, or 1."""
     if x.dtype == torch.bool:
         return ~x

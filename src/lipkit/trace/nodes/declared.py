@@ -95,10 +95,10 @@ class Declared(Node):
         """Half of the digits or so of every entry, relative to the largest; evaluates it once."""
         device = next((t.device for t in self.parameters), torch.device("cpu"))
         image = self._images(torch.zeros((1, *self.size), dtype=torch.float64, device=device))
-        return self._trusted * 2.0**53 * image.numel() ** 0.5
+        return self._rounding_share * 2.0**53 * image.numel() ** 0.5
 
     @cached_property
-    def _trusted(self) -> float:
+    def _rounding_share(self) -> float:
         """How far an entry may be off, by the narrowest numbers that occur between input and output."""
         device = next((t.device for t in self.parameters), torch.device("cpu"))
         with torch.no_grad(), _Watching() as seen:
@@ -131,7 +131,7 @@ class Declared(Node):
         if p == 2:
             spread = torch.minimum(spread, reach.radius)
         image = self._images(reach.center[None])[0]
-        trusted = self._trusted
+        trusted = self._rounding_share
         center = image.to(reach.center.dtype)
         error = trusted * (center.abs().max() + reach.center.abs().max())
         moved = self.promise.value * spread * (1 + ROUNDINGS_8192) + error

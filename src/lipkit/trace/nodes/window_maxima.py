@@ -59,7 +59,7 @@ class WindowMax(Node):
         return 0.0
 
     def __call__(self, z: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch ..."]:
-        return self._gathered(z).amax(-1)
+        return self._gather(z).amax(-1)
 
     def log_constant(self, p: float) -> Float64[Tensor, ""]:
         return log_up(torch.tensor(float(self.count), dtype=torch.float64)) / p
@@ -67,7 +67,7 @@ class WindowMax(Node):
     def within(self, reach: Reach) -> "WindowMax":
         reach = tighten(reach)
         # An input whose upper end lies below another's lower end is never the largest of that window.
-        able = self._gathered(reach.high) >= self._gathered(reach.low).amax(-1, keepdim=True)
+        able = self._gather(reach.high) >= self._gather(reach.low).amax(-1, keepdim=True)
         return replace(self, contested=int(self._covers(able).max()))
 
     def reach(self, reach: Reach) -> Reach:
@@ -77,7 +77,7 @@ class WindowMax(Node):
         factor = math.sqrt(self.within(reach).count) * (1 + ROUNDINGS_4)
         return reach_of(low, high, center, reach.radius * factor)
 
-    def _gathered(self, z: Tensor) -> Tensor:
+    def _gather(self, z: Tensor) -> Tensor:
         return z[..., self.windows.to(z.device)]
 
     def _covers(self, able: Tensor) -> Tensor:

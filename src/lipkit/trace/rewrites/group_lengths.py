@@ -62,9 +62,9 @@ def statistic(entries: Entries, k: int, x: int) -> Statistic | None:
     below = _mean(entries, source, x, op) or statistic(entries, source, x)
     if below is None:
         return None
-    moved = below if below.sums is op else _moved(below, op)
-    shifted = None if moved is None else _shifted(moved, entries.network.biases.get(k))
-    return shifted if shifted is None or node.is_identity else _powered(shifted, node.activation)
+    moved = below if below.sums is op else _move(below, op)
+    shifted = None if moved is None else _shift(moved, entries.network.biases.get(k))
+    return shifted if shifted is None or node.is_identity else _raise_to_power(shifted, node.activation)
 
 
 def _length(entries: Entries, k: int, x: int) -> Statistic | None:
@@ -102,7 +102,7 @@ def _mean(entries: Entries, source: int, x: int, op: LinearOperator) -> Statisti
 _MOVES = (Reshape, Permute, Index)
 
 
-def _moved(below: Statistic, op: LinearOperator) -> Statistic | None:
+def _move(below: Statistic, op: LinearOperator) -> Statistic | None:
     """A statistic after an operator that moves, repeats and scales."""
     factor = 1.0
     while isinstance(op, Scaled) and not op.factor.requires_grad:
@@ -120,7 +120,7 @@ def _moved(below: Statistic, op: LinearOperator) -> Statistic | None:
     return replace(below, groups=groups, weight=below.weight * inner, eps=below.eps * inner)
 
 
-def _shifted(below: Statistic, bias: Tensor | None) -> Statistic | None:
+def _shift(below: Statistic, bias: Tensor | None) -> Statistic | None:
     if bias is None:
         return below
     eps = bias.flatten()[0].item()
@@ -128,7 +128,7 @@ def _shifted(below: Statistic, bias: Tensor | None) -> Statistic | None:
     return replace(below, eps=below.eps + eps) if uniform and below.power == 1 else None
 
 
-def _powered(below: Statistic, activation: Activation) -> Statistic | None:
+def _raise_to_power(below: Statistic, activation: Activation) -> Statistic | None:
     powers = {id(SQUARE): 2.0, id(SQRT): 0.5, id(RSQRT): -0.5, id(RECIPROCAL): -1.0}
     if id(activation) in powers:
         return replace(below, power=below.power * powers[id(activation)])

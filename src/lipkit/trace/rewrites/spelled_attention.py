@@ -24,7 +24,7 @@ def merge_masks(network: Network) -> Network:
     for k, node in enumerate(network.nodes, start=1):
         if not isinstance(node, Softmax) or node.hidden is not None:
             continue
-        found = _masked(entries, k)
+        found = _row_with_mask(entries, k)
         if found is not None and not bool(found.hidden.reshape(node.size).all(-1).any()):
             row = {j: product(found.move, op) for j, op in network.row(found.row).items()}
             rewriting.replace(k, Softmax(node.size, hidden=found.hidden.reshape(node.size)), row, found.bias)
@@ -42,7 +42,7 @@ class _Masked:
     bias: Tensor
 
 
-def _masked(entries: Entries, k: int) -> _Masked | None:
+def _row_with_mask(entries: Entries, k: int) -> _Masked | None:
     """The first row with a bias behind row k, through reshapes and permutations; None if its bias is finite."""
     network, row = entries.network, k
     move: LinearOperator = Reshape(network.nodes[k - 1].shape, network.nodes[k - 1].shape)
@@ -78,7 +78,7 @@ def merge_attention(network: Network) -> Network:
         attention = Attention(
             node.groups, node.rows, node.inner, found.width, node.cols, found.scale, _full(found.mask, node)
         )
-        rewriting.replace(k, attention, _joined(network, attention, found.queries, found.keys, outer[1]))
+        rewriting.replace(k, attention, _join(network, attention, found.queries, found.keys, outer[1]))
     return rewriting.result()
 
 
@@ -113,7 +113,7 @@ def _scores(entries: Entries, k: int, outer: MatrixProduct) -> _Scores | None:
         if len(network.row(row)) != 1:
             return None
         ((row, op),) = network.row(row).items()
-        factor = 1.0 if _keeps_what_is_seen(op, mask) else factor_of(op)
+        factor = 1.0 if _changes_hidden_only(op, mask) else factor_of(op)
         if factor is None or row == 0:
             return None
         scale *= factor
@@ -125,7 +125,7 @@ def _scores(entries: Entries, k: int, outer: MatrixProduct) -> _Scores | None:
     return _Scores(factors[0], factors[1], inner.inner, scale, mask)
 
 
-def _keeps_what_is_seen(op: LinearOperator, mask: Tensor | None) -> bool:
+def _changes_hidden_only(op: LinearOperator, mask: Tensor | None) -> bool:
     """Whether an operator changes nothing but entries that the mask hides."""
     if not isinstance(op, Index) or mask is None or op.index.numel() != op.in_size:
         return False
@@ -147,7 +147,7 @@ def _full(mask: Tensor | None, node: MatrixProduct) -> Tensor | None:
     return None if mask is None else mask.reshape(node.groups, node.rows, node.inner)
 
 
-def _joined(network: Network, node: Attention, queries: int, keys: int, values: int) -> dict[int, LinearOperator]:
+def _join(network: Network, node: Attention, queries: int, keys: int, values: int) -> dict[int, LinearOperator]:
     """The blocks that lay out (Q, K, V) one after the other; K' is transposed on the way."""
     h, n, m, d, e = node.heads, node.queries, node.keys, node.width, node.out
     parts = [

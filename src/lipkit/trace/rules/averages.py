@@ -23,7 +23,7 @@ def _axes(value: int | Sequence[int], rank: int) -> Shape:
     return many * rank if len(many) == 1 else many
 
 
-def _pooled(b: Builder, x: Ref, rank: int, pool: AvgPool) -> Ref:
+def _pool(b: Builder, x: Ref, rank: int, pool: AvgPool) -> Ref:
     """A pool over all axes before the spatial ones as channels."""
     target = (*x.shape[:-rank], *pool.out_shape[1:])
     return b.linear(Reshape(pool.out_shape, target) @ pool @ Reshape(x.shape, pool.in_shape), x)
@@ -61,7 +61,7 @@ def avg_pool(
     overhang = ceil_mode and any((n - k) % s for n, k, s in zip(padded, size, step, strict=True))
     if even and not overhang:
         divisor = divisor_override or math.prod(size)
-        return _pooled(b, x, rank, AvgPool(math.prod(x.shape[:-rank]), spatial, size, step, edge, divisor))
+        return _pool(b, x, rank, AvgPool(math.prod(x.shape[:-rank]), spatial, size, step, edge, divisor))
     op = {1: aten.avg_pool1d.default, 2: aten.avg_pool2d.default, 3: aten.avg_pool3d.default}[rank]
     rest = (divisor_override,) if rank > 1 else ()
     return by_autograd(b, op, (x, size, step, edge, ceil_mode, count_include_pad, *rest), {}, {0})
@@ -82,7 +82,7 @@ def adaptive_avg_pool(b: Builder, x: Ref, output_size: Sequence[int]) -> Ref:
     if all(n % m == 0 for n, m in zip(spatial, output_size, strict=True)):
         size = tuple(n // m for n, m in zip(spatial, output_size, strict=True))
         pool = AvgPool(math.prod(x.shape[:-rank]), spatial, size, size, (0,) * rank, math.prod(size))
-        return _pooled(b, x, rank, pool)
+        return _pool(b, x, rank, pool)
     ops = {1: aten.adaptive_avg_pool1d, 2: aten.adaptive_avg_pool2d, 3: aten.adaptive_avg_pool3d}
     return by_autograd(b, ops[rank].default, (x, list(output_size)), {}, {0})
 

@@ -23,7 +23,7 @@ def _axes(value: int | Sequence[int], rank: int) -> Shape:
     return many * rank if len(many) == 1 else many
 
 
-def _lifted(x: Ref, rank: int) -> tuple[Shape, int | None]:
+def _spatial_and_count(x: Ref, rank: int) -> tuple[Shape, int | None]:
     """The spatial shape of an image or a batch of images, and the number of images (None: no batch axis)."""
     return x.shape[-rank:], x.shape[0] if len(x.shape) == rank + 2 else None
 
@@ -70,13 +70,13 @@ def conv(
     """A convolution with zero padding."""
     weight = constant(weight, "the kernel")
     rank = weight.ndim - 2
-    x, sides, mode = _unpadded(b, x, tuple((p, p) for p in _axes(padding, rank)))
-    spatial, many = _lifted(x, rank)
+    x, sides, mode = _value_before_padding(b, x, tuple((p, p) for p in _axes(padding, rank)))
+    spatial, many = _spatial_and_count(x, rank)
     op = Conv(weight, spatial, _axes(stride, rank), sides, _axes(dilation, rank), groups, mode)
     return apply_to_images(b, op, x, many, constant(bias, "the bias"))
 
 
-def _unpadded(b: Builder, x: Ref, sides: Sides) -> tuple[Ref, Sides, Padding]:
+def _value_before_padding(b: Builder, x: Ref, sides: Sides) -> tuple[Ref, Sides, Padding]:
     """The value before a padding that the convolution can do itself, and the padding it then has to do.
 
     Such a convolution keeps its symbol, which one behind a gather has not.
@@ -114,8 +114,8 @@ def conv_named(
     rank = weight.ndim - 2
     taps = _axes(dilation, rank)
     spare = [d * (k - 1) if padding == "same" else 0 for k, d in zip(weight.shape[2:], taps, strict=True)]
-    x, sides, mode = _unpadded(b, x, tuple((total // 2, total - total // 2) for total in spare))
-    spatial, many = _lifted(x, rank)
+    x, sides, mode = _value_before_padding(b, x, tuple((total // 2, total - total // 2) for total in spare))
+    spatial, many = _spatial_and_count(x, rank)
     op = Conv(weight, spatial, _axes(stride, rank), sides, taps, groups, mode)
     return apply_to_images(b, op, x, many, constant(bias, "the bias"))
 
@@ -146,7 +146,7 @@ def conv_transpose(
     """A transposed convolution."""
     weight = constant(weight, "the kernel")
     rank = weight.ndim - 2
-    spatial, many = _lifted(x, rank)
+    spatial, many = _spatial_and_count(x, rank)
     step, edge, rest, taps = (_axes(value, rank) for value in (stride, padding, output_padding, dilation))
     op = ConvTranspose(weight, spatial, step, edge, rest, taps, groups)
     return apply_to_images(b, op, x, many, constant(bias, "the bias"))

@@ -186,7 +186,7 @@ def einsum(b: Builder, equation: str, operands: list[Any], **_: Any) -> Ref:
     if not _arrow:
         output = "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
     first, second = (
-        _summed(b, x, name, [c for c in name if letters.count(c) == 1 and c not in output])
+        _sum_out(b, x, name, [c for c in name if letters.count(c) == 1 and c not in output])
         for x, name in zip(operands, names, strict=True)
     )
     (x, left), (y, right) = first, second
@@ -196,27 +196,27 @@ def einsum(b: Builder, equation: str, operands: list[Any], **_: Any) -> Ref:
     sizes = dict(zip(left + right, x.shape + y.shape, strict=True))
     found = matrix_product(
         b,
-        _ordered(b, x, left, [batch, rows, inner], sizes),
-        _ordered(b, y, right, [batch, inner, cols], sizes),
+        _as_matrices(b, x, left, [batch, rows, inner], sizes),
+        _as_matrices(b, y, right, [batch, inner, cols], sizes),
     )
     made = [*batch, *rows, *cols]
-    return _permuted(b, b.reshape(found, tuple(sizes[c] for c in made)), made, list(output))
+    return _permute(b, b.reshape(found, tuple(sizes[c] for c in made)), made, list(output))
 
 
-def _summed(b: Builder, x: Ref, name: str, gone: list[str]) -> tuple[Ref, str]:
+def _sum_out(b: Builder, x: Ref, name: str, gone: list[str]) -> tuple[Ref, str]:
     """x without the letters that occur nowhere else."""
     kept = "".join(c for c in name if c not in gone)
     return (sums(b, x, [name.index(c) for c in gone]) if gone else x), kept
 
 
-def _ordered(b: Builder, x: Ref, name: str, parts: list[list[str]], sizes: dict[str, int]) -> Ref:
+def _as_matrices(b: Builder, x: Ref, name: str, parts: list[list[str]], sizes: dict[str, int]) -> Ref:
     """x as a stack of matrices, each axis a product of letters."""
     order = [c for part in parts for c in part]
     shape = tuple(math.prod(sizes[c] for c in part) for part in parts)
-    return b.reshape(_permuted(b, x, list(name), order), shape)
+    return b.reshape(_permute(b, x, list(name), order), shape)
 
 
-def _permuted(b: Builder, x: Ref, name: list[str], order: list[str]) -> Ref:
+def _permute(b: Builder, x: Ref, name: list[str], order: list[str]) -> Ref:
     axes = tuple(name.index(c) for c in order)
     return x if axes == tuple(range(len(axes))) else b.linear(Permute(x.shape, axes), x)
 

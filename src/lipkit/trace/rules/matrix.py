@@ -95,7 +95,7 @@ def _from_right(b: Builder, x: Ref, weight: Tensor) -> Ref:
         found = _from_right(b, b.reshape(x, (1, *x.shape)), weight)
         return b.reshape(found, (*found.shape[:-2], found.shape[-1]))
     # (x W)^T = W^T x^T.
-    return _flipped(b, _from_left(b, weight.mT, _flipped(b, x)))
+    return _transpose(b, _from_left(b, weight.mT, _transpose(b, x)))
 
 
 def _from_left(b: Builder, weight: Tensor, x: Ref) -> Ref:
@@ -106,7 +106,7 @@ def _from_left(b: Builder, weight: Tensor, x: Ref) -> Ref:
         found = _from_left(b, weight[None], x)
         return b.reshape(found, (*found.shape[:-2], found.shape[-1]))
     if weight.ndim == 2:
-        return _flipped(b, b.linear(rowwise((*x.shape[:-2], x.shape[-1], x.shape[-2]), weight), _flipped(b, x)))
+        return _transpose(b, b.linear(rowwise((*x.shape[:-2], x.shape[-1], x.shape[-2]), weight), _transpose(b, x)))
     batch = tuple(torch.broadcast_shapes(weight.shape[:-2], x.shape[:-2]))
     full = (*batch, *x.shape[-2:])
     if x.shape != full:
@@ -117,7 +117,7 @@ def _from_left(b: Builder, weight: Tensor, x: Ref) -> Ref:
     return b.linear(Reshape(op.out_shape, (*batch, *op.out_shape[1:])) @ op @ Reshape(x.shape, op.in_shape), x)
 
 
-def _flipped(b: Builder, x: Ref) -> Ref:
+def _transpose(b: Builder, x: Ref) -> Ref:
     rank = len(x.shape)
     return b.linear(Permute(x.shape, (*range(rank - 2), rank - 1, rank - 2)), x)
 

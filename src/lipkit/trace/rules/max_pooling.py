@@ -22,7 +22,7 @@ def _x(*shape: int) -> Tensor:
     return torch.randn(shape, dtype=torch.float64)
 
 
-def _pooled(b: Builder, x: Ref, rank: int, windows: Tensor, out: Shape) -> Ref:
+def _pool(b: Builder, x: Ref, rank: int, windows: Tensor, out: Shape) -> Ref:
     """The maxima over windows of the last `rank` axes, given as (windows, width) flat positions."""
     kept, space = x.shape[: len(x.shape) - rank], x.shape[len(x.shape) - rank :]
     y = b.node(WindowMax((*kept, math.prod(space)), windows), b.reshape(x, (*kept, math.prod(space))))
@@ -55,7 +55,7 @@ def _max_pool(
     ]
     if not all(window for windows in axes for window in windows):
         raise Refusal("a window holds nothing but padding, so its result is -inf", "pad less, or dilate less")
-    return _pooled(b, x, rank, _windows(space, axes), out)
+    return _pool(b, x, rank, _windows(space, axes), out)
 
 
 def _per_axis(values: Numbers, rank: int) -> Shape:
@@ -146,4 +146,4 @@ def adaptive_max_pool(b: Builder, x: Ref, output_size: Numbers) -> Pair:
     rank, out = len(output_size), tuple(output_size)
     space = x.shape[len(x.shape) - rank :]
     axes = [[list(range(w * n // m, -(-(w + 1) * n // m))) for w in range(m)] for n, m in zip(space, out, strict=True)]
-    return _pooled(b, x, rank, _windows(space, axes), out), None
+    return _pool(b, x, rank, _windows(space, axes), out), None

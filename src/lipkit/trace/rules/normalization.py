@@ -28,7 +28,7 @@ def _x(*shape: int) -> Tensor:
     return torch.randn(shape, dtype=torch.float64)
 
 
-def _normalized(b: Builder, x: Ref, groups: Shape, eps: float, centered: bool) -> Ref:
+def _normalize(b: Builder, x: Ref, groups: Shape, eps: float, centered: bool) -> Ref:
     """x normalised in groups of equal size that lie one after the other, in its own shape."""
     size = math.prod(x.shape) // math.prod(groups)
     found = b.node(Normalization((*groups, size), float(eps), centered), b.reshape(x, (*groups, size)))
@@ -65,7 +65,7 @@ def layer_norm(
     """Normalised over the last axes (Lip = 1 / sqrt(eps)), then scaled by the weight."""
     del cudnn_enable
     shape = tuple(normalized_shape)
-    found = _normalized(b, x, x.shape[: len(x.shape) - len(shape)], eps, True)
+    found = _normalize(b, x, x.shape[: len(x.shape) - len(shape)], eps, True)
     return _affine(b, found, weight, bias, shape)
 
 
@@ -84,7 +84,7 @@ def group_norm(
 ) -> Ref:
     """Normalised over groups of channels (Lip = 1 / sqrt(eps)), then scaled channel by channel."""
     del cudnn_enabled
-    found = _normalized(b, x, (x.shape[0], num_groups), eps, True)
+    found = _normalize(b, x, (x.shape[0], num_groups), eps, True)
     return _affine(b, found, weight, bias, (x.shape[1], *(1,) * (len(x.shape) - 2)))
 
 
@@ -112,7 +112,7 @@ def instance_norm(
     del momentum, cudnn_enabled
     shape = (x.shape[1], *(1,) * (len(x.shape) - 2))
     if use_input_stats:
-        found = _normalized(b, x, x.shape[:2], eps, True)
+        found = _normalize(b, x, x.shape[:2], eps, True)
     else:
         center, variance = constant(running_mean, "the mean"), constant(running_var, "the variance")
         shifted = combination(b, [(x, 1), (center.reshape(shape), -1)])
@@ -134,7 +134,7 @@ def rms_norm(b: Builder, x: Ref, normalized_shape: Sequence[int], weight: Any = 
         # torch computes it in float32 at least, takes the eps of that, and gives the result in the input's type.
         eps = torch.finfo(torch.promote_types(b.dtype, torch.float32)).eps
     shape = tuple(normalized_shape)
-    found = _normalized(b, x, x.shape[: len(x.shape) - len(shape)], eps, False)
+    found = _normalize(b, x, x.shape[: len(x.shape) - len(shape)], eps, False)
     return _affine(b, found, weight, None, shape)
 
 

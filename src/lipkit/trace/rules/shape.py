@@ -89,10 +89,10 @@ def flatten(b: Builder, x: Ref, first: int = 0, last: int = -1) -> Ref:
 def unflatten(b: Builder, x: Ref, axis: int, sizes: Sequence[int]) -> Ref:
     """One axis as several."""
     axis %= len(x.shape)
-    return reshape(b, x, [*x.shape[:axis], *_filled(sizes, x.shape[axis]), *x.shape[axis + 1 :]])
+    return reshape(b, x, [*x.shape[:axis], *_fill(sizes, x.shape[axis]), *x.shape[axis + 1 :]])
 
 
-def _filled(sizes: Sequence[int], total: int) -> list[int]:
+def _fill(sizes: Sequence[int], total: int) -> list[int]:
     known = math.prod(n for n in sizes if n != -1)
     return [total // known if n == -1 else n for n in sizes]
 

@@ -17,7 +17,7 @@ from lipkit.trace.nodes.activations.smooth import Piecewise, Smooth
 _FAR = 60.0
 
 
-def _clipped(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+def _clip(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     """The curve beyond `_FAR` is what it is there; no power of z can overflow."""
     return lambda z: fn(z.clamp(-_FAR, _FAR))
 
@@ -75,9 +75,9 @@ def swish(beta: float = 1.0) -> Smooth:
             (scaled(bottom, 1 / beta),),
             absolute=ROUNDINGS_64 / beta,
         ),
-        Curve(_clipped_at(beta, _silu_slope), (0.0, 1.0), (_moved(left, beta), _moved(right, beta))),
+        Curve(_clip_at(beta, _silu_slope), (0.0, 1.0), (_move(left, beta), _move(right, beta))),
         Curve(
-            lambda z: beta * _clipped_at(beta, _silu_bend)(z),
+            lambda z: beta * _clip_at(beta, _silu_bend)(z),
             (0.0, 0.0),
             (scaled(dips[0], beta), Station(0.0, beta / 2, ROUNDINGS_4 * beta), scaled(dips[1], beta)),
             absolute=ROUNDINGS_64 * beta,
@@ -85,11 +85,11 @@ def swish(beta: float = 1.0) -> Smooth:
     )
 
 
-def _moved(at: Station, beta: float) -> Station:
+def _move(at: Station, beta: float) -> Station:
     return Station(at.place / beta, at.value, at.error, at.blur / beta)
 
 
-def _clipped_at(beta: float, fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+def _clip_at(beta: float, fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     return lambda z: fn((beta * z).clamp(-_FAR, _FAR))
 
 
@@ -116,12 +116,12 @@ GELU = Smooth(
         functional.gelu, (0.0, math.inf), (station(lambda x: x * math.erfc(-x / math.sqrt(2)) / 2, _gelu1, -1, -0.5),)
     ),
     Curve(
-        _clipped(lambda z: torch.erfc(-z / math.sqrt(2)) / 2 + z * _normal(z)),
+        _clip(lambda z: torch.erfc(-z / math.sqrt(2)) / 2 + z * _normal(z)),
         (0.0, 1.0),
         (station(_gelu1, _gelu2, -2, -1), station(_gelu1, _gelu2, 1, 2)),
     ),
     Curve(
-        _clipped(lambda z: _normal(z) * (2 - z * z)),
+        _clip(lambda z: _normal(z) * (2 - z * z)),
         (0.0, 0.0),
         tuple(Station(x, _gelu2(x), ROUNDINGS_8) for x in (-2.0, 0.0, 2.0)),
     ),

@@ -147,15 +147,15 @@ class AttentionRange:
         rows = weighted.shape[-2]
         first = round_up(weighted.sum(-2).amax(-1), rows + 6).sqrt()
         second = self.queries.spectral * (spread * jacobian_norm(2.0, *self.probabilities).sqrt()).amax(-1)
-        by_key = torch.minimum(_known(first), _known(second))
-        moving = torch.hypot(_known(by_query), by_key) * abs(self.scale)
+        by_key = torch.minimum(_without_nan(first), _without_nan(second))
+        moving = torch.hypot(_without_nan(by_query), by_key) * abs(self.scale)
         return round_up(torch.sqrt(moving**2 + self.column), 12)
 
     def infinity(self) -> Float64[Tensor, " heads"]:
         """The linf constant of each head."""
         lengths = self.queries.sizes.sum(-1).amax(-1)
         inner = self.keys.ranges.sum(-1) / 2 + lengths
-        moving = _known(self.values.ranges.amax(-1) / 2 * inner) * abs(self.scale)
+        moving = _without_nan(self.values.ranges.amax(-1) / 2 * inner) * abs(self.scale)
         return round_up(1 + moving, self.queries.low.shape[-1] + 8)
 
     def one(self) -> Float64[Tensor, " heads"]:
@@ -166,7 +166,7 @@ class AttentionRange:
         at = torch.full_like(low, 0.5).clamp(low, high)
         weights = (at * (1 - at)).mT @ self.queries.sizes
         by_key = spread * weights.amax((-1, -2))
-        moving = torch.maximum(_known(by_query), _known(by_key)) * abs(self.scale)
+        moving = torch.maximum(_without_nan(by_query), _without_nan(by_key)) * abs(self.scale)
         count = self.values.low.shape[-1] + self.queries.low.shape[-2] + 8
         return round_up(torch.maximum(moving, self.column), count)
 
@@ -194,6 +194,6 @@ def _radius(x: Rows) -> Tensor:
     return torch.where(torch.isnan(radius), torch.inf, radius) * (1 + ROUNDINGS_4)
 
 
-def _known(value: Tensor) -> Tensor:
+def _without_nan(value: Tensor) -> Tensor:
     """Zero times infinity says nothing."""
     return torch.where(torch.isnan(value), torch.inf, value)
