@@ -221,7 +221,7 @@ def test_a_file_of_no_samples_is_named(model: str, tmp_path: Path, capsys: pytes
     assert "none.npz holds no samples" in capsys.readouterr().err
     np.savez(tmp_path / "named.npz", inputs=np.zeros((2, 1, 8, 8), np.float32), labels=np.zeros(2, np.int64))
     assert main(["certify", model, "--data", str(tmp_path / "named.npz"), "--eps", "0.1"]) == Code.USAGE
-    assert "has the arrays inputs, labels; name the inputs x and the classes y." in capsys.readouterr().err
+    assert "has no x.npy, y.npy, only ['inputs.npy', 'labels.npy']" in capsys.readouterr().err
     # One array by itself, under a name that promises several.
     with (tmp_path / "single.npz").open("wb") as file:
         np.save(file, np.zeros(3))
@@ -280,9 +280,9 @@ def test_an_array_beyond_the_cap_is_refused_before_it_is_read(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     np.savez(tmp_path / "large.npz", x=np.zeros((30, 1, 8, 8), np.float32), y=np.zeros(30, np.int64))
-    monkeypatch.setattr("lipkit.data._npy_bytes._LARGEST", 30 * 64 * 4 - 1)
+    monkeypatch.setattr("lipkit.data._numpy_files._LARGEST", 30 * 64 * 4 - 1)
     assert main(["certify", model, "--data", str(tmp_path / "large.npz"), "--eps", "0.1"]) == Code.USAGE
-    assert "x.npy has 7680 bytes, and at most 7679 are read; give a part of it" in capsys.readouterr().err
+    assert "x.npy has 7808 bytes, and at most 7679 are read; give a part of it" in capsys.readouterr().err
 
 
 def test_two_runs_do_not_share_a_folder(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -107,7 +107,7 @@ def test_an_array_with_a_pickle_is_refused(tmp_path: Path, mark: Path):
     with pytest.raises(ArgumentError, match=r"no readable \.npy"):
         load.array(tmp_path / "x.npy")
     np.save(tmp_path / "x.npy", np.array(["a"]))
-    with pytest.raises(ArgumentError, match="no array of real numbers"):
+    with pytest.raises(ArgumentError, match="values of type <U1, expected numbers"):
         load.array(tmp_path / "x.npy")
     np.save(tmp_path / "x.npy", np.array([1, 2], dtype=np.int32))
     assert torch.equal(load.array(tmp_path / "x.npy"), torch.tensor([1.0, 2.0], dtype=torch.float64))

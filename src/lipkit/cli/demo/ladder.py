@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
@@ -49,19 +49,25 @@ ON_A_REGION: dict[str, Method] = {
 @final
 @dataclass(frozen=True, eq=False)
 class Rung:
-    """The result of one method on a network: a bound, or the reason for none, and the seconds it took."""
+    """The result of one method: a bound, or the reason for none, and the seconds of processor time it took."""
 
     label: str
     seconds: float
     result: Bound | LipkitError
+
+    @property
+    def bound(self) -> Bound:
+        """The bound; raises the reason where there is none."""
+        if not isinstance(self.result, Bound):
+            raise self.result
+        return self.result
 
     def plain(self) -> dict[str, object]:
         """As JSON: a value with its kind, or the reason for none."""
         found: dict[str, object] = {"method": self.label, "seconds": self.seconds}
         if not isinstance(self.result, Bound):
             return {**found, "refused": str(self.result)}
-        bound = self.result
-        return {**found, "value": bound.value.item(), "kind": bound.kind.value, "failure": bound.failure}
+        return {**found, "value": _value(self), "kind": self.bound.kind.value, "failure": self.bound.failure}
 
 
 def colour_kind(bound: Bound) -> str:
@@ -73,7 +79,7 @@ def colour_kind(bound: Bound) -> str:
 
 def climb(network: Network, region: Region, methods: Mapping[str, Method]) -> list[Rung]:
     """Every method on the network, in the given order; a method that refuses leaves its reason."""
-    return [_rung(label, method, network, region) for label, method in methods.items()]
+    return [measure(label, lambda method=method: method(network, region)) for label, method in methods.items()]
 
 
 def ladder_table(title: str, rungs: Sequence[Rung]) -> "Table":
@@ -82,18 +88,12 @@ def ladder_table(title: str, rungs: Sequence[Rung]) -> "Table":
     The column beside the kind compares with the best lower bound: the true constant is at most so much below.
     """
     made = table(title, "method", ">value", "kind", ">above the lower", ">seconds", "+how")
-    bounds = [(r.label, r.result, r.seconds) for r in rungs if isinstance(r.result, Bound)]
-    below = max((bound.value.item() for _, bound, _ in bounds if bound.kind is Kind.LOWER), default=math.nan)
-    for label, bound, seconds in sorted(bounds, key=lambda one: -one[1].log_value.item()):
-        away = f"{bound.value.item() / below - 1:.2%}" if bound.kind.certifies else ""
-        made.add_row(
-            label,
-            constant(float(bound.log_value.detach()), bound.kind, 5),
-            colour_kind(bound),
-            away,
-            f"{seconds:.3f}",
-            escape_markup(bound.how),
-        )
+    some = [rung for rung in rungs if isinstance(rung.result, Bound)]
+    below = max((_value(rung) for rung in some if rung.bound.kind is Kind.LOWER), default=math.nan)
+    for rung in sorted(some, key=lambda one: -one.bound.log_value.item()):
+        bound, away = rung.bound, f"{_value(rung) / below - 1:.2%}" if rung.bound.kind.certifies else ""
+        number = constant(float(bound.log_value.detach()), bound.kind, 5)
+        made.add_row(rung.label, number, colour_kind(bound), away, f"{rung.seconds:.3f}", escape_markup(bound.how))
     for rung in rungs:
         if not isinstance(rung.result, Bound):
             made.add_row(rung.label, "", "refused", "", f"{rung.seconds:.3f}", escape_markup(str(rung.result)))
@@ -102,24 +102,25 @@ def ladder_table(title: str, rungs: Sequence[Rung]) -> "Table":
 
 def panel(heading: str, rungs: Sequence[Rung]) -> Panel:
     """The rungs as a panel of a figure, without the refusals."""
-    points = [
-        Point(rung.label, max(rung.seconds, 1e-4), rung.result.value.item(), rung.result.kind)
-        for rung in rungs
-        if isinstance(rung.result, Bound)
-    ]
+    some = [rung for rung in rungs if isinstance(rung.result, Bound)]
+    points = (Point(rung.label, max(rung.seconds, 1e-4), _value(rung), rung.bound.kind) for rung in some)
     return Panel(heading, tuple(points))
 
 
-def _rung(label: str, method: Method, network: Network, region: Region) -> Rung:
-    """One method, with the seconds of the fastest of three runs where they are short: the first one warms up."""
+def measure(label: str, act: Callable[[], Bound]) -> Rung:
+    """What `act` gives, with the seconds of the fastest of three runs where they are short: the first one warms up."""
     times: list[float] = []
     result: Bound | LipkitError
     while True:
         begin = time.process_time()
         try:
-            result = method(network, region)
+            result = act()
         except LipkitError as error:
             result = error
         times.append(time.process_time() - begin)
         if len(times) == _RUNS or times[-1] > _SHORT:
             return Rung(label, min(times), result)
+
+
+def _value(rung: Rung) -> float:
+    return rung.bound.value.item()

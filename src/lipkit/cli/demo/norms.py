@@ -1,6 +1,5 @@
-"""Norms in the demonstration: those of some layers, and that of one convolution by many methods."""
+"""Norms in the demonstration: norms of some layers, and the norm of one convolution by many methods."""
 
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 
 from lipkit.bound import Bound, Kind
 from lipkit.cli.console import table
-from lipkit.cli.demo.ladder import colour_kind
+from lipkit.cli.demo.ladder import Rung, colour_kind, measure
 from lipkit.linops import LinearOperator, Shape, of
 from lipkit.norms import (
     SVD,
@@ -85,33 +84,21 @@ def convolution(channels: int, size: int, seed: int) -> LinearOperator:
 @final
 @dataclass(frozen=True, eq=False)
 class LayerNorm:
-    """A layer with the bound `Auto` gives, a lower bound, the milliseconds of processor time, and how it was found."""
+    """A layer with the norm that `Auto` gives, a lower bound, and why that method was chosen."""
 
     layer: Layer
-    bound: Bound
-    lower: Bound
-    milliseconds: float
-    method: str
+    norm: Rung
+    lower: float
     why: str
 
     def plain(self) -> dict[str, object]:
         """As JSON."""
-        found = {"layer": self.layer.name, "input": list(self.layer.in_shape), "lower": self.lower.value.item()}
-        return {**found, **_plain(self.bound, self.method, self.milliseconds)}
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class MethodNorm:
-    """The bound of one method for an operator, and its milliseconds of processor time."""
-
-    method: str
-    bound: Bound
-    milliseconds: float
-
-    def plain(self) -> dict[str, object]:
-        """As JSON."""
-        return _plain(self.bound, self.method, self.milliseconds)
+        return {
+            "layer": self.layer.name,
+            "input": list(self.layer.in_shape),
+            "lower": self.lower,
+            **self.norm.plain(),
+        }
 
 
 def layer_norms(seed: int) -> list[LayerNorm]:
@@ -119,21 +106,20 @@ def layer_norms(seed: int) -> list[LayerNorm]:
     found: list[LayerNorm] = []
     for layer in layers(seed):
         op = layer.op
-        bound, milliseconds = _time_method(Auto(), op)
-        # With a seed of ours the result is LOWER, which is what is wanted here.
-        lower = bound.lower or Lanczos(steps=60, rtol=1e-3, seed=seed)(op)
         chosen = Auto().select(op)
-        found.append(LayerNorm(layer, bound, lower, milliseconds, type(chosen.method).__name__, chosen.why))
+        norm = measure(type(chosen.method).__name__, lambda op=op: Auto()(op))
+        # With a seed of ours the result is LOWER, which is what is wanted here.
+        lower = norm.bound.lower or Lanczos(steps=60, rtol=1e-3, seed=seed)(op)
+        found.append(LayerNorm(layer, norm, lower.value.item(), chosen.why))
     return found
 
 
-def method_norms(seed: int) -> list[MethodNorm]:
+def method_norms(seed: int) -> list[Rung]:
     """One small convolution by many methods, sorted by value."""
     op = convolution(8, 12, seed)
     ours: list[Norm] = [SVD(), Power(steps=30), Lanczos(), Circulant(), SmallGrid(), Toeplitz()]
     methods: list[Norm] = [*ours, FantasticFour(), LipGrid(), ReshapedKernel()]
-    found = [MethodNorm(type(method).__name__, *_time_method(method, op)) for method in methods]
-    return sorted(found, key=lambda one: one.bound.value.item())
+    return sorted((_norm_of(method, op) for method in methods), key=lambda one: one.bound.value.item())
 
 
 def layer_table(found: Sequence[LayerNorm]) -> "Table":
@@ -141,37 +127,26 @@ def layer_table(found: Sequence[LayerNorm]) -> "Table":
     headers = ("layer", "input", ">lower bound", ">bound", "kind", ">gap", ">ms", "+method, and why")
     made = table("Norms of some layers, as Auto finds them", *headers)
     for one in found:
-        bound, lower = one.bound, one.lower
+        bound = one.norm.bound
+        value, below = bound.value.item(), Kind.EXACT if bound.kind is Kind.EXACT else Kind.LOWER
+        numbers = (digits(one.lower, below, 6), digits(value, bound.kind, 6), colour_kind(bound))
         made.add_row(
-            one.layer.name,
-            "x".join(map(str, one.layer.in_shape)),
-            digits(lower.value.item(), Kind.EXACT if bound.kind is Kind.EXACT else Kind.LOWER, 6),
-            digits(bound.value.item(), bound.kind, 6),
-            colour_kind(bound),
-            _gap(bound.value.item() / lower.value.item() - 1),
-            f"{one.milliseconds:.0f}",
-            f"{one.method}: {one.why}",
-        )
+            one.layer.name, "x".join(map(str, one.layer.in_shape)), *numbers, _gap(value / one.lower - 1),
+            f"{1e3 * one.norm.seconds:.0f}", f"{one.norm.label}: {one.why}",
+        )  # fmt: skip
     return made
 
 
-def method_table(found: Sequence[MethodNorm]) -> "Table":
+def method_table(found: Sequence[Rung]) -> "Table":
     """One small convolution by many methods: what is below the true norm, and what is above."""
     truth = next(one.bound for one in found if one.bound.kind is Kind.EXACT).value.item()
     title = f"One convolution by many methods: 8 -> 8, 3x3, on 12 x 12, true norm {truth:.5f}"
     made = table(title, "method", "kind", "may certify", ">value", ">against the truth", ">ms")
     for one in found:
-        bound = one.bound
-        away = "the truth" if bound.kind is Kind.EXACT else f"{bound.value.item() / truth - 1:+.2%}"
-        certifies = "yes" if bound.kind.certifies else "no"
-        made.add_row(
-            one.method,
-            colour_kind(bound),
-            certifies,
-            digits(bound.value.item(), bound.kind, 6),
-            away,
-            f"{one.milliseconds:.1f}",
-        )
+        kind, value = one.bound.kind, one.bound.value.item()
+        away = "the truth" if kind is Kind.EXACT else f"{value / truth - 1:+.2%}"
+        cells = ("yes" if kind.certifies else "no", digits(value, kind, 6), away, f"{1e3 * one.seconds:.1f}")
+        made.add_row(one.label, colour_kind(one.bound), *cells)
     return made
 
 
@@ -181,10 +156,10 @@ def draw_convergence(op: LinearOperator, stem: Path, seed: int) -> tuple[Path, P
     truth = _lower(Lanczos(steps=400, rtol=1e-10)(op)).value.item()
 
     def curve(label: str, methods: Iterable[Norm], above: bool) -> Curve:
-        runs = [_time_method(method, op) for method in methods]
-        away = [(bound.value.item() / truth - 1) * (1 if above else -1) for bound, _ in runs]
+        runs = [_norm_of(method, op) for method in methods]
+        away = [(one.bound.value.item() / truth - 1) * (1 if above else -1) for one in runs]
         # Two proven lower bounds of one norm may differ in their last digit.
-        return Curve(label, tuple(ms for _, ms in runs), tuple(max(one, 0.0) for one in away), above)
+        return Curve(label, tuple(1e3 * one.seconds for one in runs), tuple(max(one, 0.0) for one in away), above)
 
     grids = [SmallGrid(rtol=r, inner=Cholesky(rtol=r / 10)) for r in (0.9, 0.3, 0.1, 0.03, 0.01, 3e-3, 1e-3)]
     curves = [
@@ -201,20 +176,8 @@ def draw_convergence(op: LinearOperator, stem: Path, seed: int) -> tuple[Path, P
     return convergence(curves, title, ("norm on the torus", torus), stem)
 
 
-def _plain(bound: Bound, method: str, milliseconds: float) -> dict[str, object]:
-    found = {"method": method, "value": bound.value.item(), "kind": bound.kind.value, "failure": bound.failure}
-    return {**found, "milliseconds": milliseconds}
-
-
-def _time_method(method: Norm, op: LinearOperator) -> tuple[Bound, float]:
-    """The bound and its milliseconds of processor time, of the fastest of five runs where they are short."""
-    times: list[float] = []
-    while True:
-        begin = time.process_time()
-        bound = method(op)
-        times.append(1e3 * (time.process_time() - begin))
-        if len(times) == 5 or times[-1] > 100:
-            return bound, min(times)
+def _norm_of(method: Norm, op: LinearOperator) -> Rung:
+    return measure(type(method).__name__, lambda: method(op))
 
 
 def _lower(bound: Bound) -> Bound:

@@ -1,16 +1,14 @@
 """Data sets by the words of a command line."""
 
-import zlib
 from collections.abc import Callable
 from pathlib import Path
-from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 import torch
 
 from lipkit import data
 from lipkit.data import Examples
-from lipkit.data._npy_bytes import check_npy_size
+from lipkit.data._numpy_files import read_npz
 from lipkit.errors import ArgumentError, RecordError
 
 _FOLDERS: dict[str, Callable[[Path], Examples]] = {
@@ -18,13 +16,6 @@ _FOLDERS: dict[str, Callable[[Path], Examples]] = {
     "fashion-mnist": lambda folder: data.fashion_mnist(folder, train=False, official=True),
     "cifar10": lambda folder: data.cifar10(folder, train=False, official=True),
 }
-
-
-# The ways in which NumPy and zipfile fail on files that are damaged or something else.
-_UNREADABLE = (
-    *(OSError, ValueError, KeyError, TypeError, EOFError, AttributeError, RuntimeError),
-    *(BadZipFile, zlib.error, RecordError),
-)
 # More classes than any data set has; a label beyond is no class index.
 _CLASSES = 10**6
 
@@ -55,19 +46,11 @@ def _archive(path: Path) -> Examples:
     if not path.is_file():
         raise ArgumentError(f"There is no file {path}; --data names a .npz file with arrays x and y.")
     try:
-        with ZipFile(path) as archive:
-            for one in archive.infolist():
-                if one.filename in ("x.npy", "y.npy"):
-                    with archive.open(one) as stream:
-                        place = f"{path}: {one.filename}"
-                        check_npy_size(place, stream, one.file_size)  # pyright: ignore[reportArgumentType]
-        with np.load(path, allow_pickle=False) as found:
-            names = ", ".join(found.files) or "none"
-            x, y = (found[name] if name in found.files else None for name in ("x", "y"))
-    except _UNREADABLE as error:
-        raise ArgumentError(f"{path} is no .npz file with arrays x and y ({error}).") from error
-    if x is None or y is None:
-        raise ArgumentError(f"{path} has the arrays {names}; name the inputs x and the classes y.")
+        x, y = read_npz(path, ("x", "y"))
+    except RecordError as error:
+        raise ArgumentError(
+            f"{path} is no .npz file with arrays x and y ({error}); numpy.savez(path, x=..., y=...) writes one."
+        ) from error
     if x.dtype.kind != "f" or y.dtype.kind not in "iu":
         raise ArgumentError(f"{path} needs x as floating point and y as class indices, got {x.dtype} and {y.dtype}.")
     if y.ndim != 1 or x.shape[:1] != y.shape:
@@ -80,8 +63,5 @@ def _archive(path: Path) -> Examples:
         raise ArgumentError(f"{path} has labels {y.min()}..{y.max()}; class indices lie in 0..{_CLASSES - 1}.")
     labels = torch.from_numpy(y.astype(np.int64))
     classes = tuple(str(k) for k in range(int(labels.max()) + 1))
-    return Examples(
-        torch.from_numpy(np.ascontiguousarray(x, dtype=np.float64 if x.dtype == np.float64 else np.float32)),
-        labels,
-        classes,
-    )
+    inputs = x.astype(np.float64 if x.dtype == np.float64 else np.float32, order="C")
+    return Examples(torch.from_numpy(inputs), labels, classes)

@@ -19,7 +19,7 @@ from torch.export import ExportedProgram
 from lipkit._seeds import check_seed
 from lipkit.cli.inputs.exported_programs import program
 from lipkit.cli.inputs.safetensors_file import tensors_from
-from lipkit.data._npy_bytes import check_npy_size
+from lipkit.data._numpy_files import parse_npy
 from lipkit.errors import ArgumentError, LipkitError, RecordError
 
 
@@ -166,16 +166,9 @@ def _state(path: Path) -> dict[str, Tensor]:
 def array(path: Path) -> Tensor:
     """The numbers of a .npy file, in float64."""
     try:
-        with _check_exists(path).open("rb") as stream:
-            check_npy_size(str(path), stream, path.stat().st_size)
-        found = np.load(path, allow_pickle=False)
-    except (OSError, EOFError, ValueError, RecordError) as error:
-        raise ArgumentError(f"{path} is no readable .npy file ({error}).") from error
-    if isinstance(found, np.lib.npyio.NpzFile):
-        found.close()
-    if not isinstance(found, np.ndarray) or found.dtype.kind not in "fiu":
-        raise ArgumentError(f"{path} holds no array of real numbers; write one with numpy.save.")
-    return torch.from_numpy(found.astype(np.float64))
+        return torch.from_numpy(parse_npy(str(path), _check_exists(path).read_bytes()).astype(np.float64))
+    except (OSError, RecordError) as error:
+        raise ArgumentError(f"{path} is no readable .npy file ({error}); write one with numpy.save.") from error
 
 
 def _check_exists(path: Path) -> Path:
