@@ -1,6 +1,7 @@
 """One small trained model with its evaluation and report, for all tests of pages. lipkit is imported inside: shape
 checks are installed after this file is read."""
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,6 +16,7 @@ class Run(NamedTuple):
     bound: Any
     journal: list[dict[str, Any]]
     about: Any
+    attack: Any
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +30,7 @@ def trained() -> Run:
     from lipkit.bounds import DAG
     from lipkit.certify.attacks import PGD
     from lipkit.data import digits
-    from lipkit.report.results.contents import About
+    from lipkit.report.results.about import About
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -55,9 +57,9 @@ def trained() -> Run:
     evaluation = certify.accuracy(model, [(test.inputs, test.labels)], bound, (0.05, 0.1, 0.2, 0.4), attack=attack)
     about = About.here(
         command="lipkit train recipes/digits.py --out <runs> && lipkit report", date="1 January 2026", seconds=12.5,
-        seed=3, device="cpu", data="digits & co.", recipe="Digits<1>", fields={"epochs": 6, "rate": 5e-3},
+        seed=3, device="cpu", recipe="Digits<1>", fields={"epochs": "6", "rate": "0.005"},
     )  # fmt: skip
-    return Run(model, test, evaluation, bound, journal, about)
+    return Run(model, replace(test, name="digits & co."), evaluation, bound, journal, about, attack)
 
 
 @pytest.fixture(scope="session")

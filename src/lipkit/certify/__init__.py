@@ -13,11 +13,12 @@ from lipkit.certify.confidence_intervals import wilson as wilson
 from lipkit.certify.evaluate.accuracy import accuracy as accuracy
 from lipkit.certify.evaluate.evaluation import Accuracies as Accuracies
 from lipkit.certify.evaluate.evaluation import Evaluation as Evaluation
-from lipkit.certify.evaluate.evaluation import Proportion as Proportion
 from lipkit.certify.evaluate.metrics import AttackedAccuracy as AttackedAccuracy
 from lipkit.certify.evaluate.metrics import AverageRadius as AverageRadius
 from lipkit.certify.evaluate.metrics import CertifiedAccuracy as CertifiedAccuracy
 from lipkit.certify.evaluate.metrics import CleanAccuracy as CleanAccuracy
+from lipkit.certify.evaluate.plausibility import find_warnings as find_warnings
+from lipkit.certify.evaluate.proportion import Proportion as Proportion
 from lipkit.certify.evaluate.records import Records as Records
 from lipkit.certify.evaluate.records import SampleResult as SampleResult
 from lipkit.certify.evaluate.running_sums import RunningMetric as RunningMetric

@@ -111,7 +111,8 @@ def _read(
             demand_original(place, part.tobytes(), one.sha256)
         _demand_labels(place, part, of)
         parts.append(part)
-    return _examples(np.concatenate(parts), of, classes)
+    name = f"{of.stem.upper()} {'training' if train else 'test'} set"
+    return _examples(np.concatenate(parts), of, classes, name)
 
 
 def _find(folder: Path, of: _Published, files: tuple[_Batch, ...]) -> tuple[Store, str]:
@@ -178,9 +179,11 @@ def _demand_labels(place: str, records: UInt8[np.ndarray, "count bytes"], of: _P
             )
 
 
-def _examples(records: UInt8[np.ndarray, "count bytes"], of: _Published, classes: tuple[str, ...]) -> Examples:
+def _examples(
+    records: UInt8[np.ndarray, "count bytes"], of: _Published, classes: tuple[str, ...], name: str
+) -> Examples:
     first = len(of.labels)
     pixels = records[:, first:].astype(np.float32).reshape(-1, 3, 32, 32)
     return Examples(
-        torch.from_numpy(pixels).div_(255), torch.from_numpy(records[:, first - 1].astype(np.int64)), classes
+        torch.from_numpy(pixels).div_(255), torch.from_numpy(records[:, first - 1].astype(np.int64)), classes, name
     )

@@ -16,4 +16,4 @@ def digits() -> Examples:
         raise ArgumentError("The digits need scikit-learn; pip install 'lipkit[data]' brings it.") from missing
     pixels, labels = load_digits(return_X_y=True)
     inputs = torch.from_numpy(pixels.astype(np.float32)).reshape(-1, 1, 8, 8) / 16
-    return Examples(inputs, torch.from_numpy(labels.astype(np.int64)), DIGITS)
+    return Examples(inputs, torch.from_numpy(labels.astype(np.int64)), DIGITS, "scikit-learn digits")

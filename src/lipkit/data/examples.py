@@ -16,11 +16,15 @@ from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
 @final
 @dataclass(frozen=True, eq=False)
 class Examples(Dataset[tuple[Tensor, Tensor]]):
-    """A data set in memory: inputs as a model takes them, one class index each, and the names of the classes."""
+    """A data set in memory: inputs as a model takes them, one class index each, and the names of the classes.
+
+    `name` is the one that reports use, such as "MNIST test"; "" where there is none.
+    """
 
     inputs: Float[Tensor, "count ..."]
     labels: Int[Tensor, " labels"]
     classes: tuple[str, ...]
+    name: str = ""
 
     def __post_init__(self) -> None:
         if self.labels.ndim != 1 or self.labels.is_floating_point() or not self.inputs.is_floating_point():

@@ -38,7 +38,7 @@ def mnist(folder: str | Path, train: bool = True, *, official: bool = False) -> 
     are checked before anything is returned; with `official` the content must also be the published one (SHA-256),
     which alone notices a changed pixel in a file that is not packed. Reference: LeCun, Cortes, Burges, 1998.
     """
-    return _read(Path(folder), train, DIGITS, _MNIST if official else {})
+    return _read("MNIST", Path(folder), train, DIGITS, _MNIST if official else {})
 
 
 def fashion_mnist(folder: str | Path, train: bool = True, *, official: bool = False) -> Examples:
@@ -46,10 +46,10 @@ def fashion_mnist(folder: str | Path, train: bool = True, *, official: bool = Fa
 
     Reference: Xiao, Rasul, Vollgraf, 2017.
     """
-    return _read(Path(folder), train, FASHION, _FASHION_MNIST if official else {})
+    return _read("Fashion-MNIST", Path(folder), train, FASHION, _FASHION_MNIST if official else {})
 
 
-def _read(folder: Path, train: bool, classes: tuple[str, ...], hashes: dict[str, str]) -> Examples:
+def _read(name: str, folder: Path, train: bool, classes: tuple[str, ...], hashes: dict[str, str]) -> Examples:
     split = "train" if train else "t10k"
     pictures = _find(folder, f"{split}-images-idx3-ubyte")
     names = _find(folder, f"{split}-labels-idx1-ubyte")
@@ -64,7 +64,8 @@ def _read(folder: Path, train: bool, classes: tuple[str, ...], hashes: dict[str,
         place = int(labels.argmax())
         raise RecordError(f"{names} has the label {largest} at place {place}, expected 0..{len(classes) - 1}.")
     inputs = torch.from_numpy(pixels.astype(np.float32)).div_(255).unsqueeze(1)
-    return Examples(inputs, torch.from_numpy(labels.astype(np.int64)), classes)
+    name = f"{name} {'training' if train else 'test'} set"
+    return Examples(inputs, torch.from_numpy(labels.astype(np.int64)), classes, name)
 
 
 def _find(folder: Path, name: str) -> Path:

@@ -78,7 +78,9 @@ def from_mixtures(classes: Mapping[str, GaussianMixture], count: int, seed: int)
     sizes = [count // len(classes) + (place < count % len(classes)) for place in range(len(classes))]
     points = torch.cat([law._draw(size, random) for law, size in zip(classes.values(), sizes, strict=True)])
     labels = torch.repeat_interleave(torch.arange(len(classes)), torch.tensor(sizes))
-    return Examples(points.float(), labels, tuple(classes)).at(torch.randperm(count, generator=random))
+    return Examples(points.float(), labels, tuple(classes), "Gaussian mixtures").at(
+        torch.randperm(count, generator=random)
+    )
 
 
 def two_modes() -> dict[str, GaussianMixture]:

@@ -68,7 +68,7 @@ class Outline:
         shares = torch.rand(count, 2, generator=random, dtype=torch.float64)
         # Rounded first, so that the class is that of the point as it is stored.
         points = ((2 * shares - 1) * half_width).float()
-        return Examples(points, self.contains(points.double()).long(), ("outside", "inside"))
+        return Examples(points, self.contains(points.double()).long(), ("outside", "inside"), "points of a square")
 
     def _parts(self, points: Float64[Tensor, "count 2"]) -> tuple[Tensor, ...]:
         return points.split(max(1, _AT_ONCE // sum(len(corners) for corners in self.polygons)))

@@ -35,4 +35,5 @@ def adbench(path: str | Path) -> Examples:
             f"{path} has {table[row, column]} in row {row}, column {column} of X, expected finite numbers of float32; "
             "clean or rescale the table first."
         )
-    return Examples(torch.from_numpy(inputs), torch.from_numpy(labels.astype(np.int64)), ("normal", "anomaly"))
+    targets = torch.from_numpy(labels.astype(np.int64))
+    return Examples(torch.from_numpy(inputs), targets, ("normal", "anomaly"), path.stem)

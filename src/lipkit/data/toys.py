@@ -23,7 +23,7 @@ def moons(count: int, seed: int, noise: float = 0.05) -> Examples:
     return _scatter(
         torch.stack([upper.cos(), upper.sin()], 1),
         torch.stack([1 - lower.cos(), 0.5 - lower.sin()], 1),
-        *(("upper", "lower"), noise, seed),
+        *("two moons", ("upper", "lower"), noise, seed),
     )
 
 
@@ -43,7 +43,7 @@ def circles(count: int, seed: int, noise: float = 0.05, ratio: float = 0.5) -> E
     return _scatter(
         torch.stack([outer.cos(), outer.sin()], 1),
         ratio * torch.stack([inner.cos(), inner.sin()], 1),
-        *(("outer", "inner"), noise, seed),
+        *("two circles", ("outer", "inner"), noise, seed),
     )
 
 
@@ -61,10 +61,15 @@ def _space_evenly(count: int, until: float, ends: bool) -> Float64[Tensor, " cou
 
 
 def _scatter(
-    first: Float64[Tensor, "a 2"], second: Float64[Tensor, "b 2"], classes: tuple[str, str], noise: float, seed: int
+    first: Float64[Tensor, "a 2"],
+    second: Float64[Tensor, "b 2"],
+    name: str,
+    classes: tuple[str, str],
+    noise: float,
+    seed: int,
 ) -> Examples:
     random = generator(seed)
     points = torch.cat([first, second])
     points = points + noise * torch.randn(points.shape, generator=random, dtype=torch.float64)
     labels = torch.cat([torch.zeros(len(first), dtype=torch.long), torch.ones(len(second), dtype=torch.long)])
-    return Examples(points.float(), labels, classes).at(torch.randperm(len(points), generator=random))
+    return Examples(points.float(), labels, classes, name).at(torch.randperm(len(points), generator=random))

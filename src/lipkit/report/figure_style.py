@@ -1,5 +1,6 @@
 """The house style of figures, and the one place that imports the library that draws them."""
 
+import enum
 import io
 import re
 from collections.abc import Iterator
@@ -23,6 +24,18 @@ INK, FAINT = "#1a1a2a", "#c9c9d1"
 # Names of colours on a page, which has its own value for each in both themes.
 _NAMES = {INK: "ink", FAINT: "faint", "#0072b2": "blue", "#d55e00": "orange", "#009e73": "green"}
 _SALT = "lipkit"
+
+
+class Paper(enum.Enum):
+    """Where a drawing of a page is shown; a page hides the other one. The value is the page's word for it."""
+
+    WIDE = "wide"
+    NARROW = "narrow"
+
+    @property
+    def inches(self) -> float:
+        """The width at which text has the size of the page's own: about 860 and 360 pixels."""
+        return 8.0 if self is Paper.WIDE else 3.9
 
 
 def style() -> dict[str, Any]:
@@ -81,10 +94,17 @@ def sheet(width: float, height: float, settings: dict[str, Any] | None = None) -
 
 @contextmanager
 def drawing(width: float, height: float) -> Iterator[tuple["Figure", "Axes"]]:
-    """A figure for a page with one pair of axes that fill it."""
+    """A figure of so many inches for a page, with one pair of axes that fill it."""
     with sheet(width, height, page_style()) as figure:
         figure.set_layout_engine("constrained")
         yield figure, figure.subplots()
+
+
+def drawn_by() -> str:
+    """The library that draws, with its version: drawings of another version differ in their bytes."""
+    import matplotlib as mpl
+
+    return f"matplotlib {mpl.__version__}"
 
 
 def inline(figure: "Figure", name: str, label: str) -> str:

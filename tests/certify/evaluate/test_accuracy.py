@@ -350,8 +350,8 @@ def test_stored_results_are_of_one_model_one_constant_and_one_data_set(tmp_path:
 
 def test_what_is_printed_is_true() -> None:
     share = Proportion.of(19999, 20000, 0.95)
-    assert str(share).startswith("99.99 %")
-    assert share.rounded(up=True).startswith("100.00 %")
+    assert str(share) == "19999 of 20000, 99.9 % (99.9 to 100.0 %)"
+    assert share.counted(Kind.UPPER) == "19999 of 20000, 100.0 %"
     assert [said_radius(e) for e in (0.25, 1.0, 36 / 255, 0.1 + 0.2)] == ["0.25", "1", "36/255", "0.30000000000000004"]
 
 

@@ -20,7 +20,8 @@ from lipkit.cli.main import Code, main
 from lipkit.cli.runs.folder_lock import lock_folder
 from lipkit.cli.runs.run import source
 from lipkit.cli.training.recipe import plain_fields
-from lipkit.report.results.contents import Contents, Prints
+from lipkit.report.results.about import Prints
+from lipkit.report.results.contents import Contents
 from support.repository import ROOT
 from support.sealed_files import write_object
 
@@ -57,17 +58,23 @@ def test_the_report_says_what_it_is_about(run: Path) -> None:
     assert about.prints == Prints(weights, inputs, labels, source)
     page = (run / "report.html").read_text()
     assert all(found in page for found in (weights, inputs, labels, source))
-    assert f"<h1>Recipe Digits ({RECIPE}): what is proven</h1>" in page
+    assert "<h1>Digits on scikit-learn digits: what is proven</h1>" in page
 
 
 @pytest.mark.train
-def test_a_data_folder_is_named(tmp_path: Path) -> None:
-    folder = tmp_path / "my_digits"
-    folder.mkdir()
-    words = ["train", str(RECIPE), "--out", str(tmp_path / "run"), "--quick", "--epochs=1", "--data", str(folder)]
+@pytest.mark.parametrize(("own", "said"), [("", "my_digits"), ("eights", "eights")])
+def test_data_have_their_own_name_or_that_of_their_folder(tmp_path: Path, own: str, said: str) -> None:
+    (folder := tmp_path / "my_digits").mkdir()
+    (file := tmp_path / "own_recipe.py").write_text(
+        "from dataclasses import replace\nfrom lipkit.cli.demo.digits import Digits\n"
+        "from lipkit.cli.training import Sets\n"
+        "class Own(Digits):\n    def sets(self):\n        both = super().sets()\n"
+        f"        return Sets(both.train, replace(both.test, name={own!r}))\n"
+    )
+    words = ["train", str(file), "--out", str(tmp_path / "run"), "--quick", "--epochs=1", "--data", str(folder)]
     with torch.random.fork_rng(devices=[]):
         assert main(words) == Code.OK
-    assert Contents.from_json((tmp_path / "run" / "report.json").read_text()).about.data == "my_digits"
+    assert Contents.from_json((tmp_path / "run" / "report.json").read_text()).data.name == said
 
 
 @pytest.mark.train

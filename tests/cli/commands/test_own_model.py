@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import re
 import shlex
 import sys
 from collections.abc import Iterable
@@ -18,6 +17,7 @@ from lipkit.certify.evaluate.records import Records, SampleResult
 from lipkit.cli.commands import evaluate as evaluating
 from lipkit.cli.commands.evaluation_request import EvaluationRequest
 from lipkit.cli.main import Code, main
+from lipkit.report.html.claims import read_claims
 from lipkit.report.results.contents import Contents
 
 MODELS = """
@@ -107,14 +107,14 @@ def test_an_attack_of_an_own_model_ends_with_a_report(capsys: pytest.CaptureFixt
     assert found.gallery
     assert found.gallery.hardest
     assert "could not be" not in page
-    assert "<h1>Model own_models.py:images on images.npz: what is proven</h1>" in page
+    assert "<h1>own_models.py:images on images.npz: what is proven</h1>" in page
     assert "There is no journal of a training run: the model was given as it is." in page
     assert "recipe" not in page.lower()
     # What it is about, by the hashes of the files and of the arrays.
     data = np.load("images.npz")
     inputs, labels = (hashlib.sha256(data[name].tobytes()).hexdigest() for name in ("x", "y"))
-    hashes = re.findall(r'<th scope="row">SHA-256 of ([a-z ]+)</th><td><code>(\w{64})</code>', page)
-    assert dict(hashes) == {
+    hashes = [claim for claim in read_claims(page) if claim.name.startswith("SHA-256 of ")]
+    assert {claim.name.removeprefix("SHA-256 of "): claim.words for claim in hashes} == {
         "weights": sha256("out/model.safetensors"), "test inputs": inputs, "test labels": labels,
         "model code": sha256("own_models.py"),
     }  # fmt: skip
@@ -122,6 +122,26 @@ def test_an_attack_of_an_own_model_ends_with_a_report(capsys: pytest.CaptureFixt
     assert main(["report", "out", "--out", "again", "--json", "b.json"]) == Code.OK
     assert Path("again", "report.html").read_text() == page
     assert json.loads(Path("b.json").read_text()) == json.loads(Path("a.json").read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("here")
+def test_a_warning_is_on_the_terminal_on_the_page_and_in_the_results(capsys: pytest.CaptureFixture[str]) -> None:
+    # The model has one answer: its last layer is a bias.
+    text = "def always(model=images()):\n    model[3].weight.data.zero_()\n    return model\n"
+    Path("own_models.py").write_text(f"{MODELS}\n{text}")
+    sentence = "to all 40 samples: a classifier with one answer is robust and useless"
+    for model, count in (("always", 1), ("images", 0)):
+        assert certify(model, "images.npz", "--eps", "0.1", "--out", model, "--json", "shares.json") == Code.OK
+        said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Warning: ")]
+        assert [sentence in line for line in said[:count]] == [True] * count
+        assert json.loads(Path("shares.json").read_text())["warnings"] == list(contents(model).warnings)
+        assert [f"Warning: {one}" for one in contents(model).warnings] == said
+        claims = [
+            claim.words for claim in read_claims(Path(model, "report.html").read_text()) if "warning" in claim.name
+        ]
+        assert claims == list(contents(model).warnings)
+        assert bool(said) == bool(count)
 
 
 @pytest.mark.slow

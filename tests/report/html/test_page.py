@@ -23,10 +23,12 @@ from lipkit.certify import Proportion
 from lipkit.errors import ArgumentError
 from lipkit.kind import Kind
 from lipkit.report.html import charts, sections
+from lipkit.report.html.claims import read_claims
 from lipkit.report.html.gallery_section import pictures
-from lipkit.report.html.headline import Headline, caveats, sentences
-from lipkit.report.html.numbers import between, constant, digits, percent
+from lipkit.report.html.numbers import constant, digits
 from lipkit.report.html.pixels import Pixels
+from lipkit.report.html.summary import radius_words, summary
+from lipkit.report.results.about import Prints
 from lipkit.report.results.contents import (
     Contents,
     CurvePoint,
@@ -34,7 +36,6 @@ from lipkit.report.results.contents import (
     Entry,
     Failure,
     Histogram,
-    Prints,
     Spectra,
     Spectrum,
 )
@@ -99,27 +100,66 @@ def test_text_of_others_is_escaped(text: str):
     assert "Digits<1>" not in text
 
 
-def test_the_headline_is_true(contents: Contents):
-    clean, top = contents.overall.clean, Headline.of(contents)
-    words = " ".join(sentences(contents))
-    assert f"{percent(clean)} of the {clean.total} test images are classified correctly." in words
-    assert f"For {percent(top.certified, Kind.LOWER)} no change of length up to {top.eps:g} can alter that" in words
-    assert top.attacked is not None
-    assert f"broke {clean.count - top.attacked.count} of the {clean.count} correct ones" in words
-    assert 2 * top.certified.count >= top.certified.total
-    risky = replace(contents, failure=3.14e-7)
-    assert "with probability at most 3.2e-07 it is wrong" in " ".join(caveats(risky))
-    assert not any("probability" in one for one in caveats(contents))
+def test_the_summary_shows_every_radius_that_was_asked_for(contents: Contents):
+    words = summary(contents)
+    claims = {claim.name: claim for claim in read_claims(words)}
+    assert contents.overall.attacked is not None
+    for i, eps in enumerate((0.05, 0.1, 0.2, 0.4)):
+        for what, shares, kind in (
+            ("certified", contents.overall.certified, Kind.LOWER),
+            ("attacked", contents.overall.attacked, Kind.UPPER),
+        ):
+            share = shares[i]
+            assert claims[f"{what} at {eps}"].words == f"{share.count} of 80, {share.percent(kind)}"
+            assert claims[f"interval of {what} at {eps}"].words == share.interval
+    assert claims["correct"].words.startswith(f"{contents.overall.clean.count} of 80, ")
 
 
-@pytest.mark.parametrize(
-    ("count", "total", "low", "near", "high"),
-    [(1, 3, "33.3 %", "33.3 %", "33.4 %"), (2, 3, "66.6 %", "66.7 %", "66.7 %"), (7, 10, "70.0 %", "70.0 %", "70.0 %"),
-     (0, 5, "0.0 %", "0.0 %", "0.0 %"), (5, 5, "100.0 %", "100.0 %", "100.0 %"), (0, 0, *["no sample"] * 3)],
-)  # fmt: skip
-def test_shares_are_rounded_to_their_side(count: int, total: int, low: str, near: str, high: str):
-    share = Proportion.of(count, total, 0.95)
-    assert (percent(share, Kind.LOWER), percent(share), percent(share, Kind.UPPER)) == (low, near, high)
+def test_the_summary_tells_data_units_attack_constant_and_precision(contents: Contents):
+    said = re.sub("<[^>]+>", "", summary(contents)).replace("&nbsp;", " ")
+    assert "digits &amp; co.: 80 test images of 1 x 8 x 8, 10 classes" in said
+    assert "entries from 0 to 1" in said
+    assert "l2, the square root of the sum of the squared changes of all pixels; pixels scaled to [0, 1]" in said
+    assert "PGD: 10 halving steps, 1 restart, cross-entropy; pixels stay in [0, 1]" in said
+    assert f"{constant(contents.constant.log_value, Kind.UPPER)}, upper bound, the largest of 90, for each pair" in said
+    assert "weights in float32" in said
+    assert "trained in 12.5 s on cpu" in said
+    normalised = replace(contents, data=replace(contents.data, low=-2.5, high=3.0))
+    units = "in the units of the inputs, whose pixels range from -2.5 to 3"
+    assert units in summary(normalised)
+    assert "SHA-256" not in said
+    hashed = replace(contents, about=replace(contents.about, prints=Prints("a" * 64)))
+    assert "a" * 64 in summary(hashed)
+
+
+def test_a_fraction_has_its_decimal_value_beside_it():
+    assert [radius_words(eps) for eps in (0.25, 36 / 255, 0.1 + 0.2)] == [
+        "0.25", "36/255 ≈ 0.1412", "0.30000000000000004",
+    ]  # fmt: skip
+
+
+def test_a_randomised_constant_says_so(contents: Contents):
+    assert "probability" not in summary(contents)
+    said = re.sub("<[^>]+>", "", summary(replace(contents, failure=3.14e-7)))
+    assert "with probability at most 3.2e-07 it is wrong" in said
+
+
+def test_warnings_come_first(contents: Contents):
+    assert 'class="warning"' not in summary(contents)
+    page = report.render_page(replace(contents, warnings=("One <answer>.", "Two.")))
+    assert page.index("One &lt;answer&gt;.") < page.index("Two.") < page.index("Classified correctly")
+
+
+# What Python says of its own objects, and torch of its operations.
+INTERNALS = re.compile(
+    r"Precision\.|\bNone\b|\bTrue\b|\bFalse\b|\.default\b|using_ints|aten|lipkit\.|object at 0x|<class"
+)
+
+
+def test_no_internals_are_shown(text: str):
+    shown = re.sub(r"<style>.*?</style>|<[^>]+>", " ", text, flags=re.DOTALL)
+    assert not INTERNALS.findall(shown)
+    assert INTERNALS.findall("flatten.using_ints and Precision.FLOAT32 and None")
 
 
 def test_numbers_are_rounded_to_their_side():
@@ -134,7 +174,6 @@ def test_numbers_are_rounded_to_their_side():
     # log10 is 2171.472409...: an upper bound is printed above it.
     assert constant(5000.0, Kind.UPPER) == "10^2171.4725"
     assert constant(-math.inf, Kind.UPPER) == "0"
-    assert between(Proportion(1, 2, 0.12349, 0.98711)) == "12.3 to 98.8 %"
 
 
 def test_an_image_comes_back_to_the_bit_and_as_png():
@@ -212,7 +251,7 @@ FIELDS: dict[str, tuple[Callable[[Contents], str], ...]] = {
 def test_ends_make_a_page(contents: Contents, name: str):
     odd = ends(contents)[name]
     whole = dict.fromkeys(field for field in FIELDS if getattr(odd, field) is not getattr(contents, field))
-    text = "".join(make(odd) for field in whole for make in FIELDS[field]) + "".join([*sentences(odd), *caveats(odd)])
+    text = "".join(make(odd) for field in whole for make in FIELDS[field]) + summary(odd)
     assert text.startswith("<")
     assert "nan" not in re.sub(r"<style>.*?</style>|base64,[^\"]*", "", text, flags=re.DOTALL).lower().split()
     assert Contents.from_json(odd.to_json()) == odd
@@ -220,7 +259,7 @@ def test_ends_make_a_page(contents: Contents, name: str):
 
 def test_what_was_not_drawn_is_said(contents: Contents):
     text = sections.training(ends(contents)["huge constants"])
-    assert text.count("<svg") == 2
+    assert text.count("<svg") == 4
     assert "1 entries have no finite value and are not drawn." in text
     assert "10³⁰⁰" in text
     assert "10^2171.4725" in sections.layers(ends(contents)["huge constants"])
@@ -249,25 +288,27 @@ def test_layers_that_stretch_nothing_are_not_blamed(contents: Contents, log: flo
 def test_the_environment_tells_what_the_page_is_about(contents: Contents):
     prints = Prints("a" * 64, "b" * 64, "", "d" * 64)
     text = report.render_page(replace(contents, about=replace(contents.about, prints=prints)))
-    rows = re.findall(r'<th scope="row">SHA-256 of ([a-z ]+)</th><td><code>(\w{64})</code>', text)
-    assert rows == [("weights", "a" * 64), ("test inputs", "b" * 64), ("recipe code", "d" * 64)]
+    found = [claim for claim in read_claims(text) if claim.name.startswith("SHA-256")]
+    assert [(one.name, one.value) for one in found] == [
+        ("SHA-256 of weights", "a" * 64), ("SHA-256 of test inputs", "b" * 64), ("SHA-256 of recipe code", "d" * 64),
+    ]  # fmt: skip
     assert '<th scope="row">training</th><td>12.5 s</td>' in text
     assert "wall clock" not in text
 
 
-def test_data_without_a_name_are_those_of_the_recipe(contents: Contents):
-    text = report.render_page(replace(contents, about=replace(contents.about, data="")))
-    assert "<h1>Recipe Digits&lt;1&gt;: what is proven</h1>" in text
-    assert '<th scope="row">data</th><td>as the recipe makes them</td>' in text
+def test_data_without_a_name_are_said_to_have_none(contents: Contents):
+    text = report.render_page(replace(contents, data=replace(contents.data, name="")))
+    assert "<h1>Digits&lt;1&gt;: what is proven</h1>" in text
+    assert "without a name</data>: " in text
 
 
 def test_a_model_that_was_given_has_no_recipe(contents: Contents):
     given = replace(contents.about, recipe="", model="mine.py:<f>", seconds=None, prints=Prints("", "", "", "d" * 64))
     text = report.render_page(replace(contents, about=given, training=()))
-    assert "<h1>Model mine.py:&lt;f&gt; on digits &amp; co.: what is proven</h1>" in text
+    assert "<h1>mine.py:&lt;f&gt; on digits &amp; co.: what is proven</h1>" in text
     assert '<th scope="row">model</th><td>mine.py:&lt;f&gt;</td>' in text
     assert '<th scope="row">training</th><td>not here: the model was given as it is</td>' in text
-    assert f'<th scope="row">SHA-256 of model code</th><td><code>{"d" * 64}</code>' in text
+    assert ("SHA-256 of model code", "d" * 64) in [(claim.name, claim.value) for claim in read_claims(text)]
     assert "There is no journal of a training run: the model was given as it is." in text
     assert "<caption>Settings of the evaluation</caption>" in text
     # No trace of what such a model does not have; the command is the caller's.
@@ -282,7 +323,8 @@ def test_a_failing_drawing_takes_no_other_along(contents: Contents, text: str, m
     rest = report.render_page(contents)
     failed = "This part could not be drawn: ZeroDivisionError: by &lt;nothing&gt;"
     assert rest.count(failed) == 1
-    assert rest.count("<svg") == text.count("<svg") - 1 > 6
+    # Each figure is drawn for a wide window and for a phone.
+    assert rest.count("<svg") == text.count("<svg") - 2 > 6
 
 
 def test_a_part_that_was_not_measured_says_why(contents: Contents):

@@ -19,7 +19,8 @@ from lipkit.data import Examples
 from lipkit.errors import ArgumentError, BrokenCertificateError, RecordError
 from lipkit.kind import Kind
 from lipkit.report.results import gather
-from lipkit.report.results.contents import About, Contents
+from lipkit.report.results.about import About
+from lipkit.report.results.contents import Contents
 from lipkit.report.results.gradient_lengths import gradient_norms
 from lipkit.report.results.radius_counts import curve, histogram
 from lipkit.report.results.spectra import spectra
@@ -231,8 +232,8 @@ def points() -> Contents:
     data = Examples(torch.randn(3, 3, generator=torch.Generator().manual_seed(0)), torch.zeros(3).long(), ("a", "b"))
     bound = certify.head_pairwise(model, data.inputs[:1], DAG())
     found = certify.accuracy(model, [(data.inputs, data.labels)], bound, (0.5,))
-    about = About.here(command="c", date="d", seconds=0.0, seed=0, device="cpu", data="points", recipe="r", fields={})
-    return report.gather_contents(model, data, found, bound, [], about)
+    about = About.here(command="c", date="d", seconds=0.0, seed=0, device="cpu", recipe="r", fields={})
+    return report.gather_contents(model, data, found, bound, [], about, None)
 
 
 def test_tabular_data_have_no_gallery(points: Contents):

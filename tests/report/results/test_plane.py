@@ -17,7 +17,8 @@ from lipkit.report.figure_style import drawing
 from lipkit.report.html.charts import draw_map
 from lipkit.report.html.page import render_page
 from lipkit.report.results import gather
-from lipkit.report.results.contents import About, Contents
+from lipkit.report.results.about import About
+from lipkit.report.results.contents import Contents
 from lipkit.report.results.plane import plane
 
 # The class is 1 above the line 3 x + 4 y = 5; the distance to it is |3 x + 4 y - 5| / 5.
@@ -77,10 +78,8 @@ def _lines(found: Any) -> list[tuple[Any, float]]:
 def _contents(model: nn.Module, data: Examples) -> Contents:
     bound = head_pairwise(model, data.inputs[:1], DAG())
     evaluation = accuracy(model, [(data.inputs, data.labels)], bound, (0.5, 1.0))
-    about = About.here(
-        command="lipkit", date="today", seconds=None, seed=0, device="cpu", data="points", model="line", fields={}
-    )
-    return gather.gather_contents(model, data, evaluation, bound, [], about)
+    about = About.here(command="lipkit", date="today", seconds=None, seed=0, device="cpu", model="line", fields={})
+    return gather.gather_contents(model, data, evaluation, bound, [], about, None)
 
 
 @pytest.mark.slow
@@ -92,7 +91,7 @@ def test_a_page_shows_the_map_instead_of_images(half_planes: tuple[nn.Module, Ex
     assert "The map" in text
     assert "Hardest and safest" not in text
     assert "reaches 0.5, 1 (l2)" in text
-    assert "Map of 2 classes; 100 percent of it has a certified radius." in text
+    assert "Map of 2 classes; 100.0 % of its points have a certified radius." in text
 
 
 def test_a_map_that_fails_says_so_in_its_place(

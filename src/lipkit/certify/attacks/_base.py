@@ -41,6 +41,20 @@ class Attack(ABC):
         if not self.low < self.high:
             raise ArgumentError(f"The box needs low < high, got low={self.low}, high={self.high}.")
 
+    @property
+    def name(self) -> str:
+        """The name of the search, without its settings."""
+        return type(self).__name__
+
+    @property
+    def settings(self) -> str:
+        """The settings of the search in words, without norm, radius and box; "" for none."""
+        return ""
+
+    @final
+    def __str__(self) -> str:
+        return f"{self.name} in l{self.p:g} ({', '.join(filter(None, (f'eps {self.eps:g}', self.settings)))})"
+
     @abstractmethod
     def _search(self, victim: Victim, near: Neighbourhood, labels: Tensor, seed: int) -> Tensor:
         """Points anywhere; they are projected and checked by the caller."""

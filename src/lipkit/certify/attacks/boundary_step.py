@@ -36,8 +36,10 @@ class BoundaryStep(Attack):
         if not (math.isfinite(self.overshoot) and self.overshoot >= 0):
             raise ArgumentError(f"BoundaryStep needs a finite overshoot >= 0, got {self.overshoot}.")
 
-    def __str__(self) -> str:
-        return f"one step to the boundary in l{self.p:g} (eps {self.eps:g})"
+    @property
+    def name(self) -> str:
+        """In words."""
+        return "one step to the boundary"
 
     def _search(self, victim: Victim, near: Neighbourhood, labels: Tensor, seed: int) -> Tensor:
         seen = victim.look(near.center, labels, Margin())

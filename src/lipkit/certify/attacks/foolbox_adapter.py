@@ -38,8 +38,10 @@ class Foolbox(Attack):
         if not (math.isfinite(self.low) and math.isfinite(self.high)):
             raise ArgumentError(f"foolbox needs a finite box, got [{self.low}, {self.high}]; give low and high.")
 
-    def __str__(self) -> str:
-        return f"foolbox {type(self.attack).__name__} in l{self.p:g} (eps {self.eps:g})"
+    @property
+    def name(self) -> str:
+        """Of the package and of its attack."""
+        return f"foolbox {type(self.attack).__name__}"
 
     def _search(self, victim: Victim, near: Neighbourhood, labels: Tensor, seed: int) -> Tensor:
         try:

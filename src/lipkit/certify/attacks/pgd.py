@@ -124,11 +124,11 @@ class PGD(Attack):
         if self.restarts > 1 and not self.random_start:
             raise ArgumentError(f"{self.restarts} restarts from one point are one run; set random_start=True.")
 
-    def __str__(self) -> str:
-        return (
-            f"PGD in l{self.p:g} (eps {self.eps:g}, {self.steps} {self.schedule}, {self.restarts} "
-            f"restart{'s' if self.restarts > 1 else ''}, {self.objective})"
-        )
+    @property
+    def settings(self) -> str:
+        """Steps, restarts and objective."""
+        runs = f"{self.restarts} restart{'s' if self.restarts > 1 else ''}"
+        return f"{self.steps} {self.schedule}, {runs}, {self.objective}"
 
     def _search(self, victim: Victim, near: Neighbourhood, labels: Tensor, seed: int) -> Tensor:
         best = near.center.clone()

@@ -40,8 +40,10 @@ class TorchAttacks(Attack):
         if not (math.isfinite(self.low) and math.isfinite(self.high)):
             raise ArgumentError(f"torchattacks needs a finite box, got [{self.low}, {self.high}]; give low and high.")
 
-    def __str__(self) -> str:
-        return f"torchattacks in l{self.p:g} (eps {self.eps:g})"
+    @property
+    def name(self) -> str:
+        """Of the package; the attack itself is made for each radius."""
+        return "torchattacks"
 
     def _search(self, victim: Victim, near: Neighbourhood, labels: Tensor, seed: int) -> Tensor:
         span = self.high - self.low

@@ -5,43 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-from lipkit.certify.confidence_intervals import clopper_pearson
+from lipkit.certify.evaluate.proportion import Proportion
 from lipkit.certify.evaluate.records import SampleResult
 from lipkit.errors import ArgumentError
+from lipkit.kind import Kind
 from lipkit.rounding.slacks import ALMOST_ONE
-
-
-@final
-@dataclass(frozen=True)
-class Proportion:
-    """`count` of `total` samples, and an interval that contains the true share with the stated confidence."""
-
-    count: int
-    total: int
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, count: int, total: int, level: float) -> "Proportion":
-        """With the exact interval of Clopper and Pearson."""
-        low, high = clopper_pearson(count, total, level) if total else (0.0, 1.0)
-        return cls(count, total, low, high)
-
-    @property
-    def value(self) -> float:
-        """The share itself; NaN of nothing."""
-        return self.count / self.total if self.total else math.nan
-
-    def rounded(self, up: bool) -> str:
-        """In percent with two digits, rounded up or down; the interval is rounded outward."""
-        share = (
-            (-(-(10**4) * self.count // self.total) if up else 10**4 * self.count // self.total) if self.total else 0
-        )
-        low, high = math.floor(10**4 * self.low) / 100, math.ceil(10**4 * self.high) / 100
-        return f"{share / 100:.2f} % [{low:.2f}, {high:.2f}]"
-
-    def __str__(self) -> str:
-        return self.rounded(up=False)
 
 
 def said_radius(eps: float) -> str:
@@ -114,7 +82,7 @@ class Evaluation:
         lines = [f"clean      {self.overall.clean}"]
         attacked = self.overall.attacked or (None,) * len(self.eps)
         for eps, certified, broken in zip(self.eps, self.overall.certified, attacked, strict=True):
-            beside = f", attacked {broken.rounded(up=True)}" if broken is not None else ""
+            beside = "" if broken is None else f", attacked {broken.counted(Kind.UPPER)} ({broken.interval})"
             lines.append(f"l{self.p:g} {said_radius(eps):<8} certified {certified}{beside}")
         lines += [said_unproven(self.unproven)] if self.unproven else []
         return "\n".join(lines)

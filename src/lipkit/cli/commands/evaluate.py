@@ -15,25 +15,25 @@ from lipkit._files import write_whole
 from lipkit._seeds import check_seed
 from lipkit.bound import Bound
 from lipkit.bounds import Method
-from lipkit.certify import head_pairwise, in_norm
+from lipkit.certify import find_warnings, head_pairwise, in_norm
 from lipkit.cli.commands.evaluation_request import EvaluationRequest
 from lipkit.cli.console import progress, terminal
 from lipkit.cli.inputs import load, option_words
-from lipkit.cli.inputs.datasets import short_name, test_set
+from lipkit.cli.inputs.datasets import test_set
 from lipkit.cli.inputs.device import describe_device, device_of
 from lipkit.cli.inputs.model_fits_data import fit_to_model
 from lipkit.cli.inputs.safetensors_file import model_to
 from lipkit.cli.runs.assessment import current_date, evaluate_goal, hash_sources, publish_report, take_samples
 from lipkit.cli.runs.folder_identity import Identity
 from lipkit.cli.runs.folder_lock import lock_folder
-from lipkit.cli.runs.result_files import by_class, plain, write_json
+from lipkit.cli.runs.result_files import by_class, plain, print_warnings, write_json
 from lipkit.cli.runs.stored_bound import load_or_find_bound
 from lipkit.cli.training import Goal
 from lipkit.cli.training.processes import Team
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError, LipkitError
 from lipkit.regions import Everywhere
-from lipkit.report.results.contents import About, Prints
+from lipkit.report.results.about import About, Prints
 
 
 def evaluate_model(request: EvaluationRequest) -> None:
@@ -84,11 +84,13 @@ def _evaluate(
     found = evaluate_goal("evaluating", model, test, bound, goal, request.seed, records)
     if team.leads:
         say = terminal().print
+        warnings = find_warnings(found, test.inputs, bound)
         say(str(found), markup=False, highlight=False)
+        print_warnings(warnings)
         say(by_class(found, test.classes), soft_wrap=True, markup=False, highlight=False)
-        write_json(request.json, plain(found))
+        write_json(request.json, plain(found, warnings))
         if folder is not None:
-            page = publish_report(folder.path, model, test, found, bound, (), folder.about(request, team))
+            page = publish_report(folder.path, model, test, found, bound, (), folder.about(request, team), goal.attack)
             say(f"report in {page}", soft_wrap=True, markup=False, highlight=False)
 
 
@@ -124,7 +126,7 @@ class _Folder:
         weights = "as the model's file makes them" if request.weights is None else str(request.weights)
         return About.here(
             command=request.command, date=current_date(), seconds=None, seed=request.seed,
-            device=describe_device(team.device), data=short_name(request.data), model=request.model,
+            device=describe_device(team.device), model=request.model,
             fields={"weights": weights, **request.options}, prints=self.hashes,
         )  # fmt: skip
 

@@ -8,7 +8,7 @@ from lipkit.cli.console import terminal
 from lipkit.cli.inputs import option_words
 from lipkit.cli.options import argument, option
 from lipkit.cli.runs.folder_identity import command_in
-from lipkit.cli.runs.result_files import plain, write_json
+from lipkit.cli.runs.result_files import plain, print_warnings, write_json
 from lipkit.errors import ArgumentError
 from lipkit.report.html.page import write_report
 from lipkit.report.results.recount import read_report
@@ -32,5 +32,6 @@ def redraw_report(request: ReportRequest) -> None:
         raise ArgumentError(f"{run} has no report.json; this command continues to it: {begun}")
     contents = read_report(source)
     page, _ = write_report(contents, source.parent if request.out is None else request.out)
-    write_json(request.json, plain(contents))
+    write_json(request.json, plain(contents, contents.warnings))
+    print_warnings(contents.warnings)
     terminal().print(f"report in {page}", soft_wrap=True, markup=False, highlight=False)

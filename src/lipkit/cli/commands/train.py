@@ -3,7 +3,7 @@
 from lipkit.cli.console import terminal
 from lipkit.cli.inputs import option_words
 from lipkit.cli.inputs.device import device_of
-from lipkit.cli.runs.result_files import plain, write_json
+from lipkit.cli.runs.result_files import plain, print_warnings, write_json
 from lipkit.cli.runs.run import Order, load_recipe, run
 from lipkit.cli.training.processes import Team
 
@@ -13,10 +13,11 @@ def train_recipe(order: Order) -> None:
     option_words.check_json(order.json)
     recipe, device = load_recipe(order), device_of(order.device)
     team = Team.join(device)
-    found = run(order, recipe, team).evaluation
+    found = run(order, recipe, team)
     if team.leads:
         say = terminal().print
-        say(str(found), markup=False, highlight=False)
+        say(str(found.evaluation), markup=False, highlight=False)
+        print_warnings(found.warnings)
         say(f"report in {order.out / 'report.html'}", soft_wrap=True, markup=False, highlight=False)
-        write_json(order.json, plain(found))
+        write_json(order.json, plain(found.evaluation, found.warnings))
     team.leave()

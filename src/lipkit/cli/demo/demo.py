@@ -10,7 +10,6 @@ from typing import NamedTuple, final
 import torch
 
 from lipkit._seeds import check_seed
-from lipkit.certify import Evaluation
 from lipkit.cli.console import terminal
 from lipkit.cli.demo.digits import Classifier, Digits, train_classifier
 from lipkit.cli.demo.ladder import EVERYWHERE, ON_A_REGION, Rung, climb, ladder_table, panel
@@ -24,8 +23,8 @@ from lipkit.cli.demo.norms import (
 )
 from lipkit.cli.inputs import option_words
 from lipkit.cli.options import option
-from lipkit.cli.runs.result_files import plain, write_json
-from lipkit.cli.runs.run import Order, run
+from lipkit.cli.runs.result_files import plain, print_warnings, write_json
+from lipkit.cli.runs.run import Order, Result, run
 from lipkit.cli.training.processes import Team
 from lipkit.errors import ArgumentError
 from lipkit.regions import Ball, Everywhere, Region
@@ -70,13 +69,14 @@ def climb_ladder(digits: Classifier, say: Say, stem: Path) -> Ladder:
     return Ladder(found, ladder(panels, title, stem, one_scale=True))
 
 
-def certify_digits(folder: Path, seed: int, say: Say) -> tuple[Evaluation, Path]:
+def certify_digits(folder: Path, seed: int, say: Say) -> tuple[Result, Path]:
     """The recipe of digits run to its report in the folder; an earlier run of the same seed is taken up."""
     recipe = Digits(seed=seed)
     order = Order(Path("recipes/digits.py"), folder / "digits", seed=seed)
     with torch.random.fork_rng(devices=[]):
-        found = run(order, recipe, Team(torch.device("cpu"))).evaluation
-    say(str(found), markup=False, highlight=False)
+        found = run(order, recipe, Team(torch.device("cpu")))
+    say(str(found.evaluation), markup=False, highlight=False)
+    print_warnings(found.warnings)
     say("Certified is proven, attacked is what the attack left: the truth lies between the two.\n")
     return found, order.out / "report.html"
 
@@ -127,7 +127,7 @@ def _show_parts(folder: Path, seed: int, say: Say) -> dict[str, object]:
         "layers": [one.plain() for one in layers],
         "convolution": [one.plain() for one in methods],
         "classifier": {region: [rung.plain() for rung in some] for region, some in rungs.items()},
-        "digits": plain(found),
+        "digits": plain(found.evaluation, found.warnings),
     }
 
 

@@ -36,12 +36,6 @@ def test_set(words: str) -> Examples:
     raise ArgumentError(f"--data is digits, {known} or a .npz file with x and y, got {words!r}.")
 
 
-def short_name(words: str) -> str:
-    """The name of a data set without the folder it is in, for the report."""
-    name, colon, _ = words.partition(":")
-    return name if colon and name in _FOLDERS else Path(words).name
-
-
 def _archive(path: Path) -> Examples:
     if not path.is_file():
         raise ArgumentError(f"There is no file {path}; --data names a .npz file with arrays x and y.")
@@ -64,4 +58,4 @@ def _archive(path: Path) -> Examples:
     labels = torch.from_numpy(y.astype(np.int64))
     classes = tuple(str(k) for k in range(int(labels.max()) + 1))
     inputs = x.astype(np.float64 if x.dtype == np.float64 else np.float32, order="C")
-    return Examples(torch.from_numpy(inputs), labels, classes)
+    return Examples(torch.from_numpy(inputs), labels, classes, path.name)

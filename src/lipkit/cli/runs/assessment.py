@@ -10,11 +10,12 @@ from torch import nn
 from lipkit.bound import Bound
 from lipkit.bounds.certificates.identity import sha256_of
 from lipkit.certify import Evaluation, accuracy
+from lipkit.certify.attacks import Attack
 from lipkit.cli.console import bar, progress
 from lipkit.cli.training import Goal
 from lipkit.data import Examples
 from lipkit.report.html.page import write_report
-from lipkit.report.results.contents import About, Prints
+from lipkit.report.results.about import About, Prints
 from lipkit.report.results.gather import gather_contents
 
 
@@ -46,10 +47,10 @@ def current_date() -> str:
 
 def publish_report(
     folder: Path, model: nn.Module, test: Examples, evaluation: Evaluation, bound: Bound,
-    journal: Sequence[Mapping[str, Any]], about: About,
+    journal: Sequence[Mapping[str, Any]], about: About, attack: Attack | None,
 ) -> Path:  # fmt: skip
     """Measure what the page shows beside the evaluation, and write it; returns where it is. Cost: `gather_contents`."""
     with progress() as doing:
         doing("writing the report")
-        page, _ = write_report(gather_contents(model, test, evaluation, bound, journal, about), folder)
+        page, _ = write_report(gather_contents(model, test, evaluation, bound, journal, about, attack), folder)
     return page

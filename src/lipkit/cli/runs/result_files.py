@@ -7,18 +7,22 @@ from pathlib import Path
 
 from lipkit._files import write_whole
 from lipkit.certify import Accuracies, Evaluation
+from lipkit.cli.console import terminal
 from lipkit.kind import Kind
-from lipkit.report.html.numbers import percent
 from lipkit.report.results.contents import Contents
 
 
-def plain(found: Evaluation | Contents) -> dict[str, object]:
-    """An evaluation, or that of a report, as JSON: shares with their intervals, of all and of each class there is."""
+def plain(found: Evaluation | Contents, warnings: Sequence[str]) -> dict[str, object]:
+    """An evaluation, or that of a report, as JSON: shares with their intervals, of all and of each class there is.
+
+    `warnings` are the sentences of `certify.find_warnings`.
+    """
     return {
         "norm": "inf" if found.p == math.inf else found.p,
         "level": found.level,
         "failure": found.failure,
         "unproven": found.unproven,
+        "warnings": list(warnings),
         **_plain(found.overall, found.eps),
         "classes": [{"class": k, **_plain(shares, found.eps)} for k, shares in _of_classes(found).items()],
     }
@@ -48,12 +52,19 @@ def by_class(found: Evaluation, names: Sequence[str]) -> str:
     attacked = "" if found.overall.attacked is None else " (left by the attack)"
     lines = [f"class, samples: clean; certified{attacked} at each radius"]
     for k, shares in found.classes.items():
-        sure = [percent(share, Kind.LOWER) for share in shares.certified]
+        sure = [f"{share.count} = {share.percent()}" for share in shares.certified]
         if shares.attacked is not None:
-            left = [percent(share, Kind.UPPER) for share in shares.attacked]
+            left = [f"{share.count} = {share.percent(Kind.UPPER)}" for share in shares.attacked]
             sure = [f"{low} ({high})" for low, high in zip(sure, left, strict=True)]
-        lines.append(f"{names[k]}, {shares.clean.total}: {percent(shares.clean)}; {', '.join(sure)}")
+        clean = f"{shares.clean.count} = {shares.clean.percent()}"
+        lines.append(f"{names[k]}, {shares.clean.total}: {clean}; {', '.join(sure)}")
     return "\n".join(lines)
+
+
+def print_warnings(warnings: Sequence[str]) -> None:
+    """Each on a line of its own, on the terminal."""
+    for sentence in warnings:
+        terminal().print(f"Warning: {sentence}", soft_wrap=True, markup=False, highlight=False)
 
 
 def write_json(path: Path | None, content: object) -> None:

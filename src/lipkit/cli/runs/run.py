@@ -5,7 +5,7 @@ import inspect
 import shlex
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
@@ -13,7 +13,7 @@ from torch import nn
 
 from lipkit._files import write_whole
 from lipkit.bound import Bound
-from lipkit.certify import Evaluation
+from lipkit.certify import Evaluation, find_warnings
 from lipkit.cli.console import bar, progress
 from lipkit.cli.inputs.device import describe_device
 from lipkit.cli.inputs.recipe_file import recipe_class
@@ -30,7 +30,7 @@ from lipkit.cli.training.processes import Team
 from lipkit.cli.training.recipe import plain_fields
 from lipkit.cli.training.tensorboard_log import Board
 from lipkit.errors import ArgumentError, LipkitError, ShapeError
-from lipkit.report.results.contents import About, Prints
+from lipkit.report.results.about import About, Prints
 from lipkit.report.results.gather import describe_error
 
 
@@ -73,6 +73,7 @@ class Result:
     evaluation: Evaluation
     bound: Bound
     model: nn.Module
+    warnings: tuple[str, ...]
 
 
 def load_recipe(order: Order) -> Recipe:
@@ -100,6 +101,8 @@ def _run(order: Order, recipe: Recipe, team: Team, here: Identity) -> Result:
     if team.leads:
         write_whole(order.out / "model.safetensors", model_to(trained.model))
     test = take_samples(trained.sets.test, recipe.goal)
+    # A data set without a name of its own is called by the folder it came from.
+    test = replace(test, name=test.name or ("" if recipe.data is None else recipe.data.resolve().name))
     with progress() as doing:
         doing("bounding the trained model")
         example = test.inputs[:1].to(team.device)
@@ -115,8 +118,8 @@ def _run(order: Order, recipe: Recipe, team: Team, here: Identity) -> Result:
         seconds = trained.journal[-1]["seconds"] if trained.journal else 0.0
         weights = hashlib.sha256((order.out / "model.safetensors").read_bytes()).hexdigest()
         about = _about(order, recipe, seconds, team, hash_sources(weights, test, source(recipe)))
-        publish_report(order.out, trained.model, test, evaluation, bound, trained.journal, about)
-    return Result(evaluation, bound, trained.model)
+        publish_report(order.out, trained.model, test, evaluation, bound, trained.journal, about, recipe.goal.attack)
+    return Result(evaluation, bound, trained.model, find_warnings(evaluation, test.inputs, bound))
 
 
 def _train(order: Order, recipe: Recipe, team: Team, settle: Callable[[], None]) -> Trained:
@@ -164,7 +167,6 @@ def source(recipe: Recipe) -> str:
 def _about(order: Order, recipe: Recipe, seconds: float, team: Team, found: Prints) -> About:
     return About.here(
         command=order.command, date=current_date(), seconds=seconds, seed=recipe.seed,
-        device=describe_device(team.device), data="" if recipe.data is None else recipe.data.resolve().name,
-        recipe=f"{type(recipe).__name__} ({order.recipe})", fields=plain_fields(recipe), prints=found,
+        device=describe_device(team.device), recipe=type(recipe).__name__, fields=plain_fields(recipe), prints=found,
         watched=recipe.watches,
     )  # fmt: skip

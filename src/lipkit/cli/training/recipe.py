@@ -23,8 +23,16 @@ from lipkit.losses import CosineSchedule, Progress, Schedule
 
 
 def plain_fields(recipe: "Recipe") -> dict[str, str]:
-    """The settings of a recipe as text."""
-    return {field.name: str(getattr(recipe, field.name)) for field in fields(recipe) if field.init}
+    """The settings of a recipe as text: each as the command line takes it."""
+    return {field.name: _spell(getattr(recipe, field.name)) for field in fields(recipe) if field.init}
+
+
+def _spell(value: object) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(_spell, value))
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    return str(value.value if isinstance(value, enum.Enum) else value)
 
 
 class Precision(enum.Enum):

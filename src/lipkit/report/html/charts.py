@@ -2,31 +2,35 @@
 
 import math
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lipkit.certify.evaluate.evaluation import said_radius
 from lipkit.kind import Kind
-from lipkit.report.figure_style import INK, LOOKS, drawing, inline
-from lipkit.report.html.numbers import percent
+from lipkit.report.figure_style import INK, LOOKS, Paper, drawing, inline
 from lipkit.report.results.contents import Contents, DepthRow, Entry, Histogram, Plane, Spectrum
+from lipkit.rounding.percent import percent
 
 if TYPE_CHECKING:
     from lipkit.report.figure_style import Axes
 
-# Inches; small enough that text stays legible when a phone shrinks them to its width.
-_WIDE, _FLAT, _SMALL = (4.8, 3.1), (4.8, 2.3), (2.5, 1.75)
+# Inches: heights of drawings that fill the page's column, wide and narrow, and the size of a small one.
+_TALL, _FLAT = {Paper.WIDE: 3.7, Paper.NARROW: 3.1}, {Paper.WIDE: 2.7, Paper.NARROW: 2.4}
+_SMALL = (2.5, 1.75)
+# The height of a map is between these parts of its width.
+_LOW_MAP, _HIGH_MAP = 0.3, {Paper.WIDE: 0.8, Paper.NARROW: 1.5}
 # Values whose ratio is above this are drawn on a logarithmic axis.
 _DECADES = 20.0
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-def accuracy(contents: Contents) -> str:
+def accuracy(contents: Contents, paper: Paper = Paper.WIDE) -> str:
     """Certified accuracy against the radius with its band, and above it what the attack left standing."""
     radii = [point.radius for point in contents.curve]
     shares = [point.share for point in contents.curve]
-    with drawing(*_WIDE) as (figure, axes):
+    with drawing(paper.inches, _TALL[paper]) as (figure, axes):
         colour, _, marker = LOOKS[0]
         axes.fill_between(
             radii, [100 * s.low for s in shares], [100 * s.high for s in shares], color=colour, alpha=0.2, lw=0,
@@ -48,7 +52,9 @@ def accuracy(contents: Contents) -> str:
         # Above the curves, so that none is hidden by its own explanation.
         axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=3, columnspacing=1.2, borderaxespad=0.0)
         return inline(
-            figure, "accuracy", "Certified accuracy against the length of the change. " + _describe_shares(contents)
+            figure,
+            _id("accuracy", paper),
+            "Certified accuracy against the length of the change. " + _describe_shares(contents),
         )
 
 
@@ -69,16 +75,16 @@ def _draw_attacked(axes: "Axes", contents: Contents) -> None:
 def _describe_shares(contents: Contents) -> str:
     attacked = contents.overall.attacked or (None,) * len(contents.eps)
     rows = [
-        f"At {said_radius(eps)}: {percent(sure, Kind.LOWER)} certified"
-        + (f", {percent(left, Kind.UPPER)} attacked" if left else "")
+        f"At {said_radius(eps)}: {sure.counted()} certified"
+        + (f", {left.counted(Kind.UPPER)} attacked" if left else "")
         for eps, sure, left in zip(contents.eps, contents.overall.certified, attacked, strict=True)
     ]
     return "; ".join(rows) + "."
 
 
-def radii(histogram: Histogram, p: float) -> str:
+def radii(histogram: Histogram, p: float, paper: Paper = Paper.WIDE) -> str:
     """The histogram of certified radii of correctly classified samples."""
-    with drawing(*_FLAT) as (figure, axes):
+    with drawing(paper.inches, _FLAT[paper]) as (figure, axes):
         widths = [b - a for a, b in zip(histogram.edges, histogram.edges[1:], strict=False)]
         bars = axes.bar(
             histogram.edges[:-1], histogram.counts, widths, align="edge", color=LOOKS[0][0], edgecolor=INK, lw=0.5,
@@ -96,7 +102,7 @@ def radii(histogram: Histogram, p: float) -> str:
         most = max(range(len(histogram.counts)), key=histogram.counts.__getitem__)
         between = f"{histogram.edges[most]:.3g} and {histogram.edges[most + 1]:.3g}"
         label = f"Histogram of certified radii; most samples, {histogram.counts[most]}, lie between {between}."
-        return inline(figure, "radii", label)
+        return inline(figure, _id("radii", paper), label)
 
 
 def spectrum(one: Spectrum, number: int, top: float) -> str:
@@ -117,16 +123,16 @@ def spectrum(one: Spectrum, number: int, top: float) -> str:
         return inline(figure, f"spectrum-{number}", label)
 
 
-def plane(found: Plane, eps: Sequence[float], classes: Sequence[str]) -> str:
+def plane(found: Plane, eps: Sequence[float], classes: Sequence[str], paper: Paper = Paper.WIDE) -> str:
     """The map of a classifier of the plane."""
     # As high as the map is for its width, between a flat and a tall figure, with room for the legend and the numbers.
     tall = (found.up[-1] - found.up[0]) / (found.across[-1] - found.across[0])
-    with drawing(_WIDE[0], 0.6 + 4.2 * min(max(tall, 0.3), 1.5)) as (figure, axes):
+    shape = min(max(tall, _LOW_MAP), _HIGH_MAP[paper])
+    with drawing(paper.inches, 0.6 + (paper.inches - 0.6) * shape) as (figure, axes):
         draw_map(axes, found, eps, classes)
-        sure = 100 * sum(radius > 0 for radius in found.radii) / len(found.radii)
-        return inline(
-            figure, "plane", f"Map of {len(classes)} classes; {sure:.0f} percent of it has a certified radius."
-        )
+        sure = Fraction(sum(radius > 0 for radius in found.radii), len(found.radii))
+        label = f"Map of {len(classes)} classes; {percent(sure, Kind.LOWER)} of its points have a certified radius."
+        return inline(figure, _id("plane", paper), label)
 
 
 def draw_map(axes: "Axes", found: Plane, eps: Sequence[float], classes: Sequence[str]) -> None:
@@ -151,9 +157,9 @@ def draw_map(axes: "Axes", found: Plane, eps: Sequence[float], classes: Sequence
     axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=3, columnspacing=1.2, borderaxespad=0.0)
 
 
-def depth(rows: Sequence[DepthRow]) -> str:
+def depth(rows: Sequence[DepthRow], paper: Paper = Paper.WIDE) -> str:
     """Gradient norms after each module: mean, median, and the band of the quantiles."""
-    with drawing(*_WIDE) as (figure, axes):
+    with drawing(paper.inches, _TALL[paper]) as (figure, axes):
         places = list(range(len(rows)))
         colour, dashes, marker = LOOKS[2]
         height = _scale_axis(axes, [value for r in rows for value in (r.low, r.median, r.mean, r.high)])
@@ -171,13 +177,15 @@ def depth(rows: Sequence[DepthRow]) -> str:
         axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=2, borderaxespad=0.0)
         first, last = rows[0], rows[-1]
         ends = f"{first.median:.3g} at {first.name}, {last.median:.3g} at {last.name}"
-        return inline(figure, "depth", f"Median length of the loss gradient by module: {ends}.")
+        return inline(figure, _id("depth", paper), f"Median length of the loss gradient by module: {ends}.")
 
 
-def training(entries: Sequence[Entry], name: str, label: str, of: Callable[[Entry], float | None]) -> str:
+def training(
+    entries: Sequence[Entry], name: str, label: str, of: Callable[[Entry], float | None], paper: Paper = Paper.WIDE
+) -> str:
     """One number of the journal over the steps; values that are not finite are left out."""
     known = [(entry.step, value) for entry in entries if (value := of(entry)) is not None and math.isfinite(value)]
-    with drawing(*_FLAT) as (figure, axes):
+    with drawing(paper.inches, _FLAT[paper]) as (figure, axes):
         values = [value for _, value in known]
         height = _scale_axis(axes, values)
         colour, dashes, marker = LOOKS[0] if name == "loss" else LOOKS[1]
@@ -186,7 +194,13 @@ def training(entries: Sequence[Entry], name: str, label: str, of: Callable[[Entr
         axes.locator_params(axis="x", integer=True)
         axes.set_xlabel("step")
         axes.set_ylabel(label)
-        return inline(figure, name, f"{label} over training: {values[0]:.4g} at first, {values[-1]:.4g} at last.")
+        said = f"{label} over training: {values[0]:.4g} at first, {values[-1]:.4g} at last."
+        return inline(figure, _id(name, paper), said)
+
+
+def _id(name: str, paper: Paper) -> str:
+    """Both drawings of one thing are on the page, and ids are unique there."""
+    return name if paper is Paper.WIDE else f"{name}-{paper.value}"
 
 
 def _scale_axis(axes: "Axes", values: Sequence[float]) -> Callable[[float], float]:

@@ -3,26 +3,10 @@
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 
-from lipkit.certify import Proportion
 from lipkit.kind import Kind
 
 # Above one by less than this, a norm has too few digits in a table to tell it from one.
 _LITTLE = 5e-4
-
-
-def percent(share: Proportion, kind: Kind = Kind.ESTIMATE) -> str:
-    """A share to a tenth of a percent: a LOWER one never printed larger than it is, an UPPER one never smaller."""
-    if not share.total:
-        return "no sample"
-    # Whole numbers: 7 of 10 is 70.0 %, never 69.9 or 70.1.
-    tenths, rest = divmod(1000 * share.count, share.total)
-    up = rest > 0 if kind.certifies else kind is not Kind.LOWER and 2 * rest >= share.total
-    return f"{(tenths + up) / 10:.1f} %"
-
-
-def between(share: Proportion) -> str:
-    """The confidence interval of a share, rounded outwards to a tenth of a percent."""
-    return f"{math.floor(1000 * share.low) / 10:.1f} to {math.ceil(1000 * share.high) / 10:.1f} %"
 
 
 def digits(value: float, kind: Kind, count: int = 4) -> str:

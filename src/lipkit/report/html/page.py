@@ -1,28 +1,32 @@
-"""One HTML file that needs nothing else: no network, no scripts, two themes, any width."""
+"""One HTML file that needs nothing else: no network, no scripts, two themes, any width.
+
+The text is a function of the `Contents` alone. What it claims, and how that is read back, is in claims.py."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 
 from lipkit._files import write_whole
-from lipkit.certify.evaluate.evaluation import said_radius
 from lipkit.errors import ArgumentError
 from lipkit.kind import Kind
+from lipkit.report.figure_style import drawn_by
 from lipkit.report.html import sections
+from lipkit.report.html.claims import about_number, about_text
 from lipkit.report.html.gallery_section import pictures
-from lipkit.report.html.headline import Headline, caveats, noun, sentences
-from lipkit.report.html.markup import Cell, Markup, bullets, paragraph, table
-from lipkit.report.html.numbers import constant, digits, percent
+from lipkit.report.html.markup import Cell, Markup, bullets, join, paragraph, table, text
+from lipkit.report.html.numbers import constant, digits
 from lipkit.report.html.stylesheet import STYLESHEET
+from lipkit.report.html.summary import noun, summary
 from lipkit.report.results.contents import Contents
 from lipkit.report.results.gather import describe_error
 
 # Forbids the browser to load anything; images are part of the file.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-# Title, function, and the parts of the contents it needs.
-_SECTIONS: tuple[tuple[str, str, Callable[[Contents], str], tuple[str, ...]], ...] = (
-    ("curve", "Accuracy against the length of the change", sections.curve, ()),
+# Id, heading, function, and the parts of the contents it needs.
+_Section = tuple[str, str, Callable[[Contents], str], tuple[str, ...]]
+_SECTIONS: tuple[_Section, ...] = (
+    ("curve", "Accuracy against the size of the change", sections.curve, ()),
     ("radii", "How the certified radii are spread", sections.radii, ()),
     ("classes", "Class by class", sections.classes, ()),
     ("pictures", "Hardest and safest", pictures, ("gallery",)),
@@ -40,31 +44,38 @@ def render_page(contents: Contents) -> str:
     A part that could not be measured, or cannot be drawn, is replaced by a sentence that says so and why.
     """
     about = contents.about
-    subject = f"Recipe {about.recipe}" if about.recipe else f"Model {about.model}"
-    title = f"{subject}{about.data and f' on {about.data}'}: what is proven"
+    subject = about.recipe or Path(about.model).name
+    title = f"{subject}{contents.data.name and f' on {contents.data.name}'}: what is proven"
     # A map of points in the plane, or images; never both.
     absent = "pictures" if _in_the_plane(contents) else "plane"
+    last = (
+        ("environment", "Environment, and how to repeat this", _environment, ()),
+        ("reading", "How to read this page", _reading, ()),
+    )
+    shown = [section for section in (*_SECTIONS, *last) if section[0] != absent]
     body = "".join(
         f'<section aria-labelledby="{name}"><h2 id="{name}">{escape(heading)}</h2>'
         f"{_part(contents, make, needs)}</section>"
-        for name, heading, make, needs in (
-            *_SECTIONS,
-            ("environment", "Environment, and how to repeat this", _environment, ()),
-            ("reading", "How to read this page", _reading, ()),
-        )
-        if name != absent
+        for name, heading, make, needs in shown
     )
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
+        f'<meta name="generator" content="{escape(drawn_by())}">'
         f'<link rel="icon" href="data:,"><title>{escape(title)}</title><style>{STYLESHEET}</style></head>\n'
-        f'<body><header><h1>{escape(title)}</h1><p class="soft">{escape(about.date)}, '
-        f"lipkit {escape(about.software.lipkit)}</p></header>\n<main>{_top(contents)}{body}</main>\n"
+        f'<body><header><p class="soft">Robustness report, {escape(about.date)}</p><h1>{escape(title)}</h1></header>\n'
+        f'<main><section id="summary" aria-label="Summary">{summary(contents)}</section>{_links(shown)}{body}</main>\n'
         f'<footer class="soft"><p>The data behind this page is in report.json, SHA-256 <code>{_print(contents)}</code>.'
         "</p></footer></body></html>\n"
     )
+
+
+def _links(sections: Sequence[_Section]) -> str:
+    """Where to find what, below the summary."""
+    items = "".join(f'<li><a href="#{name}">{escape(heading)}</a></li>' for name, heading, _, _ in sections)
+    return f'<nav aria-label="Sections"><ul>{items}</ul></nav>'
 
 
 def write_report(contents: Contents, folder: str | Path) -> tuple[Path, Path]:
@@ -104,51 +115,35 @@ def _failure_note(what: str, why: str) -> str:
     return paragraph(f"{what[0].upper()}{what[1:]}: {why} The numbers of the other parts are not affected.", "failed")
 
 
-def _top(contents: Contents) -> str:
-    clean = contents.overall.clean
-    figures = [Markup(f"<b>{percent(clean)}</b><span>correct, of {clean.total} test {noun(contents)}s</span>")]
-    if contents.eps:
-        top = Headline.of(contents)
-        sure, length = percent(top.certified, Kind.LOWER), said_radius(top.eps)
-        figures.append(Markup(f"<b>{sure}</b><span>certified up to {length}: proven, at least</span>"))
-        if top.attacked is not None:
-            left = percent(top.attacked, Kind.UPPER)
-            figures.append(Markup(f"<b>{left}</b><span>left by our attack at {said_radius(top.eps)}: at most</span>"))
-    mean = digits(contents.overall.mean_radius, Kind.LOWER, 3)
-    figures.append(Markup(f"<b>{mean}</b><span>mean certified radius, 0 where wrong</span>"))
-    words = paragraph(" ".join(sentences(contents)), "headline")
-    lost = [failure.part for failure in contents.failures]
-    note = (
-        paragraph(f"Some parts could not be measured: {', '.join(lost)}; each says why in its place.", "failed")
-        if lost
-        else ""
-    )
-    return words + bullets(figures, "figures") + note + bullets(caveats(contents), "soft")
-
-
 def _environment(contents: Contents) -> str:
-    about, one = contents.about, contents.constant
+    about, one, known = contents.about, contents.constant, contents.about.prints
     failure = f"at most {digits(contents.failure, Kind.UPPER, 2)}" if contents.failure else "none: deterministic"
-    known = about.prints
-    hashes = (
-        ("weights", known.weights), ("test inputs", known.inputs), ("test labels", known.labels),
-        ("recipe code" if about.recipe else "model code", known.code),
-    )  # fmt: skip
+    smallest = about_number(
+        "logarithm of the smallest constant", one.log_smallest, constant(one.log_smallest, one.kind)
+    )
+    lower = (
+        "not known"
+        if one.log_lower is None
+        else about_number("logarithm of its lower bound", one.log_lower, constant(one.log_lower, Kind.LOWER))
+    )
+    hashes = {
+        "test inputs": known.inputs, "test labels": known.labels,
+        "recipe code" if about.recipe else "model code": known.code,
+    }  # fmt: skip
     rows: list[list[Cell]] = [
-        ["data", about.data or "as the recipe makes them"],
         ["recipe", about.recipe] if about.recipe else ["model", about.model],
-        ["seed", str(about.seed)],
-        ["device", about.device],
         ["training", "not here: the model was given as it is" if about.seconds is None else f"{about.seconds:.1f} s"],
-        ["constant", f"{constant(one.log_value, one.kind)} ({one.kind.value})"],
-        ["values of it", f"{one.entries}, for {one.of}; the smallest is {constant(one.log_smallest, one.kind)}"],
-        ["lower bound of it", "not known" if one.log_lower is None else constant(one.log_lower, Kind.LOWER)],
+        ["device", about.device],
+        ["platform", about.software.platform],
+        ["constants", join(f"{one.entries}, for {one.of}; the smallest is ", smallest)],
+        ["lower bound of the largest", lower],
         ["probability of failure", failure],
-        ["lipkit", about.software.lipkit],
-        ["torch", about.software.torch],
-        ["python", f"{about.software.python}, {about.software.platform}"],
-        *([f"SHA-256 of {what}", Markup(f"<code>{escape(found)}</code>")] for what, found in hashes if found),
-    ]  # fmt: skip
+        *(
+            [f"SHA-256 of {what}", Markup(f"<code>{text(about_text(f'SHA-256 of {what}', found))}</code>")]
+            for what, found in hashes.items()
+            if found
+        ),
+    ]
     caption = "Fields of the recipe" if about.recipe else "Settings of the evaluation"
     fields = table(caption, ("field", "value"), about.fields) if about.fields else ""
     return (

@@ -2,17 +2,20 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from lipkit.bounds.fold.layer_table import LayerRow
 from lipkit.certify import Accuracies
 from lipkit.certify.evaluate.evaluation import said_radius, said_unproven
 from lipkit.kind import Kind
 from lipkit.report.html import charts
-from lipkit.report.html.headline import noun
-from lipkit.report.html.markup import Cell, Markup, bullets, figure, paragraph, table, text
-from lipkit.report.html.numbers import between, digits, layer_norm, percent
+from lipkit.report.html.claims import Claim, ShareClaims, about_number
+from lipkit.report.html.markup import Cell, Markup, bullets, figure, join, paragraph, table, text
+from lipkit.report.html.numbers import digits, layer_norm
+from lipkit.report.html.summary import noun
 from lipkit.report.results.contents import Contents, Entry
 from lipkit.report.results.gradient_lengths import QUANTILES
+from lipkit.rounding.percent import percent
 
 # Below this part of the logarithm of the constant no layer is worth a share: a tenth of a percent.
 _STRETCH = 1e-3
@@ -31,55 +34,70 @@ def curve(contents: Contents) -> str:
         + ("The dashed line is what our attack left; the truth lies between the two. " if attacked else "")
         + f"Shaded band{' and bars' if attacked else ''}: {100 * contents.level:g} % confidence, each radius by itself."
     )
-    head = ["length", ">certified", ">interval", *([">attacked", ">interval"] if attacked else [])]
-    rows = []
-    for i, eps in enumerate(contents.eps):
-        sure = contents.overall.certified[i]
-        row = [f"{said_radius(eps)}", percent(sure, Kind.LOWER), between(sure)]
-        if contents.overall.attacked is not None:
-            left = contents.overall.attacked[i]
-            row += [percent(left, Kind.UPPER), between(left)]
-        rows.append(row)
     note = "" if attacked else paragraph("No attack was run; only the proven side is known.", "note")
     note += paragraph(said_unproven(contents.unproven), "note") if contents.unproven else ""
-    return (
-        figure(charts.accuracy(contents), caption) + note + table("Accuracy against length of the change", head, rows)
-    )
+    return figure(lambda paper: charts.accuracy(contents, paper), caption) + note
 
 
 def radii(contents: Contents) -> str:
     """The histogram of radii."""
     found, kind = contents.histogram, noun(contents)
-    caption = (
-        f"{sum(found.counts)} correctly classified {kind}s by their certified radius. Not in the bars: {found.wrong} "
-        f"classified wrongly, {found.uncertain} classified correctly with a radius of 0, {found.endless} with an "
-        "unlimited one."
-    )
-    return figure(charts.radii(found, contents.p), caption)
+    counts = {
+        "samples in the bars": sum(found.counts), "samples classified wrongly": found.wrong,
+        "samples with radius 0": found.uncertain, "samples with an unlimited radius": found.endless,
+    }  # fmt: skip
+    bars, wrong, uncertain, endless = (about_number(name, count, str(count)) for name, count in counts.items())
+    caption = join(
+        bars, f" correctly classified {kind}s by their certified radius. Not in the bars: ", wrong,
+        " classified wrongly, ", uncertain, " classified correctly with a radius of 0, ", endless,
+        " with an unlimited one.",
+    )  # fmt: skip
+    return figure(lambda paper: charts.radii(found, contents.p, paper), caption)
 
 
 def classes(contents: Contents) -> str:
-    """A row for each class; where an attack was run, a cell holds both sides of the truth."""
+    """A row for each class: exact counts; where an attack was run, a cell holds both sides of the truth."""
     attacked = contents.overall.attacked is not None
-    head = [
-        "class",
-        f">{noun(contents)}s",
-        ">correct",
-        *(f">at {said_radius(eps)}" for eps in contents.eps),
-        ">mean radius",
-    ]
+    radii = [f">{said_radius(eps)}" for eps in contents.eps]
+    head = ["class", f">{noun(contents)}s", ">correct", *radii, ">mean radius"]
 
-    def row(name: str, shares: Accuracies) -> list[Cell]:
-        sure = [percent(share, Kind.LOWER) for share in shares.certified]
-        if shares.attacked is not None:
-            left = [percent(share, Kind.UPPER) for share in shares.attacked]
-            sure = [f"{low.removesuffix(' %')}–{high}" for low, high in zip(sure, left, strict=True)]
-        return [name, str(shares.clean.total), percent(shares.clean), *sure, digits(shares.mean_radius, Kind.LOWER, 3)]
+    def row(name: str, shares: Accuracies, of: str) -> list[Cell]:
+        claims = ShareClaims(shares, contents.eps, of)
+        sides = [_sides(claims, i) for i in range(len(contents.eps))]
+        mean = about_number(f"mean radius{of}", shares.mean_radius, digits(shares.mean_radius, Kind.LOWER, 3))
+        return [name, str(shares.clean.total), _counted(claims.clean, shares.clean.percent()), *sides, mean]
 
-    rows = [row(one.name, one.shares) for one in contents.by_class]
-    what = "from certified to attacked, between which the truth lies" if attacked else "certified"
-    note = paragraph(f"How many are correct as they are, and at each length of the change: {what}.", "note")
-    return note + table("Results by class", head, [*rows, row("all", contents.overall)])
+    rows = [row(one.name, one.shares, f" of class {one.name}") for one in contents.by_class]
+    what = "from proven to left by the attack, between which the truth lies" if attacked else "proven"
+    note = paragraph(
+        f"How many are classified correctly as they are, and under changes of each size in l{contents.p:g}: {what}.",
+        "note",
+    )
+    return note + table("Results by class", head, [*rows, row("all", contents.overall, "")], "counts")
+
+
+def _sides(claims: ShareClaims, i: int) -> Markup:
+    """The proven count, and that of the attack where there is one, above their percentages."""
+    sure = claims.shares.certified[i]
+    left = None if claims.shares.attacked is None else claims.shares.attacked[i]
+    low, high = claims.certified(i), claims.attacked(i)
+    if left is None or high is None:
+        return _counted(low, sure.percent())
+    both = f"{sure.percent().removesuffix(' %')}–{left.percent(Kind.UPPER)}"
+    return join(_count(low), "–", _count(high), _small(both))
+
+
+def _counted(claim: Claim, percent: str) -> Markup:
+    return join(_count(claim), _small(percent))
+
+
+def _count(claim: Claim) -> Claim:
+    """The same claim in the words of a table that has the total in a column of its own."""
+    return replace(claim, words=claim.value.partition("/")[0])
+
+
+def _small(words: str) -> Markup:
+    return Markup(f"<small>{text(words)}</small>")
 
 
 def layers(contents: Contents) -> str:
@@ -101,7 +119,11 @@ def layers(contents: Contents) -> str:
 
 def _lost(rows: Sequence[LayerRow]) -> str:
     known = sorted((row for row in rows if row.share is not None), key=lambda row: -abs(row.share or 0.0))
-    worst = [f"“{row.origin}” ({100 * (row.share or 0.0):.0f} %)" for row in known[:3] if abs(row.share or 0.0) > 0.05]
+    worst = [
+        f"“{row.origin}” ({percent(row.share or 0.0, Kind.ESTIMATE)})"
+        for row in known[:3]
+        if abs(row.share or 0.0) > 0.05
+    ]
     if not worst:
         return "What some layers stretch others shrink, to about 1 in all: shares would mean nothing here."
     return (
@@ -112,8 +134,7 @@ def _lost(rows: Sequence[LayerRow]) -> str:
 
 def _layer(row: LayerRow, stretch: bool) -> list[Cell]:
     part = row.share if stretch else None
-    # A sum with 0.0 has no negative zero.
-    share = "–" if part is None else f"{round(100 * part, 1) + 0.0:.1f} %"
+    share = "–" if part is None else percent(part, Kind.ESTIMATE)
     width = min(6.0, 6.0 * abs(part or 0.0))
     look = "bar less" if (part or 0.0) < 0 else "bar"
     bar = f'<span class="{look}" style="width:{width:.2f}rem" aria-hidden="true"></span>' if width > 0.05 else ""
@@ -159,13 +180,13 @@ def plane(contents: Contents) -> str:
     """The map of a classifier of the plane."""
     found = contents.plane
     assert found is not None
-    levels = ", ".join(f"{eps:g}" for eps in contents.eps) or "none"
+    levels = ", ".join(map(said_radius, contents.eps)) or "none"
     caption = (
         "What the model says of each point: one shade for each class, the thick line between them the decision. Thin "
         f"lines: where the certified radius reaches {levels} (l{contents.p:g}); beyond them the class stays under "
         "every such move. Marks are test points, by their true class."
     )
-    return figure(charts.plane(found, contents.eps, contents.classes), caption)
+    return figure(lambda paper: charts.plane(found, contents.eps, contents.classes, paper), caption)
 
 
 def depth(contents: Contents) -> str:
@@ -179,7 +200,9 @@ def depth(contents: Contents) -> str:
     )
     head = ("module", "type", ">mean", f">{low:g} %", ">median", f">{high:g} %")
     body = [[r.name, r.module or "–", *(f"{v:.4g}" for v in (r.mean, r.low, r.median, r.high))] for r in rows]
-    return figure(charts.depth(rows), caption) + table("Length of the gradient, module by module", head, body)
+    return figure(lambda paper: charts.depth(rows, paper), caption) + table(
+        "Length of the gradient, module by module", head, body
+    )
 
 
 def training(contents: Contents) -> str:
@@ -202,4 +225,4 @@ def _history(entries: Sequence[Entry], name: str, label: str, values: Sequence[f
     last = f"The {label} at {len(finite)} of {entries[-1].step} steps; it ends at {finite[-1]:.5g}."
     gap = f" {missing} entries have no finite value and are not drawn." if missing else ""
     of = (lambda entry: entry.loss) if name == "loss" else (lambda entry: entry.constant)
-    return figure(charts.training(entries, name, label, of), last + gap)
+    return figure(lambda paper: charts.training(entries, name, label, of, paper), last + gap)

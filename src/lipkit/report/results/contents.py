@@ -1,6 +1,5 @@
 """Everything a report shows, as plain data: what was measured, on what, and what could not be."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
@@ -8,64 +7,13 @@ import torch
 
 from lipkit._checksums import from_sealed_json, to_sealed_json
 from lipkit.bound import Bound, Metric, Scope
-from lipkit.bounds.certificates.certificate import Software
 from lipkit.bounds.certificates.json_codec import from_plain, to_plain
 from lipkit.bounds.fold.layer_table import LayerRow
 from lipkit.certify import Accuracies, Proportion
 from lipkit.errors import RecordError
 from lipkit.kind import Kind
 from lipkit.report.html.pixels import Pixels
-
-
-@final
-@dataclass(frozen=True)
-class Prints:
-    """SHA-256 of what a report rests on, "" for what is not known.
-
-    `weights` is that of the file of weights and `code` that of the file in which the recipe's class, or the model, is
-    written, as sha256sum tells them; `inputs` and `labels` are those of the test samples that were evaluated, as the
-    records of `accuracy` have them.
-    """
-
-    weights: str = ""
-    inputs: str = ""
-    labels: str = ""
-    code: str = ""
-
-
-@final
-@dataclass(frozen=True)
-class About:
-    """The origin of the numbers: the command that makes them again, the model, the data, the machine.
-
-    `date` is the caller's, as it should be printed. What was trained here has a `recipe`, and `seconds` of the
-    training; a model that was given as it is has neither ("" and None), and `model` names it. `data` names the data
-    set, "" where only the recipe knows it; `fields` are the settings of the recipe, or of the evaluation, as text;
-    `watched` says what number the journal has beside the loss.
-    """
-
-    command: str
-    date: str
-    seconds: float | None
-    seed: int
-    device: str
-    data: str
-    recipe: str
-    model: str
-    fields: tuple[tuple[str, str], ...]
-    software: Software
-    prints: Prints
-    watched: str
-
-    @classmethod
-    def here(
-        cls, *, command: str, date: str, seconds: float | None, seed: int, device: str, data: str, recipe: str = "",
-        model: str = "", fields: Mapping[str, object], prints: Prints | None = None, watched: str = "",
-    ) -> "About":  # fmt: skip
-        """With the versions of what runs now."""
-        texts = tuple((name, str(value)) for name, value in fields.items())
-        prints = Prints() if prints is None else prints
-        return cls(command, date, seconds, seed, device, data, recipe, model, texts, Software.here(), prints, watched)
+from lipkit.report.results.about import About, AttackUsed, DataUsed
 
 
 @final
@@ -259,11 +207,16 @@ class Failure:
 class Contents:
     """Everything a report shows; a part that is None could not be measured, and `failures` says why.
 
+    `precision` is the type of the model's weights; `warnings` are sentences about results that look wrong.
     Only classifiers of points in the plane have a `plane`, and only those of images a `gallery`. JSON both ways,
     exactly: numbers are written with all their digits, images with all their bits.
     """
 
     about: About
+    data: DataUsed
+    attack: AttackUsed | None
+    precision: str
+    warnings: tuple[str, ...]
     constant: Constant
     classes: tuple[str, ...]
     eps: tuple[float, ...]

@@ -12,11 +12,13 @@ from lipkit.bound import Bound
 from lipkit.bounds.certificates.issue import table_on
 from lipkit.bounds.fold.layer_table import LayerRow
 from lipkit.bounds.lipschitz import network_of
-from lipkit.certify import Evaluation, SampleResult
+from lipkit.certify import Evaluation, SampleResult, find_warnings
+from lipkit.certify.attacks import Attack
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError, BrokenCertificateError
 from lipkit.nn import Sequential
-from lipkit.report.results.contents import About, ClassRow, Constant, Contents, Entry, Failure, Outcomes
+from lipkit.report.results.about import About, AttackUsed, DataUsed
+from lipkit.report.results.contents import ClassRow, Constant, Contents, Entry, Failure, Outcomes
 from lipkit.report.results.gradient_lengths import gradient_norms
 from lipkit.report.results.image_gallery import gallery, why_no_gallery
 from lipkit.report.results.plane import in_the_plane, plane
@@ -36,13 +38,15 @@ def gather_contents(
     bound: Bound,
     journal: Sequence[Mapping[str, Any]],
     about: About,
+    attack: Attack | None,
 ) -> Contents:
     """Everything the report of a model shows; what is not in the evaluation is measured here.
 
-    `evaluation` is of `test`, in its order, and `bound` the constant it was made with. Measured are: the table of
-    layers (of the whole map, by one fold over the network), singular values, gradient norms over depth, and the
-    neighbours of single images. A part that fails becomes one of `failures`, with its reason, and the others are there
-    all the same; but a certificate that a neighbour disproves stops the report with a `BrokenCertificateError`.
+    `evaluation` is of `test`, in its order, `bound` the constant and `attack` the search it was made with.
+    Measured are: the table of layers (of the whole map, by one fold over the network), singular values, gradient norms
+    over depth, and the neighbours of single images. A part that fails becomes one of `failures`, with its reason, and
+    the others are there all the same; but a certificate that a neighbour disproves stops the report with a
+    `BrokenCertificateError`.
     Cost: seconds for small models; the singular values are capped at about ten.
     """
     _check(test, evaluation)
@@ -54,6 +58,10 @@ def gather_contents(
     samples = evaluation.samples
     return Contents(
         about=about,
+        data=DataUsed.of(test),
+        attack=None if attack is None else AttackUsed.of(attack),
+        precision=_precision(model),
+        warnings=find_warnings(evaluation, test.inputs, bound),
         constant=Constant.of_bound(bound),
         classes=test.classes,
         eps=evaluation.eps,
@@ -131,6 +139,12 @@ def _check(test: Examples, evaluation: Evaluation) -> None:
                 f"The evaluation is of other data: its sample {sample.index} has label {sample.label}, and the "
                 f"{len(test)} examples given have none such; give the examples that were evaluated, in their order."
             )
+
+
+def _precision(model: nn.Module) -> str:
+    """The floating types of the weights, in words; those of a model without weights are those of its inputs."""
+    kinds = {str(part.dtype).removeprefix("torch.") for part in model.state_dict().values() if part.is_floating_point()}
+    return " and ".join(sorted(kinds)) or "that of the inputs"
 
 
 def _on_device_of(model: nn.Module, test: Examples) -> torch.Tensor:
