@@ -53,7 +53,7 @@ def test_a_folder_that_was_refused_data_takes_the_right_ones(
 def test_quick_runs_obey_what_is_asked(tmp_path: Path) -> None:
     assert _train(tmp_path, "--epochs=1", "--width=64", "--eps=0.1,0.2") == Code.OK
     fields = json.loads((tmp_path / "run.json").read_text())["fields"]
-    assert (fields["epochs"], fields["width"], fields["eps"]) == ("1", "64", "(0.1, 0.2)")
+    assert (fields["epochs"], fields["width"], fields["eps"]) == ("1", "64", "0.1,0.2")
 
 
 def test_an_error_of_the_recipe_itself_keeps_its_traceback(tmp_path: Path) -> None:
