@@ -6,6 +6,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from lipkit._seeds import normal
 from lipkit.errors import ArgumentError
 from lipkit.optim._wrapper import Closure, Displaced, Wrapper, asked, check_size
 
@@ -37,9 +38,7 @@ class Noisy(Wrapper):
         ]
 
     def _normal(self, parameter: Tensor) -> Tensor:
-        device = parameter.device if self.generator is None else self.generator.device
-        dtype = torch.promote_types(parameter.dtype, torch.float32)
-        return torch.randn(parameter.shape, dtype=dtype, device=device, generator=self.generator).to(parameter.device)
+        return normal(parameter, self.generator, torch.promote_types(parameter.dtype, torch.float32))
 
     def key(self, name: str) -> str:
         """What `name` is called in a state: with a number behind it where noise is wrapped around noise."""

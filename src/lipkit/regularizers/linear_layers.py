@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from lipkit._runtime import evaluating
@@ -54,13 +55,28 @@ def layers_of(model: nn.Module, example: Example) -> tuple[LinearLayer, ...]:
             f"The example does not reach {', '.join(missing)}, whose input shape is therefore unknown; "
             "give an example that does, or remove what is not used."
         )
-    found = tuple(_found(model, shapes))
+    found = tuple(_linear_layers(model, shapes))
     if not found:
         raise ArgumentError(f"{type(model).__name__} has no linear or convolutional layer to regularise.")
     return found
 
 
-def _found(model: nn.Module, shapes: dict[str, list[Shape]]) -> Iterator[LinearLayer]:
+def sum_over_layers(
+    owner: object, layers: Sequence[LinearLayer], term: Callable[[LinearOperator], Tensor]
+) -> Float[Tensor, ""]:
+    """The sum of a penalty's terms, one for the operator of each layer, on the device of the first."""
+    check_layers(owner, layers)
+    terms = [term(layer.operator()) for layer in layers]
+    return torch.stack([one.to(terms[0]) for one in terms]).sum()
+
+
+def check_layers(owner: object, layers: Sequence[LinearLayer]) -> None:
+    """Refuse an empty list of layers, with the name of the penalty that got it."""
+    if not layers:
+        raise ArgumentError(f"{type(owner).__name__} got no layers; find them with layers_of(model, example).")
+
+
+def _linear_layers(model: nn.Module, shapes: dict[str, list[Shape]]) -> Iterator[LinearLayer]:
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear):
             yield _layer(name, module, (module.in_features,))

@@ -1,7 +1,7 @@
 """Projected gradient ascent with restarts, for whole batches."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import final
 
 import torch
@@ -43,21 +43,11 @@ class Walk:
 
     def take(self, mask: Tensor) -> "Walk":
         """The walk of some of its samples."""
-        return Walk(
-            self.near.take(mask),
-            self.rows[mask],
-            self.point[mask],
-            self.previous[mask],
-            self.gradient[mask],
-            self.step[mask],
-            self.top[mask],
-            self.top_value[mask],
-            self.top_gradient[mask],
-            self.improved[mask],
-        )
+        near, *tensors = (getattr(self, one.name) for one in fields(self))
+        return Walk(near.take(mask), *(tensor[mask] for tensor in tensors))
 
     def remember(self, seen: Seen) -> None:
-        """Takes the gradient here, and keeps the point if its objective is the largest so far."""
+        """Take the gradient here, and keep the point if its objective is the largest so far."""
         value = seen.value.to(torch.float64)
         better = value > self.top_value
         wide = per_sample(better, self.point)

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor, nn
 
-from lipkit._seeds import derived
+from lipkit._seeds import derive_seed
 from lipkit.bound import Bound
 from lipkit.bounds.certificates.identity import network_hash
 from lipkit.certify.attacks import Attack
@@ -106,7 +106,7 @@ class Batch:
         if not len(places):
             return seen, sure
         x, y = self.x[places], self.y[places]
-        generator = torch.Generator().manual_seed(derived(self.seed, self.indices[0]))
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, self.indices[0]))
         with coarse_products(x.device):
             moved = attack(self.model.module, x.to(self.model.dtype), y, generator=generator)
         after = self.model.logits(moved)

@@ -11,7 +11,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from lipkit._seeds import derived
+from lipkit._seeds import derive_seed
 from lipkit.cli.training import checkpoint
 from lipkit.cli.training.average import Average
 from lipkit.cli.training.delayed_checks import asked
@@ -270,7 +270,7 @@ class _Run:
     def _batch(self) -> tuple[Tensor, Tensor]:
         epoch, place = divmod(self.step, self._steps)
         if epoch != self._epoch:
-            generator = torch.Generator().manual_seed(derived(self.recipe.seed, epoch))
+            generator = torch.Generator().manual_seed(derive_seed(self.recipe.seed, epoch))
             order = torch.randperm(len(self.sets.train), generator=generator)
             self._epoch, self._order = epoch, order.to(self._inputs.device)
         chosen = self._order[place * self.recipe.batch : (place + 1) * self.recipe.batch]

@@ -1,4 +1,4 @@
-"""What a certified radius is worth: decreasing functions for `CRM`."""
+"""The worth of a certified radius: decreasing functions for `CRM`."""
 
 import math
 from abc import ABC, abstractmethod
@@ -12,15 +12,26 @@ from torch import Tensor
 from lipkit.errors import ArgumentError
 
 
+@dataclass(frozen=True)
 class RadiusGoal(ABC):
-    """A decreasing function g of a radius; `CRM` adds it to the loss of samples that are classified correctly."""
+    """A decreasing function g of a radius; `CRM` adds it to the loss of samples that are classified correctly.
+
+    Args:
+        target: The radius r0 that is worth striving for, in the norm of the constants.
+    """
+
+    target: float
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.target < math.inf:
+            raise ArgumentError(f"A target radius is a finite number > 0, got {self.target}.")
 
     @abstractmethod
     def __call__(self, radius: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """g(r), entry by entry, finite for finite r."""
 
     def enough(self, radius: Float[Tensor, "..."]) -> Bool[Tensor, "..."]:
-        """For which samples, by the radius itself and not its smooth form, nothing is to be gained any more."""
+        """Which samples have enough, by the radius itself and not its smooth form: nothing is added for them."""
         return torch.zeros_like(radius, dtype=torch.bool)
 
 
@@ -28,11 +39,6 @@ class RadiusGoal(ABC):
 @dataclass(frozen=True)
 class Truncated(RadiusGoal):
     """g(r) = -min(r, r0): every bit of radius is worth the same until r0, nothing beyond."""
-
-    target: float
-
-    def __post_init__(self) -> None:
-        _check(self.target)
 
     def __call__(self, radius: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         return -radius.clamp(max=self.target)
@@ -47,11 +53,6 @@ class RadiusUpTo(RadiusGoal):
     classes at t = 5. There -min(R_t, r0) with a target of 0.2 still pulls at samples that have three times as much.
     """
 
-    target: float
-
-    def __post_init__(self) -> None:
-        _check(self.target)
-
     def __call__(self, radius: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         return -radius
 
@@ -64,15 +65,5 @@ class RadiusUpTo(RadiusGoal):
 class DecayingRadius(RadiusGoal):
     """g(r) = exp(-r / r0): small radii are worth most, in units of r0."""
 
-    target: float
-
-    def __post_init__(self) -> None:
-        _check(self.target)
-
     def __call__(self, radius: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         return (-radius / self.target).exp()
-
-
-def _check(target: float) -> None:
-    if not 0.0 < target < math.inf:
-        raise ArgumentError(f"A target radius is a finite number > 0, got {target}.")

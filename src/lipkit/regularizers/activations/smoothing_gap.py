@@ -7,6 +7,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lipkit._seeds import normal
 from lipkit.errors import ArgumentError
 from lipkit.regularizers.activations.activation_decay import HeadDecay
 
@@ -58,10 +59,9 @@ def smoothing_gap(
         surrogate = torch.autograd.grad(decayed, (weight, features))
         losses: list[Tensor] = []
         sums = [torch.zeros_like(weight), torch.zeros_like(features)]
-        device = weight.device if generator is None else generator.device
         for _ in range(draws):
-            noise = torch.randn(weight.shape, dtype=torch.float64, device=device, generator=generator).to(weight.device)
-            loss = functional.cross_entropy(functional.linear(features, weight + sigma * noise, bias), target)
+            noise = sigma * normal(weight, generator)
+            loss = functional.cross_entropy(functional.linear(features, weight + noise, bias), target)
             sums = [a + b for a, b in zip(sums, torch.autograd.grad(loss, (weight, features)), strict=True)]
             losses.append(loss.detach())
     values = torch.stack(losses)

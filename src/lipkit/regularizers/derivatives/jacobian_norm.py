@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from lipkit._seeds import normal
 from lipkit.errors import ArgumentError
 from lipkit.regularizers.derivatives.input_points import evaluated, pulled_back, safe_root, tracked
 
@@ -54,8 +55,7 @@ class Hutchinson(JacobianEstimator):
 
     def vectors(self, like: Tensor) -> Tensor:
         """Standard normal numbers, drawn where the generator lives."""
-        device = like.device if self.generator is None else self.generator.device
-        return torch.randn(like.shape, dtype=torch.float32, device=device, generator=self.generator).to(like)
+        return normal(like, self.generator, torch.float32).to(like)
 
 
 @final

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError
 from lipkit.norms import Norm
-from lipkit.regularizers.linear_layers import LinearLayer
+from lipkit.regularizers.linear_layers import LinearLayer, check_layers
 from lipkit.regularizers.weights.training_norm import TrainingNorm
 
 
@@ -52,8 +52,7 @@ class SpectrumAlignment:
 
     def __call__(self, loss: Float[Tensor, ""], layers: Sequence[LinearLayer]) -> Float[Tensor, ""]:
         """The penalty for a loss that still has its graph; `(loss + weight * penalty).backward()` is one call later."""
-        if not layers:
-            raise ArgumentError("SpectrumAlignment got no layers; find them with layers_of(model, example).")
+        check_layers(self, layers)
         drifts = self.drifts(loss, layers)
         terms = [drift.abs() if self.counted is PenalizedDrift.BOTH else drift.clamp(min=0) for drift in drifts]
         return torch.stack([term.to(terms[0]) for term in terms]).sum()

@@ -8,10 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lipkit.errors import ArgumentError
 from lipkit.linops import Dense, LinearOperator, symbol
 from lipkit.norms.convolutions.toeplitz import filter_gram
-from lipkit.regularizers.linear_layers import LinearLayer
+from lipkit.regularizers.linear_layers import LinearLayer, sum_over_layers
 
 
 @final
@@ -33,10 +32,7 @@ class Orthogonality:
 
     def __call__(self, layers: Sequence[LinearLayer]) -> Float[Tensor, ""]:
         """The penalty at the current weights."""
-        if not layers:
-            raise ArgumentError("Orthogonality got no layers; find them with layers_of(model, example).")
-        terms = [residual(layer.operator()) for layer in layers]
-        return torch.stack([term.to(terms[0]) for term in terms]).sum()
+        return sum_over_layers(self, layers, residual)
 
 
 def residual(op: LinearOperator) -> Float[Tensor, ""]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError
 from lipkit.linops import Dense, LinearOperator, symbol
-from lipkit.regularizers.linear_layers import LinearLayer
+from lipkit.regularizers.linear_layers import LinearLayer, sum_over_layers
 from lipkit.rounding.slacks import ULP
 
 
@@ -80,10 +80,7 @@ class SpectralGap:
 
     def __call__(self, layers: Sequence[LinearLayer]) -> Float64[Tensor, ""]:
         """The penalty at the current weights."""
-        if not layers:
-            raise ArgumentError("SpectralGap got no layers; find them with layers_of(model, example).")
-        gaps = [self.pair.gap(singular_values(layer.operator())) for layer in layers]
-        return self.goal.value * torch.stack([gap.to(gaps[0].device) for gap in gaps]).sum()
+        return self.goal.value * sum_over_layers(self, layers, lambda op: self.pair.gap(singular_values(op)))
 
 
 def singular_values(op: LinearOperator) -> Float64[Tensor, " rank"]:

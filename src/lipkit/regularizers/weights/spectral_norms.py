@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError, NonFiniteError
 from lipkit.norms import Norm
-from lipkit.regularizers.linear_layers import LinearLayer
+from lipkit.regularizers.linear_layers import LinearLayer, check_layers
 from lipkit.regularizers.weights.training_norm import TrainingNorm
 
 
@@ -29,9 +29,8 @@ class SpectralPenalty(ABC):
     @final
     def __call__(self, layers: Sequence[LinearLayer]) -> Float64[Tensor, ""]:
         """The penalty at the current weights."""
+        check_layers(self, layers)
         bounds = self.norm.many([layer.operator() for layer in layers])
-        if not bounds:
-            raise ArgumentError(f"{type(self).__name__} got no layers; find them with layers_of(model, example).")
         first = bounds[0].log_value
         logs = torch.stack([bound.log_value.to(first.device) for bound in bounds])
         values = torch.stack([bound.value.to(first.device) for bound in bounds])

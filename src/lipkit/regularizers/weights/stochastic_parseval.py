@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError
 from lipkit.linops import LinearOperator
-from lipkit.regularizers.linear_layers import LinearLayer
+from lipkit.regularizers.linear_layers import LinearLayer, sum_over_layers
 
 
 @final
@@ -35,10 +35,7 @@ class StochasticParseval:
 
     def __call__(self, layers: Sequence[LinearLayer]) -> Float[Tensor, ""]:
         """One estimate of the penalty at the current weights."""
-        if not layers:
-            raise ArgumentError("StochasticParseval got no layers; find them with layers_of(model, example).")
-        terms = [self.tightness(layer.operator()) for layer in layers]
-        return torch.stack([term.to(terms[0]) for term in terms]).sum()
+        return sum_over_layers(self, layers, self.tightness)
 
     def tightness(self, op: LinearOperator) -> Float[Tensor, ""]:
         """The estimate for one operator. Cost: `draws` applications of it and of its adjoint."""
