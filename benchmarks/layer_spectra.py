@@ -1,4 +1,4 @@
-"""What each method leaves of a convolution: all singular values, from random free numbers and from the layer's start.
+"""Spectra of convolutions by each method: all singular values, from random free numbers and from the start of a layer.
 
 Prints the largest, the mean and the smallest singular value of 16 channels, 3 x 3, zero padding, on 16 x 16 images (a
 dense matrix of 4096 rows), and the share of a random signal that ten such layers keep; `--plot` draws them.

@@ -97,7 +97,7 @@ def peers(channels: int) -> Iterator[tuple[str, str, Build]]:
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured of one layer."""
+    """The measurements of one layer."""
 
     family: str
     name: str
@@ -220,7 +220,7 @@ def table(channels: int, size: int, batch: int, most: float, only: str, before: 
         if earlier:
             c, last = earlier[-1]
             seconds, room = last.seconds * (channels / c) ** 3, last.bytes * (channels / c) ** 2
-            # What takes less than a tenth of a second is tried: there noise would be foreseen.
+            # Runs below a tenth of a second are always made: predictions of such times would be noise.
             slow = seconds > most and last.seconds > 0.1
             if slow or (device == "cuda" and room > torch.cuda.mem_get_info()[1]):
                 found = f"left out: {seconds:.1f} s and {room / 2**30:.1f} GiB by the cube and square of {c} channels"

@@ -87,7 +87,7 @@ def steepness(network: Network, x: Tensor, steps: int = 20) -> float:
 
 
 def line(name: str, make: Callable[[str], Candidate], device: str, radius: float) -> str:
-    """What became of one model."""
+    """The result for one model."""
     torch.manual_seed(0)
     candidate = make(name)
     started = time.perf_counter()

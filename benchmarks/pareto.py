@@ -1,4 +1,4 @@
-"""What each loss trades: clean against certified accuracy, over the knob of each loss; and temperature in the plane.
+"""Clean against certified accuracy for each loss, over its hyper-parameter; and the temperature in the plane.
 
 Networks: 64 - 64 - 64 - 10, orthogonal layers, MaxMin, a head with unit rows, on scikit-learn's digits (1400 images to
 train, 397 to test), 30 epochs of Adam at 5e-3 falling to 0, batches of 100. Three seeds, each for split, weights and

@@ -132,7 +132,7 @@ def over_depth(depths: list[int], rtol: float, seed: int, cap: float) -> dict[st
         "product": Product(),
     }
     found: dict[str, dict[int, Row]] = {name: {} for name in methods}
-    # What is imported late is not timed. Clarabel is not called here: its threads would not survive a fork.
+    # Late imports must not be timed. Clarabel is not called here: its threads would not survive a fork.
     for name in methods.keys() - {"Clarabel"}:
         methods[name](gaussian_mlp(2, 4, seed))
     print("| depth |" + "".join(f" {name} | s |" for name in methods) + " MOSEK, published s |")

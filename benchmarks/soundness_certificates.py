@@ -89,7 +89,7 @@ def train(model: nn.Module, x: Tensor, y: Tensor, steps: int) -> None:
 
 
 def broken(after: Logits, labels: Tensor) -> int:
-    """How many samples are provably of another class."""
+    """The number of samples that are provably of another class."""
     own = after.value.gather(1, labels[:, None])
     return int(((after.value - own).amax(1) > 2 * after.error).sum())
 

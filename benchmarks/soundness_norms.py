@@ -208,7 +208,7 @@ def operator(draw: Draw) -> LinearOperator:
 
 @dataclass
 class Tally:
-    """What one method did."""
+    """The result of one method."""
 
     count: int = 0
     violations: int = 0
@@ -221,7 +221,7 @@ class Tally:
 
 
 def faults(bound: Bound, truth: float, size: float, n: int) -> list[str]:
-    """What the bound says that is false."""
+    """The false statements of the bound; empty if all are true."""
     found: list[str] = []
     rounding = n * 2.0**-53
     if bound.kind.certifies and not bound.value >= truth * (1 - rounding):
@@ -235,7 +235,7 @@ def faults(bound: Bound, truth: float, size: float, n: int) -> list[str]:
 
 
 def check(op: LinearOperator, methods: tuple[Norm, ...], tallies: dict[Norm, Tally]) -> list[str]:
-    """Run the methods that cover the operator; what is false, in words."""
+    """Run the methods that cover the operator, and list the false statements."""
     dense = linops.materialize(op.to(torch.float64))
     truth = float(torch.linalg.svdvals(dense).max())
     parts = linops.magnitude(op)

@@ -23,7 +23,7 @@ def best_of(run: Callable[[], T], repeats: int = 3) -> tuple[float, T]:
 
 
 def machine() -> str:
-    """What the figures were measured on."""
+    """The machine on which the figures were measured."""
     where = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {torch.get_num_threads()} threads"
     return f"torch {torch.__version__}, {where}"
 

@@ -21,7 +21,7 @@ import lipkit
 from lipkit.bound import Bound
 from lipkit.bounds import PairwiseDAG
 from lipkit.certify.attacks import PGD
-from lipkit.cli.training import Goal, Recipe, Sets, only
+from lipkit.cli.training import Goal, Recipe, Sets, single_module
 from lipkit.data import cifar10, cropped, flipped
 from lipkit.losses import Progress
 from lipkit.regularizers import ActivationDecay, NormSum, layers_of, recording
@@ -67,7 +67,7 @@ class Decay(Recipe):
 
     def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: Progress) -> Tensor:
         """Cross-entropy, the decay of what goes into the last layer, and the sum of spectral norms."""
-        net = only(model, nn.Sequential)
+        net = single_module(model, nn.Sequential)
         with recording(net[-1]) as seen:
             logits = model(inputs)
         loss = nn.functional.cross_entropy(logits, labels) + ActivationDecay(self.sigma)(seen.input)

@@ -23,7 +23,7 @@ import lipkit
 from lipkit.bound import Bound
 from lipkit.bounds import PairwiseDAG
 from lipkit.certify.attacks import PGD
-from lipkit.cli.training import Goal, Precision, Recipe, Sets, only
+from lipkit.cli.training import Goal, Precision, Recipe, Sets, single_module
 from lipkit.data import cifar10, cropped, flipped
 from lipkit.errors import ArgumentError
 from lipkit.losses import Progress
@@ -112,7 +112,7 @@ class Cifar10Norms(Recipe):
         loss = nn.functional.cross_entropy(model(inputs), labels)
         # Drawn on the CPU, where the state of the generator is part of a checkpoint.
         if self.weight and float(torch.rand(())) * self.every < 1:
-            penalty = NormHinge(self.target)(layers_of(only(model, ResNet18), inputs[:1]))
+            penalty = NormHinge(self.target)(layers_of(single_module(model, ResNet18), inputs[:1]))
             loss = loss + self.weight * self.every * penalty.to(loss)
         return loss
 
@@ -124,7 +124,9 @@ class Cifar10Norms(Recipe):
         """The largest norm of a layer."""
         example = torch.zeros(1, 3, 32, 32, device=next(model.parameters()).device)
         with torch.no_grad():
-            found = TrainingNorm().many([layer.operator() for layer in layers_of(only(model, ResNet18), example)])
+            found = TrainingNorm().many(
+                [layer.operator() for layer in layers_of(single_module(model, ResNet18), example)]
+            )
         return max(float(bound.value) for bound in found)
 
     def bound(self, model: nn.Module, example: Tensor) -> Bound:

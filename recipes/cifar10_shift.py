@@ -23,7 +23,7 @@ from lipkit.bound import Bound
 from lipkit.bounds import DAG
 from lipkit.certify import head_pairwise
 from lipkit.certify.attacks import PGD
-from lipkit.cli.training import Goal, Precision, Recipe, Sets, Teacher, only
+from lipkit.cli.training import Goal, Precision, Recipe, Sets, Teacher, single_module
 from lipkit.data import Examples, cifar10, cropped, cut_and_mixed, flipped, turned_and_scaled
 from lipkit.errors import ArgumentError
 from lipkit.losses import EMMA, LinearSchedule, LogitAnnealing, Progress, Schedule, WarmCosineSchedule
@@ -211,7 +211,7 @@ class Cifar10Shift(Recipe):
         """Every rival is moved as far as it already is, but no farther than the radius of this moment; or annealing."""
         radius = LinearSchedule(0.1 * UNIT, self.target * UNIT, until=0.5)(progress)
         inputs, labels = cut_and_mixed(inputs, labels, self.mix)
-        logits, constants = model(inputs).float(), only(model, ShiftNet).constants()
+        logits, constants = model(inputs).float(), single_module(model, ShiftNet).constants()
         if self.objective is Objective.EMMA:
             return EMMA(radius)(logits, labels, constants)
         classes = labels.argmax(1)
@@ -246,7 +246,7 @@ class Cifar10Shift(Recipe):
 
     def constant(self, model: nn.Module) -> float:
         """4 sigma(stem), as training sees it."""
-        net = only(model, ShiftNet)
+        net = single_module(model, ShiftNet)
         with torch.no_grad():
             return 4 * float(torch.linalg.vector_norm(net.stretched()))
 

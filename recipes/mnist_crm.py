@@ -24,7 +24,7 @@ from lipkit import norms
 from lipkit.bound import Bound
 from lipkit.bounds import PairwiseLipLT
 from lipkit.certify.attacks import PGD
-from lipkit.cli.training import Goal, Recipe, Sets, only
+from lipkit.cli.training import Goal, Recipe, Sets, single_module
 from lipkit.data import mnist
 from lipkit.losses import CRM, EMMA, ExponentialSchedule, LinearSchedule, Progress, RadiusUpTo, RunningLipLT, Schedule
 
@@ -93,7 +93,7 @@ class MnistCRM(Recipe):
 
     def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: Progress) -> Tensor:
         """CRM after a start without: the radii of a constant answer are without end. Or EMMA, at a growing radius."""
-        net = only(model, Net4C3F)
+        net = single_module(model, Net4C3F)
         if self.objective is Objective.EMMA:
             radius = LinearSchedule(0.05 * self.target, self.target, until=0.5)(progress)
             return EMMA(radius)(model(inputs), labels, net.constants())
@@ -113,7 +113,7 @@ class MnistCRM(Recipe):
     def constant(self, model: nn.Module) -> float:
         """The largest constant of a pair, as training sees it."""
         with torch.no_grad():
-            return float(only(model, Net4C3F).constants.now().max())
+            return float(single_module(model, Net4C3F).constants.now().max())
 
     def bound(self, model: nn.Module, example: Tensor) -> Bound:
         """LipLT for each pair, with norms that certify, to a thousandth: they come in products of up to six."""

@@ -23,7 +23,7 @@ from lipkit.bound import Bound
 from lipkit.bounds import DAG
 from lipkit.certify import head_pairwise
 from lipkit.certify.attacks import PGD
-from lipkit.cli.training import Goal, Recipe, Sets, only
+from lipkit.cli.training import Goal, Recipe, Sets, single_module
 from lipkit.data import mnist
 from lipkit.losses import EMMA, LinearSchedule, Progress, Schedule, WarmCosineSchedule
 from lipkit.optim import StiefelMuon
@@ -90,7 +90,7 @@ class MnistIsometry(Recipe):
     def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: Progress) -> Tensor:
         """Every rival is moved as far as it already is, but no farther than the radius of this moment."""
         radius = LinearSchedule(0.1 * self.target, self.target, until=0.5)(progress)
-        return EMMA(radius)(model(inputs), labels, only(model, Isometries).constants())
+        return EMMA(radius)(model(inputs), labels, single_module(model, Isometries).constants())
 
     def optimizers(self, model: nn.Module) -> Sequence[torch.optim.Optimizer]:
         """Muon on the orthonormal weights, Adam on biases and head."""

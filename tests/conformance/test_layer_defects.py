@@ -73,7 +73,7 @@ class Wasteful(nn.Linear):
 
     plain = False
 
-    def condensed(self, dtype: torch.dtype | None = None) -> nn.Module:
+    def to_plain(self, dtype: torch.dtype | None = None) -> nn.Module:
         made = nn.Linear(self.in_features, self.out_features)
         made.load_state_dict(self.state_dict())
         return made

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.optim import CayleyRetraction, PolarRetraction, QRRetraction, Retraction, RiemannianSGD, StiefelMuon
 from lipkit.optim._stiefel import tangent
-from lipkit.optim.muon import corrected, corrected_in_parts, orthogonalised
+from lipkit.optim.muon import bjorck_step, bjorck_step_in_parts, orthogonalise
 
 RETRACTIONS: tuple[Retraction, ...] = (QRRetraction(), CayleyRetraction(), PolarRetraction())
 
@@ -108,10 +108,10 @@ def test_a_thousand_steps_do_not_drift() -> None:
 
 def test_orthogonalised_directions_have_singular_values_near_one() -> None:
     torch.manual_seed(0)
-    values = torch.linalg.svdvals(orthogonalised(torch.randn(3, 40, 20), 5))
+    values = torch.linalg.svdvals(orthogonalise(torch.randn(3, 40, 20), 5))
     assert float(values.min()) > 0.6
     assert float(values.max()) < 1.3
-    assert not bool(orthogonalised(torch.zeros(1, 4, 3), 5).any())
+    assert not bool(orthogonalise(torch.zeros(1, 4, 3), 5).any())
 
 
 def test_kernels_with_one_tap_are_matrices() -> None:
@@ -177,10 +177,10 @@ def test_the_step_back_in_parts_is_the_step_back() -> None:
     torch.manual_seed(0)
     start = torch.linalg.qr(torch.randn(3, 96, 40, dtype=torch.float64)).Q
     points = (start + 0.01 * torch.randn(3, 96, 40) / 96**0.5).float()
-    found = corrected_in_parts(points).double()
+    found = bjorck_step_in_parts(points).double()
     # I - W'W is known to 2^-18 of |W|'|W|, whose norm is below 8 here, and half of it is added; its own product has
     # 2^-8 of a defect of 0.03.
-    assert float((found - corrected(points.double())).abs().max()) < 8 * 2.0**-19 + 0.5 * 0.03 * 2.0**-7
+    assert float((found - bjorck_step(points.double())).abs().max()) < 8 * 2.0**-19 + 0.5 * 0.03 * 2.0**-7
     before, after = (torch.linalg.matrix_norm(w.mT @ w - torch.eye(40), 2) for w in (points.double(), found))
     # The defect squares, up to those errors.
     assert float((after - before.square()).max()) < 2.0**-13
@@ -240,7 +240,7 @@ def test_every_third_step_moves_three_times_as_far(live: bool) -> None:
         if step % 3 == 0:
             z = rare.grad + 0.8 * momentum
             z = z - expected @ (expected.mT @ z + z.mT @ expected) / 2
-            moved = expected - 3 * 0.01 * 0.2 * 6**0.5 * orthogonalised(z[None], 5)[0]
+            moved = expected - 3 * 0.01 * 0.2 * 6**0.5 * orthogonalise(z[None], 5)[0]
             expected = 1.5 * moved - 0.5 * moved @ moved.mT @ moved
         # Sums of float64 in another order.
         assert torch.allclose(rare, expected, atol=1e-12)

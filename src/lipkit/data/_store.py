@@ -17,7 +17,7 @@ class Store(ABC):
 
     @abstractmethod
     def place(self, name: str) -> str:
-        """How errors name the file."""
+        """The name of the file in errors."""
 
     @abstractmethod
     def has(self, name: str) -> bool:
@@ -25,7 +25,7 @@ class Store(ABC):
 
     @abstractmethod
     def read(self, name: str) -> bytes:
-        """Its bytes."""
+        """The bytes of the file."""
 
 
 @final

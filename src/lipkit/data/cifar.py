@@ -41,7 +41,7 @@ class _Batch:
 @final
 @dataclass(frozen=True)
 class _Published:
-    """How one set is published."""
+    """The files of one published set."""
 
     stem: str
     folders: tuple[str, str]

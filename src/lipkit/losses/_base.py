@@ -1,4 +1,4 @@
-"""What all losses share: torch's three reductions, and arithmetic in float32 at least."""
+"""The base of losses: torch's three reductions, and arithmetic in float32 at least."""
 
 from abc import ABC
 from typing import Literal
@@ -26,8 +26,8 @@ class Loss(nn.Module, ABC):
             raise ArgumentError(f"reduction is 'none', 'mean' or 'sum', as in torch, got {reduction!r}.")
         self.reduction: Reduction = reduction
 
-    def reduced(self, losses: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """One number for each sample, reduced as asked for; an empty batch has no mean and is refused."""
+    def reduce(self, losses: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """The losses of the samples themselves, their mean or their sum; an empty batch has no mean and is refused."""
         if self.reduction == "none":
             return losses
         if self.reduction == "sum":

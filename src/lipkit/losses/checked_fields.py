@@ -18,10 +18,10 @@ class Number:
         self.name = name
 
     def __get__(self, instance: object, owner: type | None = None) -> float:
-        return self.stored(instance)
+        return self.assigned_to(instance)
 
-    def stored(self, instance: object) -> Any:
-        """What was assigned."""
+    def assigned_to(self, instance: object) -> Any:
+        """The value that was assigned to this field of a loss."""
         if instance is None:
             raise AttributeError(f"{self.name} is a number of each loss, not of the class; make an instance.")
         return instance.__dict__[f"_{self.name}"]
@@ -46,7 +46,7 @@ class LiveNumber(Number):
     """
 
     def __get__(self, instance: object, owner: type | None = None) -> float | Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return self.stored(instance)
+        return self.assigned_to(instance)
 
     def __set__(self, instance: object, value: float | Tensor) -> None:
         if not isinstance(value, Tensor):

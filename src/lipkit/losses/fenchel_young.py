@@ -126,4 +126,4 @@ class FenchelYoung(Loss):
         # Points of the simplex sum to 1, so a shift cancels; without it large scores would lose the difference.
         shifted = scores - scores.detach().amax(1, keepdim=True)
         losses = self.regularizer.conjugate(shifted) - (shifted * wanted).sum(1) + self.regularizer.value(wanted)
-        return self.reduced(losses)
+        return self.reduce(losses)

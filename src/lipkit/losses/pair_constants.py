@@ -47,7 +47,7 @@ def pair_constants(bound: Bound, classes: int) -> Float64[Tensor, "{classes} {cl
         raise ArgumentError(f"The number of classes is at least 1, got {classes}.")
     log = bound.log_value
     if bound.of is Scope.WHOLE:
-        values = _scaled(log, bound.metric.p_out).expand(classes, classes)
+        values = _constants_of_pairs(log, bound.metric.p_out).expand(classes, classes)
     elif bound.of is Scope.CLASS:
         _check(bound, (classes,))
         values = exp_of(log_sum(log[:, None], log[None, :], 1.0), 1.0)
@@ -77,7 +77,7 @@ def label_constants(
         return constants[target.long()].masked_fill(~rivals(target, classes), 0.0)
     if constants.of is Scope.SAMPLE:
         _check(constants, tuple(target.shape))
-        rows = _scaled(constants.log_value, constants.metric.p_out)[:, None].expand(-1, classes)
+        rows = _constants_of_pairs(constants.log_value, constants.metric.p_out)[:, None].expand(-1, classes)
         rows = rows.to(target.device).masked_fill(~rivals(target, classes), 0.0)
     else:
         rows = pair_constants(constants, classes).to(target.device)[target.long()]
@@ -86,7 +86,7 @@ def label_constants(
     return rows
 
 
-def _scaled(log: Float64[Tensor, "..."], p_out: float) -> Float64[Tensor, "..."]:
+def _constants_of_pairs(log: Float64[Tensor, "..."], p_out: float) -> Float64[Tensor, "..."]:
     factor = log_pair_factor(p_out)
     return exp_of(log_product(log, torch.full_like(log, factor), 1.0) if factor else log, 1.0)
 

@@ -1,4 +1,4 @@
-"""What optimizers on orthonormal matrices have in common."""
+"""The base of optimizers on orthonormal matrices."""
 
 from abc import abstractmethod
 from collections.abc import Callable

@@ -6,9 +6,9 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError, ShapeError
 
-# How far from orthonormal a start may be: what float32 rounding or a bfloat16 copy leaves.
+# A start may be this far from orthonormal: float32 rounding or a bfloat16 copy leaves less.
 _START = 0.1
-# How many units of the last digit a Björck step may be off: its sums are as long as the matrix, and round at random.
+# A Björck step may be off by this many units of the last digit: its sums are as long as the matrix.
 _ROUNDINGS = 64
 
 

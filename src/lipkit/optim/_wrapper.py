@@ -104,7 +104,7 @@ class Wrapper(torch.optim.Optimizer):
         return [p for group in self.param_groups for p in group["params"]]
 
 
-def asked(closure: Closure | None, owner: object) -> Closure:
+def require_closure(closure: Closure | None, owner: object) -> Closure:
     """The closure, which optimizers that evaluate the loss several times cannot do without, with gradients enabled."""
     if closure is None:
         raise ArgumentError(

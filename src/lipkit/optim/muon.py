@@ -57,7 +57,7 @@ class StiefelMuon(StiefelOptimizer):
         super().__init__(params, {"lr": lr, **fields})
 
     def check(self, group: dict[str, Any]) -> None:
-        """As of every group, and at least one step of orthogonalisation; `every` is a whole number from 1 on."""
+        """Check rates and parameters, and that `steps` and `every` are at least 1 and `every` is whole."""
         super().check(group)
         check_rate("steps", group["steps"], least=1)
         check_rate("every", group["every"], least=1)
@@ -92,7 +92,7 @@ class StiefelMuon(StiefelOptimizer):
         directions = torch.stack([tall(as_matrix(d)) for d in ahead])
         # A direction needs few digits; on accelerators full float32 products would be most of a step.
         near = points if points.device.type == "cpu" else points.to(torch.bfloat16)
-        moved = orthogonalised(tangent(near, directions.to(near.dtype)), steps)
+        moved = orthogonalise(tangent(near, directions.to(near.dtype)), steps)
         length = lr * _SCALE * math.sqrt(max(points.shape[-2:]))
         points = points - length * moved.to(points.dtype)
         # (1 + 1.2 h) / (1 + h^2)^(1/2) < 3^(1/2) for every h: the step below cannot diverge.
@@ -102,7 +102,7 @@ class StiefelMuon(StiefelOptimizer):
         elif length > _LONG:
             points = points / math.hypot(1.0, length)
         parts = points.device.type != "cpu" and points.dtype == torch.float32
-        back = corrected_in_parts(points) if parts else corrected(points)
+        back = bjorck_step_in_parts(points) if parts else bjorck_step(points)
         copy_all([tall(as_matrix(p)) for p in members], list(back.unbind()))
 
     def _ahead(self, members: Sequence[Tensor], momentum: float, nesterov: bool) -> list[Tensor]:
@@ -126,14 +126,14 @@ class StiefelMuon(StiefelOptimizer):
             for parameter in group["params"]:
                 point = tall(as_matrix(parameter))[None]
                 for _ in range(steps):
-                    point = corrected(point)
+                    point = bjorck_step(point)
                 if not is_orthonormal(point[0]):
                     left, _, right = torch.linalg.svd(point[0].to(torch.float64), full_matrices=False)
                     point = (left @ right)[None]
                 tall(as_matrix(parameter)).copy_(point[0])
 
 
-def orthogonalised(direction: Float[Tensor, "batch long short"], steps: int) -> Float[Tensor, "batch long short"]:
+def orthogonalise(direction: Float[Tensor, "batch long short"], steps: int) -> Float[Tensor, "batch long short"]:
     """The polar factor up to 30 % in each singular value, by quintic Newton-Schulz steps; zero stays zero.
 
     Cost: three products with the smaller side a step, in bfloat16 on accelerators.
@@ -149,12 +149,12 @@ def orthogonalised(direction: Float[Tensor, "batch long short"], steps: int) -> 
     return x
 
 
-def corrected(points: Float[Tensor, "batch long short"]) -> Float[Tensor, "batch long short"]:
+def bjorck_step(points: Float[Tensor, "batch long short"]) -> Float[Tensor, "batch long short"]:
     """One Björck step, 3/2 W - 1/2 W W'W."""
     return torch.baddbmm(points, points, points.mT @ points, beta=1.5, alpha=-0.5)
 
 
-def corrected_in_parts(points: Float32[Tensor, "batch long short"]) -> Float32[Tensor, "batch long short"]:
+def bjorck_step_in_parts(points: Float32[Tensor, "batch long short"]) -> Float32[Tensor, "batch long short"]:
     """The same step as W + W (I - W'W)/2 by products of bfloat16, for accelerators: full ones are 15 times slower.
 
     With W = H + L, both in bfloat16, W'W is H'H + H'L + L'H up to 2^-18 relative to |W|'|W|; W (I - W'W) is small, so

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lipkit._seeds import normal
 from lipkit.errors import ArgumentError
-from lipkit.optim._wrapper import Closure, Displaced, Wrapper, asked, check_size
+from lipkit.optim._wrapper import Closure, Displaced, Wrapper, check_size, require_closure
 
 
 class Noisy(Wrapper):
@@ -24,7 +24,7 @@ class Noisy(Wrapper):
         """A noise level that is a finite number >= 0."""
         check_size(self, "sigma", group["sigma"])
 
-    def drawn(self) -> list[tuple[Tensor, Tensor]]:
+    def draw_noise(self) -> list[tuple[Tensor, Tensor]]:
         """A draw from N(0, sigma^2) for every parameter with a positive noise level, in float32 at least."""
         return [(parameter, sigma * self._normal(parameter)) for parameter, sigma in self._noisy()]
 
@@ -41,7 +41,7 @@ class Noisy(Wrapper):
         return normal(parameter, self.generator, torch.promote_types(parameter.dtype, torch.float32))
 
     def key(self, name: str) -> str:
-        """What `name` is called in a state: with a number behind it where noise is wrapped around noise."""
+        """The key of `name` in a state: with a number behind it where noise is wrapped around noise."""
         below, base = 0, self.base
         while isinstance(base, Wrapper):
             below, base = below + isinstance(base, Noisy), base.base
@@ -53,7 +53,7 @@ class Noisy(Wrapper):
         return found if self.generator is None else {**found, self.key("generator"): self.generator.get_state()}
 
     def require(self, state_dict: Mapping[str, Any]) -> None:
-        """As of every wrapper, and a state of the generator."""
+        """Refuse what every wrapper refuses, and a state without the generator's."""
         super().require(state_dict)
         if self.generator is None:
             return
@@ -65,7 +65,7 @@ class Noisy(Wrapper):
             raise ArgumentError(f"The generator of this state cannot be taken up ({error}); save it again.") from error
 
     def take_up(self, state_dict: dict[str, Any]) -> None:
-        """The wrapped optimizer first, then the generator."""
+        """Load the wrapped optimizer first, then the generator."""
         super().take_up(state_dict)
         if self.generator is not None:
             self.generator.set_state(state_dict[self.key("generator")].cpu())
@@ -92,7 +92,7 @@ class NoiseInjection(Noisy):
     def step(self, closure: Closure | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """One base step, and one draw of noise."""
         loss = self.base.step(closure)
-        for parameter, noise in self.drawn():
+        for parameter, noise in self.draw_noise():
             parameter.add_(noise.to(parameter.dtype))
         return loss
 
@@ -123,8 +123,8 @@ class AntiPGD(Noisy):
         fresh = {parameter for parameter, _ in self._noisy()} - self.last.keys()
         if fresh:
             # The first draw of all is part of no step.
-            self.last |= {parameter: noise for parameter, noise in self.drawn() if parameter in fresh}
-        drawn = dict(self.drawn())
+            self.last |= {parameter: noise for parameter, noise in self.draw_noise() if parameter in fresh}
+        drawn = dict(self.draw_noise())
         for parameter, before in self.last.items():
             change = drawn[parameter] - before if parameter in drawn else -before
             parameter.add_(change.to(parameter.dtype))
@@ -132,7 +132,7 @@ class AntiPGD(Noisy):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """As of every noisy optimizer, and the last draw, by the position of its parameter."""
+        """The state of every noisy optimizer, and the last draw by the position of its parameter."""
         places = {parameter: i for i, parameter in enumerate(self.parameters())}
         return {
             **super().state_dict(),
@@ -140,7 +140,7 @@ class AntiPGD(Noisy):
         }
 
     def require(self, state_dict: Mapping[str, Any]) -> None:
-        """As of every noisy optimizer, and a last draw for parameters that are there."""
+        """Refuse what every noisy optimizer refuses, and last draws that fit no parameter."""
         super().require(state_dict)
         if self.key("last") not in state_dict:
             raise ArgumentError("This state was saved without a last draw, so its noise cannot be taken out again.")
@@ -153,7 +153,7 @@ class AntiPGD(Noisy):
                 )
 
     def take_up(self, state_dict: dict[str, Any]) -> None:
-        """As of every noisy optimizer, and the last draw."""
+        """Load what every noisy optimizer loads, and the last draw."""
         super().take_up(state_dict)
         everything = self.parameters()
         self.last = {everything[i]: noise.to(everything[i].device) for i, noise in state_dict[self.key("last")].items()}
@@ -190,7 +190,7 @@ class WeightNoise(Noisy):
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """One step; the closure is called once for each draw."""
-        evaluate = asked(closure, self)
+        evaluate = require_closure(closure, self)
         noisy = [parameter for parameter, _ in self._noisy()]
         if not noisy:
             loss = evaluate()
@@ -200,7 +200,7 @@ class WeightNoise(Noisy):
         sums: dict[Tensor, Tensor] = {}
         for _ in range(self.draws):
             with Displaced(noisy):
-                for parameter, noise in self.drawn():
+                for parameter, noise in self.draw_noise():
                     parameter.add_(noise.to(parameter.dtype))
                 losses.append(evaluate())
             for parameter in self.parameters():

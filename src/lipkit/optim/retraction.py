@@ -95,7 +95,7 @@ def _polar(moved: Float[Tensor, "long short"], steps: int) -> Float[Tensor, "lon
     moved, gram = moved / scale.sqrt(), gram / scale
     identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
     for _ in range(_MOST):
-        # Of NaN there is nothing to wait for.
+        # NaN never comes near: the comparison ends the loop.
         if not float(torch.linalg.matrix_norm(identity - gram)) > _NEAR:
             break
         moved = 1.5 * moved - 0.5 * moved @ gram

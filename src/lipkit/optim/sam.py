@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lipkit.errors import NonFiniteError
-from lipkit.optim._wrapper import Closure, Displaced, Wrapper, asked, check_size
+from lipkit.optim._wrapper import Closure, Displaced, Wrapper, check_size, require_closure
 
 
 class SharpnessAware(Wrapper):
@@ -23,7 +23,7 @@ class SharpnessAware(Wrapper):
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """One step; the closure is called twice, and its first loss, at w itself, returned."""
-        evaluate = asked(closure, self)
+        evaluate = require_closure(closure, self)
         loss = evaluate()
         moves = self._moves()
         if moves:

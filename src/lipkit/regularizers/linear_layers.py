@@ -90,7 +90,7 @@ def _linear_layers(model: nn.Module, shapes: dict[str, list[Shape]]) -> Iterator
 
 
 def projection_readers(attention: nn.MultiheadAttention) -> dict[str, Callable[[], Tensor]]:
-    """How to read the query, key and value weights of torch's attention, packed or not."""
+    """Functions that read the query, key and value weights of torch's attention, packed or not."""
     size = attention.embed_dim
     if attention._qkv_same_embed_dim:
         return {

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from lipkit._checksums import to_sealed_json
 from lipkit.certify.attacks import PGD
-from lipkit.cli.training import Goal, Precision, Recipe, Sets, checkpoint, only
+from lipkit.cli.training import Goal, Precision, Recipe, Sets, checkpoint, single_module
 from lipkit.cli.training.average import Average
 from lipkit.cli.training.journal import Journal
 from lipkit.cli.training.loop import train
@@ -420,7 +420,7 @@ def test_a_goal_checks_itself_before_the_training() -> None:
     with pytest.raises(ArgumentError, match="samples=0"):
         Goal((0.1,), samples=0)
     with pytest.raises(ArgumentError, match="use one norm for both"):
-        Goal((0.1,), norm=math.inf, attack=PGD(0.1))
+        Goal((0.1,), p=math.inf, attack=PGD(0.1))
 
 
 def test_a_setting_twice() -> None:
@@ -454,7 +454,7 @@ def test_a_recipe_that_needs_data_says_so() -> None:
 
 def test_processes_stop_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # As if another process of the team had found a loss that is not finite.
-    monkeypatch.setattr(Team, "agreed", lambda _team, _number: 1.0)
+    monkeypatch.setattr(Team, "maximum", lambda _team, _number: 1.0)
     with pytest.raises(NonFiniteError, match=r"The loss of step 1 is not finite in another process, which says why"):
         train(Blobs(), tmp_path, HERE)
 
@@ -485,8 +485,8 @@ def test_checkpoints_take_a_twentieth_of_a_run(
 def test_the_one_module_of_a_type_is_found_through_wrappers() -> None:
     inner = nn.Linear(2, 2)
     model = nn.Sequential(nn.Sequential(nn.ReLU(), inner))
-    assert only(model, nn.Linear) is inner
+    assert single_module(model, nn.Linear) is inner
     with pytest.raises(ArgumentError, match="one Sequential, got 2"):
-        only(model, nn.Sequential)
+        single_module(model, nn.Sequential)
     with pytest.raises(ArgumentError, match="one Conv2d, got 0"):
-        only(model, nn.Conv2d)
+        single_module(model, nn.Conv2d)

@@ -22,7 +22,7 @@ from lipkit.nn.layers.pooling import (
     ScaledAvgPool1d,
     ScaledAvgPool2d,
     ScaledAvgPool3d,
-    covering,
+    windows_per_entry,
 )
 from lipkit.nn.layers.space_to_depth import DepthToSpace, SpaceToDepth
 from support.jacobians import jacobian, norm_at
@@ -62,7 +62,7 @@ def test_coverings_are_counted_right(k: int, s: int, d: int):
     for start in range(0, n - d * (k - 1), s):
         for tap in range(k):
             counts[start + tap * d] += 1
-    assert covering((k,), (s,), (d,)) == max(counts)
+    assert windows_per_entry((k,), (s,), (d,)) == max(counts)
 
 
 def test_the_constant_of_overlapping_windows_is_not_one():

@@ -13,7 +13,7 @@ from lipkit import nn as lnn
 from lipkit.errors import ArgumentError
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.methods._arithmetic import rescaling_step as _one_step
-from lipkit.nn.methods._arithmetic.filter_gram import absolute_sums, half_gram, polyphase, unphased
+from lipkit.nn.methods._arithmetic.filter_gram import absolute_sums, half_gram, merge_phases, split_phases
 from lipkit.nn.methods._arithmetic.majorant import majorant
 from lipkit.nn.methods._arithmetic.rescaling_step import one_step
 from lipkit.nn.methods.rescale import AOL, Rescale, RescaledSide
@@ -43,7 +43,7 @@ def test_filter_gram_sums_are_those_of_the_dense_operator(stride: int) -> None:
             matrix[:, o, :, (o * stride + t) % size] += weight[..., t]
     rows = matrix.flatten(2).flatten(0, 1)
     dense = (rows.mT @ rows).abs().sum(1).reshape(2, size)
-    found = majorant(polyphase(weight[None], geometry))[0].reshape(2, -1)
+    found = majorant(split_phases(weight[None], geometry))[0].reshape(2, -1)
     # Positions that no tap meets at all have no phase; every other position has the sum of its own.
     for position in range(min(stride, 4)):
         torch.testing.assert_close(dense[:, position], found[:, position], rtol=1e-11, atol=0)
@@ -105,7 +105,7 @@ def test_polyphase_is_undone(data: st.DataObject) -> None:
     taps, stride, dilation = (tuple(data.draw(st.integers(1, 4)) for _ in range(rank)) for _ in range(3))
     geometry = Geometry(2, 2, 3, taps, stride, ((0, 0),) * rank, dilation)
     blocks = torch.randn(geometry.shape)
-    assert torch.equal(unphased(polyphase(blocks, geometry), geometry), blocks)
+    assert torch.equal(merge_phases(split_phases(blocks, geometry), geometry), blocks)
 
 
 def test_float32_majorant_dominates_the_exact_one() -> None:

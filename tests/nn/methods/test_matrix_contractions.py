@@ -170,7 +170,7 @@ def test_kernels_keep_the_norm_of_every_convolution(data: st.DataObject, seed: i
                 method.promise(geometry)
             continue
         assert method.promise(geometry) is Promise.CONTRACTION
-        weight = geometry.joined(method(raw, geometry))
+        weight = geometry.join(method(raw, geometry))
         matrix = materialize(geometry.operator(weight, (channels, length)))
         # Dense oracle in float64: a few n 2^-53.
         assert induced(matrix, method.metric(geometry)) <= 1 + 1e-12, method

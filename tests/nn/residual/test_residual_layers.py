@@ -144,8 +144,8 @@ def test_condensed_layers_are_the_same_function(name: str) -> None:
     build, in_shape = LAYERS[name]
     layer = build()
     x = torch.randn(2, *in_shape)
-    assert torch.equal(layer.condensed()(x), layer(x))
-    half = layer.condensed(torch.bfloat16)
+    assert torch.equal(layer.to_plain()(x), layer(x))
+    half = layer.to_plain(torch.bfloat16)
     assert half(x.bfloat16()).dtype == torch.bfloat16
     weight, c = half.get_parameter("weight").double(), half.get_parameter("coefficient").double()
     operator = materialize(layer.geometry.operator(weight.detach(), in_shape))

@@ -87,7 +87,7 @@ def work(rank: int, folder: str, size: int, slowly: bool, port: int) -> None:
         train(Slow() if slowly else Blobs(), Path(folder), team)
         if team.leads:
             (Path(folder) / "done").touch()
-        team.told(0)
+        team.broadcast(0)
     except Exception:  # noqa: BLE001 - reported here, because the process does not end by itself
         failed = 1
         traceback.print_exc()

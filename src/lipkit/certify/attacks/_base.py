@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor, nn
 
-from lipkit.certify.attacks.attacked_model import Classifier, Victim, watched
+from lipkit.certify.attacks.attacked_model import Classifier, Victim, attack_on
 from lipkit.certify.attacks.neighbourhood import NORMS, Neighbourhood
 from lipkit.errors import ArgumentError, NotProvenError, ShapeError
 
@@ -99,7 +99,7 @@ class Attack(ABC):
         device = "cpu" if generator is None else generator.device
         seed = int(torch.randint(2**48, (), generator=generator, device=device))
         # Copies made here can be differentiated, also where the caller is in inference mode.
-        with torch.inference_mode(False), watched(model) as victim:
+        with torch.inference_mode(False), attack_on(model) as victim:
             near = Neighbourhood(
                 x.detach().clone(),
                 radii.detach().to(x.device, torch.float64, copy=True),

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from lipkit.rounding.slacks import ULP
 
-# What stands for the exponent of 0: in units of the smallest float64 every other number is 1 or more.
+# The exponent that 0 gets: in units of the smallest float64 every other number is 1 or more.
 _SMALLEST = -1074
 # The number 2^k in float64 is stored as (k + 1023) 2^52.
 _BIAS, _MANTISSA = 1023, 52
@@ -17,7 +17,7 @@ def exponents(sizes: Float64[Tensor, " n"]) -> Int[Tensor, " n"]:
     return torch.where(sizes > 0, torch.frexp(sizes).exponent.long(), _SMALLEST)
 
 
-def shifted(values: Float64[Tensor, "n ..."], by: Int[Tensor, " n"]) -> Float64[Tensor, "n ..."]:
+def shift_exponents(values: Float64[Tensor, "n ..."], by: Int[Tensor, " n"]) -> Float64[Tensor, "n ..."]:
     """values 2^by for each sample: exact unless it leaves the normal numbers; too large becomes infinite."""
     # In two steps: a factor 2^1074 is no float64. Made from its bits, a power of two is exact on every device.
     half = torch.div(by, 2, rounding_mode="floor")
@@ -31,18 +31,20 @@ def lengths(offsets: Float64[Tensor, "n ..."], p: float) -> Float64[Tensor, " n"
     flat = offsets.flatten(1)
     unit = exponents(torch.linalg.vector_norm(flat, ord=1, dim=1).clamp(max=torch.finfo(flat.dtype).max))
     # A sum of d terms and a root; the difference the offset came from was rounded once more.
-    found = torch.linalg.vector_norm(shifted(flat, -unit), ord=p, dim=1) * (1 + slack(flat.shape[1]))
-    back = shifted(found, unit)
-    return torch.where(shifted(back, -unit) < found, torch.nextafter(back, torch.full_like(back, torch.inf)), back)
+    found = torch.linalg.vector_norm(shift_exponents(flat, -unit), ord=p, dim=1) * (1 + length_slack(flat.shape[1]))
+    back = shift_exponents(found, unit)
+    return torch.where(
+        shift_exponents(back, -unit) < found, torch.nextafter(back, torch.full_like(back, torch.inf)), back
+    )
 
 
-def inward(values: Float64[Tensor, "n ..."], by: Int[Tensor, " n"]) -> Float64[Tensor, "n ..."]:
+def round_inward(values: Float64[Tensor, "n ..."], by: Int[Tensor, " n"]) -> Float64[Tensor, "n ..."]:
     """values 2^by, towards 0 where that is no float64."""
-    found = shifted(values, by)
-    too_far = shifted(found, -by).abs() > values.abs()
+    found = shift_exponents(values, by)
+    too_far = shift_exponents(found, -by).abs() > values.abs()
     return torch.where(too_far, torch.nextafter(found, torch.zeros_like(found)), found)
 
 
-def slack(size: int) -> float:
+def length_slack(size: int) -> float:
     """Relative error of a length of `size` entries in float64, generously: sum, root, and the difference before it."""
     return (size + 8) * ULP

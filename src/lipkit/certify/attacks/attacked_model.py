@@ -21,7 +21,7 @@ _ROUNDINGS = 8
 
 
 class Seen(NamedTuple):
-    """What one look at the model tells of each sample: `Victim.margin` of its label, an objective, and its gradient."""
+    """One evaluation of each sample: `Victim.margin` of its label, an objective, and the objective's gradient."""
 
     margin: Float[Tensor, " n"]
     value: Float[Tensor, " n"]
@@ -45,7 +45,7 @@ class Victim:
         a search that stopped there would stop too early.
         """
         with torch.no_grad():
-            return _pessimistic(self._logits(points, labels), labels)
+            return _margin_with_slack(self._logits(points, labels), labels)
 
     def classes(self, points: Tensor, labels: Int[Tensor, " n"]) -> int:
         """The number of classes."""
@@ -71,7 +71,7 @@ class Victim:
                 f"The gradient of the {objective} is NaN or infinite for {int(bad.sum())} of {len(bad)} inputs; "
                 "look for a root, a norm or a quotient at 0 in the model."
             )
-        return Seen(_pessimistic(logits.detach(), labels), value.detach(), gradient.detach())
+        return Seen(_margin_with_slack(logits.detach(), labels), value.detach(), gradient.detach())
 
     def _logits(self, points: Tensor, labels: Tensor) -> Tensor:
         logits = self.model(points)
@@ -94,12 +94,12 @@ class Victim:
         return logits
 
 
-def _pessimistic(logits: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+def _margin_with_slack(logits: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
     return margins(logits, labels) + _ROUNDINGS * torch.finfo(logits.dtype).eps * logits.abs().amax(1)
 
 
 @contextmanager
-def watched(model: Classifier) -> Iterator[Victim]:
+def attack_on(model: Classifier) -> Iterator[Victim]:
     """The model in evaluation mode (a sample is then attacked on its own); the mode of every submodule is put back."""
     if isinstance(model, nn.Module):
         with evaluating(model):
@@ -122,7 +122,7 @@ def without_parameters(model: Classifier) -> Iterator[None]:
 
 
 @final
-class Unowned(nn.Module):
+class CallableModule(nn.Module):
     """Any callable as a module for other packages: setting a mode here does not reach the model.
 
     It has one empty parameter, because they ask the first parameter for the device.

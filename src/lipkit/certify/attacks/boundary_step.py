@@ -44,12 +44,12 @@ class BoundaryStep(Attack):
     def _search(self, victim: Victim, near: Neighbourhood, labels: Tensor, seed: int) -> Tensor:
         seen = victim.look(near.center, labels, Margin())
         # The objective is minus the margin, so its gradient points to the boundary.
-        steepest = shortest(seen.gradient.to(torch.float64), self.p)
+        steepest = shortest_step(seen.gradient.to(torch.float64), self.p)
         length = seen.margin.to(torch.float64).clamp(min=0) * (1 + self.overshoot)
         return near.center.to(torch.float64) + steepest * per_sample(length, steepest)
 
 
-def shortest(gradient: Float64[Tensor, "n ..."], p: float) -> Float64[Tensor, "n ..."]:
+def shortest_step(gradient: Float64[Tensor, "n ..."], p: float) -> Float64[Tensor, "n ..."]:
     """The shortest u with <gradient, u> = 1: g/||g||^2, sign(g)/||g||_1 or the largest entry alone; 0 where g = 0."""
     flat = gradient.flatten(1)
     # In units of the largest entry nothing under- or overflows.

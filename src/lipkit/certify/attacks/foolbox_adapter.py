@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from lipkit.certify.attacks._base import Attack
-from lipkit.certify.attacks.attacked_model import Unowned, Victim, without_parameters
+from lipkit.certify.attacks.attacked_model import CallableModule, Victim, without_parameters
 from lipkit.certify.attacks.neighbourhood import Neighbourhood
 from lipkit.errors import ArgumentError
 
 
-def _nothing(*_: Any, **__: Any) -> Any:
+def _refuse_missing_attack(*_: Any, **__: Any) -> Any:
     raise ArgumentError(
         "`Foolbox` needs an attack, such as Foolbox(eps, low=0, high=1, attack=foolbox.attacks.L2PGD())."
     )
@@ -31,7 +31,7 @@ class Foolbox(Attack):
     Guarantee: inside the ball and the box, as for every `Attack`. Reference: Rauber, Brendel, Bethge 2017.
     """
 
-    attack: Callable[..., Any] = _nothing
+    attack: Callable[..., Any] = _refuse_missing_attack
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -48,7 +48,7 @@ class Foolbox(Attack):
             import foolbox  # pyright: ignore[reportMissingImports]
         except ImportError as missing:
             raise ArgumentError("Foolbox needs foolbox; pip install 'lipkit[attacks]' brings it.") from missing
-        module = Unowned(victim.model, near.center.device).eval()
+        module = CallableModule(victim.model, near.center.device).eval()
         made = foolbox.PyTorchModel  # pyright: ignore[reportPrivateImportUsage]
         model = made(module, bounds=(self.low, self.high), device=near.center.device)
         found = near.center.clone()

@@ -1,4 +1,4 @@
-"""How near the nearest input of another class is, from above."""
+"""Upper bounds of the distance to the nearest input of another class, by attacks."""
 
 import math
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from lipkit.certify.attacks._base import Attack
 from lipkit.certify.attacks._power_of_two_units import lengths
-from lipkit.certify.attacks.attacked_model import Classifier, Victim, watched
-from lipkit.certify.attacks.boundary_step import shortest
+from lipkit.certify.attacks.attacked_model import Classifier, Victim, attack_on
+from lipkit.certify.attacks.boundary_step import shortest_step
 from lipkit.certify.attacks.neighbourhood import Neighbourhood, per_sample
 from lipkit.certify.attacks.objectives import Margin
 from lipkit.errors import ArgumentError
@@ -79,30 +79,30 @@ class MinimalRadius:
                 if not len(rows):
                     break
                 found = self.attack.within(model, x[rows], labels[rows], tried[rows], generator=generator)
-                with watched(model) as victim:
+                with attack_on(model) as victim:
                     broken = self._keep(victim, x, labels, rows, found, best)
                     for _ in range(self.normals):
-                        self._along_normal(victim, x, labels, rows[broken], best)
+                        self._try_along_normal(victim, x, labels, rows[broken], best)
                 failed[rows] = torch.where(broken, failed[rows], torch.maximum(failed[rows], tried[rows]))
-                tried = _next(best.radius, failed)
+                tried = _next_radii(best.radius, failed)
             return best
 
     def _near(self, x: Tensor, radius: Tensor) -> Neighbourhood:
         return Neighbourhood(x, radius, self.attack.p, self.attack.low, self.attack.high)
 
     def _keep(self, victim: Victim, x: Tensor, labels: Tensor, rows: Tensor, points: Tensor, best: Nearest) -> Tensor:
-        """Which of these points are broken; those, drawn back, go into `best` where they are nearer."""
+        """Write broken points, drawn back, into `best` where they are nearer; returns which points are broken."""
         broken = victim.margin(points, labels[rows]) < 0
         some = rows[broken]
         if len(some):
-            points = self._drawn_back(victim, x[some], labels[some], points[broken])
+            points = self._draw_back(victim, x[some], labels[some], points[broken])
             distance = lengths(points.to(torch.float64) - x[some].to(torch.float64), self.attack.p)
             nearer = distance < best.radius[some]
             best.points[some[nearer]] = points[nearer]
             best.radius[some[nearer]] = distance[nearer]
         return broken
 
-    def _drawn_back(self, victim: Victim, x: Tensor, labels: Tensor, points: Tensor) -> Tensor:
+    def _draw_back(self, victim: Victim, x: Tensor, labels: Tensor, points: Tensor) -> Tensor:
         """The broken point nearest to the input on the segment between them, as far as halving finds it."""
         near = self._near(x, lengths(points.to(torch.float64) - x.to(torch.float64), self.attack.p))
         center = x.to(torch.float64)
@@ -116,13 +116,13 @@ class MinimalRadius:
             falls, stands = torch.where(fell, middle, falls), torch.where(fell, stands, middle)
         return points
 
-    def _along_normal(self, victim: Victim, x: Tensor, labels: Tensor, rows: Tensor, best: Nearest) -> None:
-        """Tries the point as far from the input as the best one, in the direction of the normal there."""
+    def _try_along_normal(self, victim: Victim, x: Tensor, labels: Tensor, rows: Tensor, best: Nearest) -> None:
+        """Try the point as far from the input as the best one, in the direction of the normal there."""
         rows = rows[best.radius[rows] > 0]
         if not len(rows):
             return
         seen = victim.look(best.points[rows], labels[rows], Margin())
-        normal = shortest(seen.gradient.to(torch.float64), self.attack.p)
+        normal = shortest_step(seen.gradient.to(torch.float64), self.attack.p)
         length = torch.linalg.vector_norm(normal.flatten(1), ord=self.attack.p, dim=1)
         unit = normal / per_sample(length.masked_fill(length == 0, 1.0), normal)
         radius = best.radius[rows]
@@ -130,7 +130,7 @@ class MinimalRadius:
         self._keep(victim, x, labels, rows, points, best)
 
 
-def _next(radius: Tensor, failed: Tensor) -> Tensor:
+def _next_radii(radius: Tensor, failed: Tensor) -> Tensor:
     """The radii to try, 0 to stop: the geometric mean of the ends, the lower one at least 0.81 of the upper one."""
     known = torch.isfinite(radius)
     upper = torch.where(known, radius, 0.0)

@@ -8,13 +8,13 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from lipkit.certify.attacks._power_of_two_units import exponents, inward, lengths, shifted, slack
+from lipkit.certify.attacks._power_of_two_units import exponents, length_slack, lengths, round_inward, shift_exponents
 from lipkit.errors import ArgumentError, ShapeError
 
 NORMS = (1.0, 2.0, math.inf)
 # Halvings of the bit patterns of 0 to 2^501: after them the two ends are neighbouring float64 numbers.
 _HALVINGS = 63
-# A point so many doublings of the radius away is as good as one at the end of the world in the same direction.
+# A point farther away than so many doublings of the radius is moved to that distance, in the same direction.
 _FAR = 500
 
 
@@ -71,19 +71,19 @@ class Neighbourhood:
         unit = exponents(self.radius)
         size = exponents(offset.abs().flatten(1).amax(1))
         near = _Unit(
-            shifted(offset, -torch.maximum(unit, size - _FAR)),
-            shifted(self.radius, -unit) * (1 - 4 * slack(offset[0].numel())),
-            shifted(self.low - x, -unit),
-            shifted(self.high - x, -unit),
+            shift_exponents(offset, -torch.maximum(unit, size - _FAR)),
+            shift_exponents(self.radius, -unit) * (1 - 4 * length_slack(offset[0].numel())),
+            shift_exponents(self.low - x, -unit),
+            shift_exponents(self.high - x, -unit),
             self.p,
         )
-        return self._inward(x, inward(near.nearest(), unit))
+        return self._inward(x, round_inward(near.nearest(), unit))
 
     def contains(self, points: Tensor) -> Bool[Tensor, " n"]:
-        """Which samples are in their set, by the length computed in float64 from the stored numbers."""
+        """Whether each sample is in its set, by the length computed in float64 from the stored numbers."""
         unit = exponents(self.radius)
-        offset = shifted(points.to(torch.float64) - self.center.to(torch.float64), -unit)
-        near = torch.linalg.vector_norm(offset.flatten(1), ord=self.p, dim=1) <= shifted(self.radius, -unit)
+        offset = shift_exponents(points.to(torch.float64) - self.center.to(torch.float64), -unit)
+        near = torch.linalg.vector_norm(offset.flatten(1), ord=self.p, dim=1) <= shift_exponents(self.radius, -unit)
         return near & ((points >= self.low) & (points <= self.high)).flatten(1).all(1)
 
     def distance(self, points: Tensor) -> Float64[Tensor, " n"]:
@@ -125,7 +125,7 @@ class _Unit:
         found = torch.where(per_sample(in_box, plain), plain, self.offset.clamp(self.low, self.high))
         outside = ~self._fits(found)
         if bool(outside.any()):
-            found[outside] = self._take(outside)._searched()
+            found[outside] = self._take(outside)._bisect()
         return found
 
     def _take(self, rows: Tensor) -> "_Unit":
@@ -148,11 +148,11 @@ class _Unit:
             kept = (ranked > thresholds).sum(1, keepdim=True).clamp(min=1)
             flat = flat.sign() * (size - thresholds.gather(1, kept - 1)).clamp(min=0)
         length = torch.linalg.vector_norm(flat, ord=self.p, dim=1)
-        scale = (self.room / length.masked_fill(length == 0, 1.0)).clamp(max=1) * (1 - 4 * slack(flat.shape[1]))
+        scale = (self.room / length.masked_fill(length == 0, 1.0)).clamp(max=1) * (1 - 4 * length_slack(flat.shape[1]))
         inside = flat.view_as(self.offset) * per_sample(scale, self.offset)
         return torch.where(per_sample(fits, inside), self.offset, inside)
 
-    def _searched(self) -> Tensor:
+    def _bisect(self) -> Tensor:
         """The nearest point by bisection: in l2 of the share s in [0, 1], in l1 of the threshold t in [0, max |d|]."""
         size = self.offset.abs()
 

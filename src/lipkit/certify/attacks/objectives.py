@@ -22,7 +22,7 @@ class Objective(ABC):
     """
 
     def rounds(self, classes: int) -> int:
-        """How many different functions this objective stands for."""
+        """The number of different functions that this objective stands for."""
         return 1
 
     @abstractmethod

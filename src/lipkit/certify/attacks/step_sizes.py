@@ -1,4 +1,4 @@
-"""How long the steps of an attack are."""
+"""The lengths of the steps of an attack."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def least(self, window: int) -> float:
-        """How many better points in a window are a reason to go on as before."""
+        """The number of better points in a window that is enough to go on as before."""
 
 
 @final
@@ -53,7 +53,7 @@ class Constant(Schedule):
         return None
 
     def least(self, window: int) -> float:
-        """None at all."""
+        """0: it never looks back."""
         return 0.0
 
 

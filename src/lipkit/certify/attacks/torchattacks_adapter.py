@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from lipkit.certify.attacks._base import Attack
-from lipkit.certify.attacks.attacked_model import Unowned, Victim, without_parameters
+from lipkit.certify.attacks.attacked_model import CallableModule, Victim, without_parameters
 from lipkit.certify.attacks.neighbourhood import Neighbourhood
 from lipkit.errors import ArgumentError
 
 
-def _nothing(*_: Any) -> Any:
+def _refuse_missing_attack(*_: Any) -> Any:
     raise ArgumentError(
         "`TorchAttacks` needs a function that builds an attack, such as "
         "TorchAttacks(eps, low=0, high=1, build=lambda model, eps: torchattacks.PGDL2(model, eps=eps))."
@@ -33,7 +33,7 @@ class TorchAttacks(Attack):
     Guarantee: inside the ball and the box, as for every `Attack`. Reference: Kim 2020.
     """
 
-    build: Callable[[nn.Module, float], Any] = _nothing
+    build: Callable[[nn.Module, float], Any] = _refuse_missing_attack
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -47,17 +47,17 @@ class TorchAttacks(Attack):
 
     def _search(self, victim: Victim, near: Neighbourhood, labels: Tensor, seed: int) -> Tensor:
         span = self.high - self.low
-        module = Unowned(lambda u: victim.model(self.low + span * u), near.center.device).eval()
+        module = CallableModule(lambda u: victim.model(self.low + span * u), near.center.device).eval()
         unit = ((near.center - self.low) / span).clamp(0, 1)
         found = near.center.clone()
         for radius in near.radius.unique().tolist():
             rows = (near.radius == radius).nonzero().squeeze(1)
             with torch.enable_grad(), without_parameters(victim.model):
-                moved = self._built(module, radius / span)(unit[rows], labels[rows].long())
+                moved = self._build_attack(module, radius / span)(unit[rows], labels[rows].long())
             found[rows] = self.low + span * moved.detach().to(found)
         return found
 
-    def _built(self, module: nn.Module, eps: float) -> Any:
+    def _build_attack(self, module: nn.Module, eps: float) -> Any:
         try:
             return self.build(module, eps)
         except ImportError as missing:

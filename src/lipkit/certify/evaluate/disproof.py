@@ -8,7 +8,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from lipkit.bound import Bound, Scope
-from lipkit.certify.attacks.boundary_step import shortest
+from lipkit.certify.attacks.boundary_step import shortest_step
 from lipkit.certify.radii.forward import Logits
 from lipkit.errors import BrokenCertificateError
 from lipkit.regions import Everywhere
@@ -50,7 +50,7 @@ def refuse_disproved(
 def _probes(model: nn.Module, x: Float[Tensor, "batch ..."], p: float) -> Iterator[Float[Tensor, "batch ..."]]:
     """Other points for each input: its neighbour, and points up the lead of its class."""
     yield x.roll(1, 0)
-    up = shortest(_gradient(model, x).to(torch.float64), p)
+    up = shortest_step(_gradient(model, x).to(torch.float64), p)
     lengths = [vector_norms(points.to(torch.float64).flatten(1), p) for points in (x, up)]
     scale = torch.where(lengths[1] > 0, (lengths[0] + (lengths[0] == 0)) / lengths[1], 0.0)
     up = up * scale.view(-1, *[1] * (x.ndim - 1))

@@ -43,7 +43,7 @@ class EditClassifier(nn.Module):
 
     @property
     def overhang(self) -> int:
-        """How many positions the convolutions add to a text."""
+        """The number of positions that the convolutions add to a text."""
         return sum(conv.weight.shape[2] - 1 for conv in self._layers)
 
     def forward(self, tokens: Int[Tensor, "n length"]) -> Float[Tensor, "n classes"]:

@@ -1,4 +1,4 @@
-"""How much one edit of a text can change what a convolutional network makes of it."""
+"""Constants of convolutional text classifiers: how much one edit can change the logits."""
 
 import enum
 import math
@@ -21,7 +21,7 @@ _INFLATION = 1 + ROUNDINGS_8192
 
 
 class Pool(enum.Enum):
-    """How the positions of a text are brought together; the value is how it is said."""
+    """Pooling over the positions of a text; the value is its description."""
 
     SUM = "sum over positions"
     MEAN = "mean over positions"

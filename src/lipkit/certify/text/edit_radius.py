@@ -1,4 +1,4 @@
-"""How many edits a text may suffer before its class can change."""
+"""The number of edits that provably do not change the class of a text."""
 
 import math
 

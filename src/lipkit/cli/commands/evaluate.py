@@ -68,7 +68,7 @@ def _evaluate(
     example = test.inputs[:1].to(team.device)
 
     def find() -> Bound:
-        return _find_constants(model, example, methods, goal.norm)
+        return _find_constants(model, example, methods, goal.p)
 
     with progress() as doing, torch.no_grad():
         doing(f"bounding the model by {request.method}")
@@ -134,7 +134,7 @@ class _Folder:
 def _methods(request: EvaluationRequest) -> tuple[Method, ...]:
     """The methods in the norm of the radii, and in l2 beside it; refuses unknown names."""
     l2 = option_words.parse_metric("2")
-    if request.goal.norm == 2:
+    if request.goal.p == 2:
         return (option_words.parse_method(request.method, l2, Everywhere(), None),)
     return (
         *option_words.parse_methods_in_norm(request.method, option_words.parse_metric(request.norm)),

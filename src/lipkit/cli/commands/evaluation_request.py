@@ -68,7 +68,7 @@ class EvaluationRequest:
         inside = f", inside the box {self.box}" if self.box else ""
         return {
             "eps": ", ".join(map(str, goal.eps)),
-            "norm": f"l{goal.norm:g}",
+            "norm": f"l{goal.p:g}",
             "method": self.method,
             "attack": "none" if goal.attack is None else f"{goal.attack}{inside}",
             "seed": str(self.seed),

@@ -1,4 +1,4 @@
-"""Many methods on one network: what each proves, and how long it takes."""
+"""Many methods on one network, each with its bound and its time."""
 
 import math
 import time
@@ -108,7 +108,7 @@ def panel(heading: str, rungs: Sequence[Rung]) -> Panel:
 
 
 def measure(label: str, act: Callable[[], Bound]) -> Rung:
-    """What `act` gives, with the seconds of the fastest of three runs where they are short: the first one warms up."""
+    """The result of `act` and its seconds: the fastest of three runs where they are short; the first one warms up."""
     times: list[float] = []
     result: Bound | LipkitError
     while True:

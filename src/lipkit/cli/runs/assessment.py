@@ -30,7 +30,7 @@ def evaluate_goal(
     """Certify and attack as the goal says, with a bar that says `what`; continued from `records`. Cost: `accuracy`."""
     with bar(what) as show:
         return accuracy(
-            model, test, bound, goal.eps, p=goal.norm, attack=goal.attack, records=records, seed=seed,
+            model, test, bound, goal.eps, p=goal.p, attack=goal.attack, records=records, seed=seed,
             progress=lambda done, total: show(done, total, ""),
         )  # fmt: skip
 

@@ -41,7 +41,7 @@ def load_or_find_bound(
                 "model": prints, "log_value": found.log_value, "kind": found.kind.name, "of": found.of.name,
                 "metric": list(found.metric), "failure": found.failure, "method": found.how,
             })  # fmt: skip
-    state = team.told(checkpoint.load(path) if team.leads else None)
+    state = team.broadcast(checkpoint.load(path) if team.leads else None)
     try:
         return Bound(
             state["log_value"].to(torch.float64), Kind[state["kind"]], state["method"], Metric(*state["metric"]),

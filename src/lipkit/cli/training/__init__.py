@@ -4,5 +4,5 @@ from lipkit.cli.training.recipe import Goal as Goal
 from lipkit.cli.training.recipe import Precision as Precision
 from lipkit.cli.training.recipe import Recipe as Recipe
 from lipkit.cli.training.recipe import Sets as Sets
-from lipkit.cli.training.recipe import only as only
+from lipkit.cli.training.recipe import single_module as single_module
 from lipkit.cli.training.teacher import Teacher as Teacher

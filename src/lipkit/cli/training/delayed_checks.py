@@ -7,7 +7,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 
-def asked(flag: Bool[Tensor, ""]) -> Callable[[], bool]:
+def read_later(flag: Bool[Tensor, ""]) -> Callable[[], bool]:
     """Order a copy of a flag now, and give a function that reads it later.
 
     Reading waits for the work launched before this call, and not for work launched after it. `bool(flag)` would wait

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 
-def culprit(model: nn.Module, inputs: Tensor) -> str:
+def first_not_finite(model: nn.Module, inputs: Tensor) -> str:
     """The first thing that is not finite: a parameter, the inputs, or the output of a module, by its name."""
     for name, parameter in model.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
@@ -15,14 +15,14 @@ def culprit(model: nn.Module, inputs: Tensor) -> str:
         return "the inputs"
     found: list[str] = []
 
-    def seen(name: str) -> Any:
+    def hook_for(name: str) -> Any:
         def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
             if isinstance(output, Tensor) and not bool(torch.isfinite(output).all()):
                 found.append(name)
 
         return hook
 
-    handles = [module.register_forward_hook(seen(name)) for name, module in model.named_modules() if name]
+    handles = [module.register_forward_hook(hook_for(name)) for name, module in model.named_modules() if name]
     try:
         with torch.no_grad():
             model(inputs)

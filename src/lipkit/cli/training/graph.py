@@ -7,7 +7,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from lipkit.cli.training.delayed_checks import asked
+from lipkit.cli.training.delayed_checks import read_later
 from lipkit.cli.training.processes import Team
 from lipkit.errors import ArgumentError, NonFiniteError
 from lipkit.losses import Dials, Progress
@@ -75,7 +75,7 @@ class RecordedStep:
         self._steps += 1
         # The answer to the last step: this one is under way by now, so the device does not wait.
         self.require_finite()
-        self._answer = asked(torch.isfinite(loss.detach()))
+        self._answer = read_later(torch.isfinite(loss.detach()))
         return loss
 
     def require_finite(self) -> None:

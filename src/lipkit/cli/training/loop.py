@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from lipkit._seeds import derive_seed
 from lipkit.cli.training import checkpoint
 from lipkit.cli.training.average import Average
-from lipkit.cli.training.delayed_checks import asked
-from lipkit.cli.training.diagnosis import culprit
+from lipkit.cli.training.delayed_checks import read_later
+from lipkit.cli.training.diagnosis import first_not_finite
 from lipkit.cli.training.graph import RecordedStep
 from lipkit.cli.training.interrupts import interrupts
 from lipkit.cli.training.journal import Journal
@@ -67,8 +67,8 @@ def train(
     run = _Run(recipe, folder, team, watch)
     with interrupts() as stopped:
         run.resume()
-        run.go(stopped, report, begun)
-    return run.finished()
+        run.train_to_end(stopped, report, begun)
+    return run.finish()
 
 
 @final
@@ -109,13 +109,13 @@ class _Run:
         return self._steps * self.recipe.epochs
 
     def resume(self) -> None:
-        if not self.team.told(self._file.exists()):
+        if not self.team.broadcast(self._file.exists()):
             if self.team.leads:
-                # What a run that got no further wrote is written again.
+                # An earlier run that saved no checkpoint may have left entries; they are written again.
                 self._journal.rewind(0)
             begin = time.monotonic()
             examples = Examples(self._inputs, self._targets, self.sets.train.classes)
-            self._targets = self.team.told(self.recipe.targets(examples).cpu()).to(self._targets.device)
+            self._targets = self.team.broadcast(self.recipe.targets(examples).cpu()).to(self._targets.device)
             self._seconds = time.monotonic() - begin
             return
         state = checkpoint.load(self._file)
@@ -141,7 +141,7 @@ class _Run:
             self._journal.rewind(self.step)
 
     def save(self) -> None:
-        random = self._gathered(checkpoint.random_state())
+        random = self._gather(checkpoint.random_state())
         if self.team.leads:
             state = {
                 "fields": plain_fields(self.recipe),
@@ -152,41 +152,43 @@ class _Run:
             }  # fmt: skip
             checkpoint.save(self._file, state)
 
-    def _gathered(self, value: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+    def _gather(self, value: dict[str, Tensor]) -> list[dict[str, Tensor]]:
         if self.team.size == 1:
             return [value]
         found: list[Any] = [None] * self.team.size
         torch.distributed.all_gather_object(found, value)
         return found
 
-    def go(
+    def train_to_end(
         self,
         stopped: Callable[[], bool],
         report: Callable[[int, int, float], None] | None,
         begun: Callable[[], None],
     ) -> None:
-        forward: nn.Module = self.team.together(self.model)
+        forward: nn.Module = self.team.distribute(self.model)
         if self.recipe.compile:
             forward = torch.compile(forward)  # pyright: ignore[reportAssignmentType]
-        move = functools.partial(self._move, forward)
+        move = functools.partial(self._update, forward)
         recorded = RecordedStep(move, self.optimizers, self.team) if self.recipe.graph else None
         begin = saved = logged = time.monotonic()
         before, spent, first = self._seconds, 0.0, self.step
         while self.step < self.total:
-            loss = self._one(recorded or move)
+            loss = self._train_step(recorded or move)
             if self.step == first + 1:
                 begun()
             now = time.monotonic()
             self._seconds = before + now - begin
             last = self.step == self.total
             # Clocks differ between processes, so one says what is due: all take part in what follows.
-            log, due, cheap = self.team.told((now - logged > _LOG, now - saved > _SAVE, now - saved > _SHARE * spent))
+            log, due, cheap = self.team.broadcast(
+                (now - logged > _LOG, now - saved > _SAVE, now - saved > _SHARE * spent)
+            )
             if last or self.step == 1 or log or self.step % self._steps == 0:
                 logged = now
                 self._log(loss)
                 if report is not None:
                     report(self.step, self.total, float(loss))
-            stop = self.team.agreed(float(stopped())) > 0 if self.team.size > 1 else stopped()
+            stop = self.team.maximum(float(stopped())) > 0 if self.team.size > 1 else stopped()
             if last or stop or due or (self.step % self._steps == 0 and cheap):
                 if recorded:
                     recorded.require_finite()
@@ -198,7 +200,7 @@ class _Run:
                     f"Interrupted after step {self.step} of {self.total}; run the same command again to continue."
                 )
 
-    def _one(self, move: Callable[[Tensor, Tensor, float], Tensor]) -> Tensor:
+    def _train_step(self, move: Callable[[Tensor, Tensor, float], Tensor]) -> Tensor:
         progress = self.step / self.total
         self._rates.scale(self.recipe.rate(progress))
         loss = move(*self._batch(), progress)
@@ -206,7 +208,7 @@ class _Run:
         self._average.update(self.model, self.step)
         return loss.detach()
 
-    def _move(self, forward: nn.Module, inputs: Tensor, labels: Tensor, progress: Progress) -> Tensor:
+    def _update(self, forward: nn.Module, inputs: Tensor, labels: Tensor, progress: Progress) -> Tensor:
         """One step of all optimizers: what a CUDA graph records."""
         inputs = self.recipe.augmented(inputs)
 
@@ -243,7 +245,7 @@ class _Run:
         return loss
 
     def _checked_backward(self, loss: Tensor, inputs: Tensor) -> None:
-        answer = asked(torch.isfinite(loss.detach()))
+        answer = read_later(torch.isfinite(loss.detach()))
         if self.team.size > 1:
             # All stop together: one that leaves alone lets the others wait for its gradients.
             self._require_finite(answer(), loss, inputs)
@@ -258,13 +260,13 @@ class _Run:
             self._require_finite(answer(), loss, inputs)
 
     def _require_finite(self, finite: bool, loss: Tensor, inputs: Tensor) -> None:
-        if self.team.agreed(float(not finite)) == 0:
+        if self.team.maximum(float(not finite)) == 0:
             return
         if finite:
             raise NonFiniteError(f"The loss of step {self.step + 1} is not finite in another process, which says why.")
         raise NonFiniteError(
             f"The loss of step {self.step + 1} is {float(loss.detach())}; the first thing that is not finite is "
-            f"{culprit(self.model, inputs)}. Lower the learning rate, or clip gradients with --clip=1."
+            f"{first_not_finite(self.model, inputs)}. Lower the learning rate, or clip gradients with --clip=1."
         )
 
     def _batch(self) -> tuple[Tensor, Tensor]:
@@ -292,9 +294,9 @@ class _Run:
             if self._watch is not None:
                 self._watch(entry)
 
-    def finished(self) -> Trained:
+    def finish(self) -> Trained:
         self._average.into(self.model)
         # Buffers of normalisation differ between processes; all go on with those of the first.
-        self.model.load_state_dict(self.team.told(self.model.state_dict()))
+        self.model.load_state_dict(self.team.broadcast(self.model.state_dict()))
         self.recipe.settled(self.model)
         return Trained(self.model.eval(), self.sets, self._journal.read() if self.team.leads else [], self.team)

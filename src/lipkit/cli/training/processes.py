@@ -37,23 +37,23 @@ class Team:
         """Whether this process writes the files."""
         return self.rank == 0
 
-    def together(self, model: nn.Module) -> nn.Module:
-        """The model with gradients averaged over the team."""
+    def distribute(self, model: nn.Module) -> nn.Module:
+        """The model, wrapped so that gradients are averaged over the team."""
         if self.size == 1:
             return model
         devices = [self.device.index] if self.device.type == "cuda" else None
         return nn.parallel.DistributedDataParallel(model, device_ids=devices)
 
-    def agreed(self, number: float) -> float:
-        """The largest of the numbers of the team: one process that was told to stop stops all."""
+    def maximum(self, number: float) -> float:
+        """The largest of the numbers of all processes, so that one process can stop all."""
         if self.size == 1:
             return number
         found = torch.tensor([number], dtype=torch.float64, device=self.device)
         dist.all_reduce(found, dist.ReduceOp.MAX)
         return float(found)
 
-    def told(self, value: Any) -> Any:
-        """The value that the leading process has, in all processes."""
+    def broadcast(self, value: Any) -> Any:
+        """The value of the leading process, in all processes."""
         if self.size == 1:
             return value
         found = [value]

@@ -16,7 +16,7 @@ class Rates:
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._optimizers = optimizers
-        self._first = [[_checked(group["lr"]) for group in optimizer.param_groups] for optimizer in optimizers]
+        self._first = [[_check_rate(group["lr"]) for group in optimizer.param_groups] for optimizer in optimizers]
 
     def scale(self, factor: float) -> None:
         """Set every rate to `factor` times its first value; rates that are tensors (for CUDA graphs) are refilled."""
@@ -28,7 +28,7 @@ class Rates:
                     group["lr"] = rate * factor
 
 
-def _checked(rate: float) -> float:
+def _check_rate(rate: float) -> float:
     if not 0 <= rate < math.inf:
         raise ArgumentError(f"A learning rate is a finite number of at least 0, got {rate}.")
     return rate

@@ -36,7 +36,7 @@ def _spell(value: object) -> str:
 
 
 class Precision(enum.Enum):
-    """In which numbers activations are computed; weights and their updates stay in float32."""
+    """The type of activations; weights and their updates stay in float32."""
 
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
@@ -74,13 +74,13 @@ class Goal:
 
     Args:
         eps: Radii in increasing order.
-        norm: The exponent p of the norm in which radii are measured: 1, 2 or infinity.
+        p: The exponent of the norm in which radii are measured: 1, 2 or infinity.
         attack: Searches for counter-examples, in the same norm; None for certificates alone.
         samples: How many of the test samples are evaluated, from the first on; None for all.
     """
 
     eps: tuple[float, ...]
-    norm: float = 2.0
+    p: float = 2.0
     attack: Attack | None = None
     samples: int | None = None
 
@@ -88,16 +88,16 @@ class Goal:
         check_radii(self.eps)
         if self.samples is not None and self.samples < 1:
             raise ArgumentError(f"At least one sample is evaluated, got samples={self.samples}; None for all.")
-        if self.attack is not None and self.attack.p != self.norm:
+        if self.attack is not None and self.attack.p != self.p:
             raise ArgumentError(
-                f"The radii are in l{self.norm:g} and the attack in l{self.attack.p:g}; use one norm for both."
+                f"The radii are in l{self.p:g} and the attack in l{self.attack.p:g}; use one norm for both."
             )
 
 
 Part = TypeVar("Part", bound=nn.Module)
 
 
-def only(model: nn.Module, kind: type[Part]) -> Part:
+def single_module(model: nn.Module, kind: type[Part]) -> Part:
     """The one module of a type in a model: the network of a recipe, however it was wrapped to compile or distribute."""
     found = [module for module in model.modules() if type(module) is kind]
     if len(found) != 1:
@@ -162,7 +162,7 @@ class Recipe(ABC):
     @property
     @abstractmethod
     def goal(self) -> Goal:
-        """How the trained model is evaluated."""
+        """The evaluation of the trained model."""
 
     @property
     def rate(self) -> Schedule:
@@ -174,7 +174,7 @@ class Recipe(ABC):
         return inputs
 
     def targets(self, examples: Examples) -> Tensor:
-        """What `loss` gets as labels, one row for each training example; by default the class indices.
+        """The labels that `loss` gets, one row for each training example; by default the class indices.
 
         Called once, before the first step, with the examples where training reads them; a checkpoint keeps the result.
         A recipe may train a teacher here and give its probabilities: the time counts as training.

@@ -1,4 +1,4 @@
-"""Cross-entropy that loses interest in samples it already gets right with a lead."""
+"""Cross-entropy that gives little weight to samples that already lead by a margin."""
 
 from typing import final
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from lipkit.errors import ArgumentError
 from lipkit.losses._base import Loss, Reduction, wide
 from lipkit.losses.checked_fields import LiveNumber, Number
-from lipkit.losses.cross_entropy.offset import handicapped
+from lipkit.losses.cross_entropy.offset import subtract_offset
 from lipkit.losses.margins import check_classes, of_label
 
 
@@ -48,7 +48,7 @@ class LogitAnnealing(Loss):
             raise ArgumentError(
                 f"beta is 0 or at least 1, got {self.beta}: between them the gradient is infinite at 1."
             )
-        logits = handicapped(wide(input), target, self.offset) / self.temperature
+        logits = subtract_offset(wide(input), target, self.offset) / self.temperature
         log_p = of_label(logits.log_softmax(1), target)
         losses = -self.temperature * torch.expm1(log_p).neg().pow(self.beta) * log_p
-        return self.reduced(losses)
+        return self.reduce(losses)

@@ -39,4 +39,4 @@ class CertificateRegularized(Loss):
         logits = wide(input)
         missing = 1.0 - (rival_radii(logits, target, constants).amin(1) / self.radius).clamp(0.0, 1.0)
         losses = functional.cross_entropy(logits, target.long(), reduction="none") + self.weight * missing
-        return self.reduced(losses.to(logits.dtype))
+        return self.reduce(losses.to(logits.dtype))

@@ -92,4 +92,4 @@ class CRM(Loss):
         radius = torch.where(counts, _smooth_minimum(radii, self.temperature), 0.0)
         worth = torch.where(counts, self.goal(radius), 0.0)
         losses = functional.cross_entropy(logits, target.long(), reduction="none") + self.weight * worth
-        return self.reduced(losses.to(logits.dtype))
+        return self.reduce(losses.to(logits.dtype))

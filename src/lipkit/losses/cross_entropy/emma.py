@@ -1,4 +1,4 @@
-"""Cross-entropy against rivals that are moved as far as they already are, but no farther than the radius."""
+"""Cross-entropy against rivals that are moved to the boundary, but no farther than the radius."""
 
 from typing import final
 
@@ -48,7 +48,7 @@ class EMMA(Loss):
         """The loss of logits against class indices or probabilities, given the constants of their differences."""
         logits = wide(input)
         if not target.is_floating_point():
-            return self.reduced(self._of_labels(logits, target, constants).to(logits.dtype))
+            return self.reduce(self._of_labels(logits, target, constants).to(logits.dtype))
         check_probabilities(logits, target)
         if isinstance(constants, Bound) and constants.of is Scope.SAMPLE:
             raise ArgumentError("Constants for each sample need class indices; give soft labels those of pairs.")
@@ -56,7 +56,7 @@ class EMMA(Loss):
         # Every sample once with each class as its label.
         labels = torch.arange(classes, device=logits.device).repeat(batch)
         each = self._of_labels(logits.repeat_interleave(classes, 0), labels, constants).view(batch, classes)
-        return self.reduced((target * each).sum(1).to(logits.dtype))
+        return self.reduce((target * each).sum(1).to(logits.dtype))
 
     def _of_labels(
         self, logits: Float[Tensor, "batch classes"], target: Int[Tensor, " batch"], constants: Constants

@@ -57,4 +57,4 @@ class GloRo(Loss):
         # softplus(t) = -log sigmoid(-t), which has no switch to a linear branch.
         abstain = -functional.logsigmoid(logits.logsumexp(1) - bottom)
         losses = functional.cross_entropy(logits, target.long(), reduction="none") + self.weight * abstain
-        return self.reduced(losses.to(logits.dtype))
+        return self.reduce(losses.to(logits.dtype))

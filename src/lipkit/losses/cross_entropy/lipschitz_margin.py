@@ -39,4 +39,4 @@ class LipschitzMargin(Loss):
         logits = wide(input)
         worst = logits + self.epsilon * label_constants(constants, target, logits.shape[1])
         losses = functional.cross_entropy(worst, target.long(), reduction="none")
-        return self.reduced(losses.to(logits.dtype))
+        return self.reduce(losses.to(logits.dtype))

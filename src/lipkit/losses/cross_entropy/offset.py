@@ -1,4 +1,4 @@
-"""Cross-entropy that asks for a lead before it is satisfied."""
+"""Cross-entropy that subtracts an offset from the true logit, and so asks for a margin."""
 
 import math
 from typing import final
@@ -37,11 +37,11 @@ class OffsetCrossEntropy(Loss):
     def forward(self, input: Float[Tensor, "batch classes"], target: Int[Tensor, " batch"]) -> Float[Tensor, "..."]:
         """The loss of logits against class indices."""
         check_classes(input, target)
-        logits = handicapped(wide(input), target, self.offset) / self.temperature
-        return self.reduced(self.temperature * functional.cross_entropy(logits, target.long(), reduction="none"))
+        logits = subtract_offset(wide(input), target, self.offset) / self.temperature
+        return self.reduce(self.temperature * functional.cross_entropy(logits, target.long(), reduction="none"))
 
 
-def handicapped(
+def subtract_offset(
     logits: Float[Tensor, "batch classes"], target: Int[Tensor, " batch"], offset: float | Tensor
 ) -> Float[Tensor, "batch classes"]:
     """z - offset e_y."""

@@ -22,9 +22,9 @@ class _Tempered(Loss, ABC):
         self.tau = tau
         self.divided = divided
 
-    def settled(self, losses: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """Divided by tau if asked for, and reduced."""
-        return self.reduced(losses / self.tau if self.divided else losses)
+    def reduce_scaled(self, losses: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """The reduced losses, divided by tau if `divided`."""
+        return self.reduce(losses / self.tau if self.divided else losses)
 
 
 @final
@@ -44,7 +44,7 @@ class TauBCE(_Tempered):
         """The loss of scores against binary targets of the same shape (positive or not)."""
         scores = wide(input)
         losses = -functional.logsigmoid(self.tau * signs(scores, target) * scores)
-        return self.settled(losses)
+        return self.reduce_scaled(losses)
 
 
 @final
@@ -63,4 +63,4 @@ class TauCrossEntropy(_Tempered):
         """The loss of logits against class indices."""
         check_classes(input, target)
         losses = functional.cross_entropy(self.tau * wide(input), target.long(), reduction="none")
-        return self.settled(losses)
+        return self.reduce_scaled(losses)

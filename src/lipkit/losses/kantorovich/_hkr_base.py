@@ -1,4 +1,4 @@
-"""What all forms of HKR share: a margin, the weight of the hinge, a factor, and their names elsewhere."""
+"""The base of all forms of HKR: a margin, the weight of the hinge, a factor, and their names elsewhere."""
 
 from abc import ABC
 from typing import NamedTuple
@@ -51,13 +51,13 @@ class HingedKR(Loss, ABC):
         self.alpha = alpha
         self.scale = scale
 
-    def combined(self, kr: Float[Tensor, "..."], hinge: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    def combine(self, kr: Float[Tensor, "..."], hinge: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """scale (kr + alpha hinge), reduced."""
-        return self.reduced(self.scale * (kr + self.alpha * hinge))
+        return self.reduce(self.scale * (kr + self.alpha * hinge))
 
 
 class RivalHKR(HingedKR, ABC):
-    """HKR of the own logit and of what the rivals come to at a temperature; abstract."""
+    """HKR of the own logit and of the rivals, weighted by a temperature; abstract."""
 
     temperature = Number(0.0)
 
@@ -73,6 +73,6 @@ class RivalHKR(HingedKR, ABC):
         super().__init__(margin, alpha, scale, reduction)
         self.temperature = temperature
 
-    def of(self, signed: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    def hinged(self, signed: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """-s + alpha (margin - s)+."""
         return self.alpha * (self.margin - signed).relu() - signed

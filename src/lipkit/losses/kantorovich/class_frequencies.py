@@ -1,4 +1,4 @@
-"""How often each class occurs in a batch, here or over all processes of a distributed run."""
+"""Counts of classes in a batch, on this process or over all processes of a distributed run."""
 
 import torch
 from jaxtyping import Float

@@ -50,7 +50,7 @@ class Hinge(Loss):
         losses = (self.margin - signs(scores, target) * scores).relu()
         if self.balanced:
             losses = binary_weights(target > 0, scores, self.synchronise) * losses
-        return self.reduced(losses)
+        return self.reduce(losses)
 
 
 @final
@@ -81,4 +81,4 @@ class MulticlassHinge(Loss):
         logits, classes = wide(input), input.shape[1]
         others = rivals(target, classes)
         losses = torch.where(others, (self.margin + logits).relu(), (classes - 1) * (self.margin - logits).relu())
-        return self.reduced(losses.mean(1))
+        return self.reduce(losses.mean(1))

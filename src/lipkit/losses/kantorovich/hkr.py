@@ -61,7 +61,7 @@ class HKR(HingedKR):
         hinge = Hinge(self.margin, balanced=self.balanced_hinge, synchronise=self.synchronise, reduction="none")(
             input, target
         )
-        return self.combined(kr, hinge)
+        return self.combine(kr, hinge)
 
 
 @final
@@ -102,4 +102,4 @@ class MulticlassHKR(HingedKR):
         """The loss of logits against class indices."""
         kr = MulticlassKR(synchronise=self.synchronise, reduction="none")(input, target)
         hinge = MulticlassHinge(self.margin, reduction="none")(input, target)
-        return self.combined(kr, hinge)
+        return self.combine(kr, hinge)

@@ -34,7 +34,7 @@ class KR(Loss):
         """The loss of scores against binary targets of the same shape (positive or not)."""
         scores = wide(input)
         signed = signs(scores, target) * scores
-        return self.reduced(-binary_weights(target > 0, scores, self.synchronise) * signed)
+        return self.reduce(-binary_weights(target > 0, scores, self.synchronise) * signed)
 
 
 @final
@@ -58,4 +58,4 @@ class MulticlassKR(Loss):
         check_classes(input, target)
         logits, own = wide(input), ~rivals(target, input.shape[1])
         weights = class_weights(own, logits, self.synchronise)
-        return self.reduced((torch.where(own, -weights, weights) * logits).mean(1))
+        return self.reduce((torch.where(own, -weights, weights) * logits).mean(1))

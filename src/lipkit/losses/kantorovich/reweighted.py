@@ -69,4 +69,4 @@ class ReweightedKR(Loss):
             scores = scores - balanced_bias(scores[positive], scores[~positive], self.tau).to(scores.dtype)
         weights = inverse(counts.to(scores)) * scores.numel()
         wrong = torch.sigmoid(-self.tau * sign * scores.detach())
-        return self.reduced(-self.tau * torch.where(positive, weights[0], weights[1]) * wrong * sign * scores)
+        return self.reduce(-self.tau * torch.where(positive, weights[0], weights[1]) * wrong * sign * scores)

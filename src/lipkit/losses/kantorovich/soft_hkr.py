@@ -41,8 +41,8 @@ class SoftHKR(RivalHKR):
         check_classes(input, target)
         logits, others = wide(input), rivals(target, input.shape[1])
         shares = (self.temperature * logits).masked_fill(~others, -math.inf).softmax(1)
-        terms = torch.where(others, shares * self.of(-logits), self.of(logits))
-        return self.reduced(self.scale * terms.sum(1))
+        terms = torch.where(others, shares * self.hinged(-logits), self.hinged(logits))
+        return self.reduce(self.scale * terms.sum(1))
 
 
 @final
@@ -75,4 +75,4 @@ class LseHKR(RivalHKR):
         logits = wide(input)
         t = self.temperature
         rest = (t * logits).masked_fill(~rivals(target, input.shape[1]), -math.inf).logsumexp(1) / t
-        return self.reduced(self.scale * (self.of(of_label(logits, target)) + self.of(-rest)))
+        return self.reduce(self.scale * (self.hinged(of_label(logits, target)) + self.hinged(-rest)))

@@ -37,7 +37,7 @@ class PReLU(EveryNorm, Contraction):
     @property
     def slopes(self) -> Tensor:
         """The slopes on the left, one for each channel."""
-        return bounded(self.raw)
+        return slopes_from(self.raw)
 
     def forward(self, x: Tensor) -> Tensor:
         """max(x, 0) + a min(x, 0)."""
@@ -50,6 +50,6 @@ class PReLU(EveryNorm, Contraction):
         return torch.where(x > 0, x, left * x)
 
 
-def bounded(raw: Tensor) -> Tensor:
+def slopes_from(raw: Tensor) -> Tensor:
     """sin(raw), at most 1 whatever the last digit of torch's sine is."""
     return torch.sin(raw).clamp(-1, 1)

@@ -13,7 +13,7 @@ from lipkit.nn.core.known_constants import EveryNorm, Isometric
 
 
 class ChannelPairing(enum.Enum):
-    """Which channels are compared by MaxMin."""
+    """The channels that MaxMin compares with each other."""
 
     # Channels 0 and 1, 2 and 3, ...
     NEIGHBOURS = "neighbours"
@@ -24,7 +24,7 @@ class ChannelPairing(enum.Enum):
         return self.value
 
 
-def ordered(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+def order_pairs(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """The smaller and the larger of two tensors, entry by entry, as a permutation of each pair.
 
     torch halves the derivatives of a maximum at ties, which loses half of a gradient's energy on constant images; a
@@ -82,7 +82,7 @@ class MaxMin(EveryNorm, Isometric):
         if self.pairing is ChannelPairing.NEIGHBOURS:
             return _sorted_neighbours(x, self.axis, descending=False)
         first, second = x.chunk(2, self.axis)
-        return torch.cat(ordered(first, second), self.axis)
+        return torch.cat(order_pairs(first, second), self.axis)
 
 
 @final
@@ -124,7 +124,7 @@ class FullSort(EveryNorm, Isometric):
 def _sorted_neighbours(x: Tensor, axis: int, *, descending: bool) -> Tensor:
     axis %= x.ndim
     pairs = x.unflatten(axis, (-1, 2))
-    low, high = ordered(pairs.select(axis + 1, 0), pairs.select(axis + 1, 1))
+    low, high = order_pairs(pairs.select(axis + 1, 0), pairs.select(axis + 1, 1))
     return torch.stack((high, low) if descending else (low, high), axis + 1).flatten(axis, axis + 1)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lipkit.errors import ArgumentError
 from lipkit.nn.activations._channels import same_channels
-from lipkit.nn.activations.prelu import bounded
+from lipkit.nn.activations.prelu import slopes_from
 from lipkit.nn.core.known_constants import Contraction, EveryNorm
 
 # Slopes of this size at the start: at exactly 1 the derivative of sin would be zero.
@@ -71,7 +71,7 @@ class Spline(EveryNorm, Contraction):
     @property
     def slopes(self) -> Float[Tensor, "channels pieces"]:
         """The slopes: on the left half-line, on the pieces, on the right half-line."""
-        return bounded(self.raw)
+        return slopes_from(self.raw)
 
     def forward(self, x: Tensor) -> Tensor:
         """f(x), with the function of its channel for each entry."""

@@ -1,4 +1,4 @@
-"""What a conversion did, place by place."""
+"""The report of a conversion: one row for each operation."""
 
 import enum
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import final
 
 
 class ConversionVerdict(enum.Enum):
-    """What became of one operation."""
+    """The result of one operation."""
 
     KEPT = "kept"
     CHANGED = "changed"

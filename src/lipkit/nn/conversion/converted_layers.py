@@ -63,7 +63,7 @@ class Shift(Contraction):
         return found
 
 
-def bounded(scale: Tensor) -> tuple[Tensor, float]:
-    """Factors of channels over the largest of them, and that one."""
+def split_largest(scale: Tensor) -> tuple[Tensor, float]:
+    """(scale / largest, largest), with the largest absolute factor of all channels."""
     largest = float(scale.detach().abs().max()) if scale.numel() else 0.0
     return (scale.detach() / largest, largest) if largest > 0 else (torch.ones_like(scale), 1.0)

@@ -21,7 +21,7 @@ MOVES: frozenset[object] = frozenset(
         *("float", "double", "half", "bfloat16", "to", "type_as"),
     }
 )
-# What reads only the shape.
+# These read only the shape.
 SHAPES: frozenset[object] = frozenset({"size", "dim", "ndimension", "numel", "shape", "ndim", "device", "dtype"})
 ADD: frozenset[object] = frozenset({operator.add, operator.iadd, torch.add, "add", "add_"})
 SUB: frozenset[object] = frozenset({operator.sub, operator.isub, torch.sub, torch.subtract, "sub", "sub_"})
@@ -39,23 +39,23 @@ def _mean(_: object, dim: Any = None, keepdim: bool = False, **_rest: object) ->
 def _dropout(build: Callable[[float], nn.Module]) -> Callable[..., nn.Module | None]:
     """A module from the arguments of F.dropout, or of torch.dropout, in the mode that the function was called in."""
 
-    def made(_: object, *args: Any, **kwargs: Any) -> nn.Module | None:
+    def build_module(_: object, *args: Any, **kwargs: Any) -> nn.Module | None:
         given = {"p": 0.5, "training": True, **dict(zip(("p", "training"), args, strict=False)), **kwargs}
         p, training = given["p"], given.get("train", given["training"])
         known = isinstance(p, int | float) and isinstance(training, bool)
         return build(p).train(training) if known else None
 
-    return made
+    return build_module
 
 
 def _activation(build: Callable[..., nn.Module], *names: str) -> Callable[..., nn.Module | None]:
     """A module from the further arguments of a function, by position as `names` or by name; `inplace` is dropped."""
 
-    def made(_: object, *args: Any, **kwargs: Any) -> nn.Module | None:
+    def build_module(_: object, *args: Any, **kwargs: Any) -> nn.Module | None:
         given = {**dict(zip(names, args, strict=False)), **kwargs}
         return build(**{name: value for name, value in given.items() if name not in _UNUSED})
 
-    return made
+    return build_module
 
 
 # Arguments of functions that their modules do not have, and that change nothing of the constant.
@@ -119,7 +119,7 @@ def is_zero_padding(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return mode == "constant"
 
 
-def said(target: object) -> str:
+def name_of(target: object) -> str:
     """The name of a function or method, for the report."""
     return target if isinstance(target, str) else str(getattr(target, "__name__", target))
 

@@ -15,8 +15,8 @@ from lipkit.nn.conversion.converted_layers import Shift
 from lipkit.nn.conversion.modules import DROPOUT, Choices, Refusal, Replacement, replacement
 from lipkit.nn.conversion.transfer import ConversionStart
 
-# Of n sums, each gives its longer branch a share of 1 / (4 n) at the start: along the shorter ones (1 - 1 / (4 n))^n is
-# left, at least .75 at every depth.
+# Each of n sums starts with a share of 1 / (4 n) for its longer branch. Along the shorter branches (1 - 1 / (4 n))^n of
+# a signal is left, at least .75 at every depth.
 _LONGER = 0.25
 _M = TypeVar("_M", bound=nn.Module)
 _ELSE = "register a module with a property `gain` in its place, or leave this part out of the conversion"
@@ -38,7 +38,7 @@ class Walk:
         self.done: dict[str, Replacement] = {}
         self.was: dict[str, str] = {}
         self.depths: dict[fx.Node, int] = {}
-        # What parts that come anew have the type of, and stand beside: the first tensor of the model that has one.
+        # New parts get the type and the device of the first floating tensor of the model.
         tensors = (*body.parameters(), *body.buffers())
         self.like = next((tensor for tensor in tensors if tensor.is_floating_point()), None)
         self.sums = max(1, sum(node.target in functions.ADD | functions.SUB for node in body.graph.nodes))
@@ -49,8 +49,8 @@ class Walk:
             try:
                 self._visit(node)
             except Refusal as refusal:
-                self._say(node, ConversionVerdict.REFUSED, str(refusal))
-                # What follows is looked at as if this had worked: all gaps are told at once.
+                self._report(node, ConversionVerdict.REFUSED, str(refusal))
+                # Go on as if this had worked, so that one error names all gaps.
                 self.scales[node] = 1.0
         self.body.graph.lint()
         self.body.recompile()
@@ -66,10 +66,10 @@ class Walk:
         elif any(arg in self.scales for arg in node.all_input_nodes):
             {"call_module": self._module, "call_function": self._function, "call_method": self._function}[node.op](node)
 
-    def _say(self, node: fx.Node, verdict: ConversionVerdict, now: str) -> None:
+    def _report(self, node: fx.Node, verdict: ConversionVerdict, now: str) -> None:
         stack = list(node.meta.get("nn_module_stack", {}).values())
         path = stack[-1][0] if stack else ""
-        name = str(node.target) if node.op == "call_module" else functions.said(node.target)
+        name = str(node.target) if node.op == "call_module" else functions.name_of(node.target)
         if node.op == "call_module":
             place, was = name, self.was[name]
         else:
@@ -87,12 +87,12 @@ class Walk:
             return
         source = self._only_input(node)
         if getattr(module, "inplace", False):
-            self._unaliased(node, source)
+            self._check_unaliased(node, source)
             vars(module)["inplace"] = False
         if target not in self.done:
             self.done[target] = replacement(module, self.scales[source], self.choices, self.like)
         found = self.done[target]
-        self._say(node, ConversionVerdict.KEPT if found.module is None else ConversionVerdict.CHANGED, found.words)
+        self._report(node, ConversionVerdict.KEPT if found.module is None else ConversionVerdict.CHANGED, found.words)
         if found.module is not None:
             self.body.set_submodule(target, found.module)
         self.scales[node] = self.scales[source] * found.ratio
@@ -112,7 +112,7 @@ class Walk:
         elif target is operator.getitem or target in functions.MOVES or target is functional.pad:
             self._move(node)
         else:
-            self._built(node)
+            self._replace_function(node)
 
     def _only_input(self, node: fx.Node) -> fx.Node:
         live = [arg for arg in node.all_input_nodes if arg in self.scales]
@@ -120,7 +120,7 @@ class Walk:
             raise Refusal(f"it takes several tensors that depend on the input; {_ELSE}")
         return live[0]
 
-    def _unaliased(self, node: fx.Node, source: fx.Node) -> None:
+    def _check_unaliased(self, node: fx.Node, source: fx.Node) -> None:
         if len(source.users) > 1 or not node.users:
             raise Refusal("it changes a tensor that is used elsewhere too; set inplace=False")
 
@@ -136,7 +136,7 @@ class Walk:
             raise Refusal("rounding to whole numbers jumps; stay with floating numbers")
         self.scales[node] = self.scales[source]
 
-    def _built(self, node: fx.Node) -> None:
+    def _replace_function(self, node: fx.Node) -> None:
         build = functions.BUILDERS.get(node.target)
         module = None if build is None else build(*node.args, **node.kwargs)
         if module is None:
@@ -147,12 +147,12 @@ class Walk:
                 "use nn.Dropout"
             )
         source = self._only_input(node)
-        if node.kwargs.get("inplace") or functions.said(node.target).endswith("_"):
-            self._unaliased(node, source)
+        if node.kwargs.get("inplace") or functions.name_of(node.target).endswith("_"):
+            self._check_unaliased(node, source)
         found = replacement(module, self.scales[source], self.choices, self.like)
         changed = found.module is not None
-        self._say(node, ConversionVerdict.CHANGED if changed else ConversionVerdict.KEPT, found.words)
-        self._becomes(node, self._placed(found.module or module), (source,), self.scales[source] * found.ratio)
+        self._report(node, ConversionVerdict.CHANGED if changed else ConversionVerdict.KEPT, found.words)
+        self._replace_node(node, self._place(found.module or module), (source,), self.scales[source] * found.ratio)
 
     def _sum(self, node: fx.Node) -> None:
         if len(node.args) != 2 or node.kwargs:
@@ -161,7 +161,7 @@ class Walk:
         live = [part for part in parts if isinstance(part, fx.Node) and part in self.scales]
         negative = node.target in functions.SUB
         if len(live) == 1:
-            self._shifted(node, live[0], parts[1] if parts[0] is live[0] else parts[0])
+            self._shift(node, live[0], parts[1] if parts[0] is live[0] else parts[0])
             return
         first, second = live
         if negative:
@@ -169,11 +169,13 @@ class Walk:
                 second = self.body.graph.call_function(torch.neg, (second,))
             self.scales[second] = self.scales[live[1]]
         sizes = self._shares(first, second)
-        module = self._placed(ConvexSum((sizes[0] / sum(sizes), sizes[1] / sum(sizes))))
+        module = self._place(ConvexSum((sizes[0] / sum(sizes), sizes[1] / sum(sizes))))
         shares = ", ".join(f"{weight:.3g}" for weight in module.start)
-        self._say(node, ConversionVerdict.CHANGED, f"ConvexSum, starting with {shares}")
+        self._report(node, ConversionVerdict.CHANGED, f"ConvexSum, starting with {shares}")
         scale = 1 / sum(1 / self.scales[part] for part in (first, second))
-        self._becomes(node, module, (first, second), scale if self.choices.start is ConversionStart.WEIGHTS else 1.0)
+        self._replace_node(
+            node, module, (first, second), scale if self.choices.start is ConversionStart.WEIGHTS else 1.0
+        )
 
     def _shares(self, first: fx.Node, second: fx.Node) -> tuple[float, float]:
         """Weights of a sum: those that keep the function, or most to the part with fewer layers behind it."""
@@ -190,11 +192,11 @@ class Walk:
             self.depths[node] = own + max((self._layers(arg) for arg in node.all_input_nodes), default=0)
         return self.depths[node]
 
-    def _shifted(self, node: fx.Node, live: fx.Node, other: Any) -> None:
+    def _shift(self, node: fx.Node, live: fx.Node, other: Any) -> None:
         scale = self.scales[live]
         if isinstance(other, int | float):
             node.args = tuple(live if arg is live else other * scale for arg in node.args)
-            self._say(node, ConversionVerdict.KEPT, f"a translation, times {scale:.3g}")
+            self._report(node, ConversionVerdict.KEPT, f"a translation, times {scale:.3g}")
             self.scales[node] = scale
             return
         if not (isinstance(other, fx.Node) and other.op == "get_attr") or node.args[0] is not live:
@@ -204,8 +206,8 @@ class Walk:
         module = Shift(offset)
         assert isinstance(module.offset, Tensor)
         module.offset.data.mul_(sign * scale)
-        self._say(node, ConversionVerdict.CHANGED, f"Shift, times {scale:.3g}")
-        self._becomes(node, module, (live,), scale)
+        self._report(node, ConversionVerdict.CHANGED, f"Shift, times {scale:.3g}")
+        self._replace_node(node, module, (live,), scale)
 
     def _factor(self, node: fx.Node) -> None:
         live = self._only_input(node) if node.args[0] in self.scales else None
@@ -218,7 +220,7 @@ class Walk:
                 "constant on the whole space"
             )
         value = float(factor) if node.target in functions.MUL else 1 / float(factor)
-        self._say(node, ConversionVerdict.CHANGED, f"the factor {value:.4g} left out")
+        self._report(node, ConversionVerdict.CHANGED, f"the factor {value:.4g} left out")
         with self.body.graph.inserting_before(node):
             new = self.body.graph.call_function(operator.pos if value > 0 else operator.neg, (live,))
         self.scales[new] = self.scales[live] / abs(value)
@@ -238,8 +240,8 @@ class Walk:
         root = sum(size * size for size in sizes) ** 0.5
         module = Concat(int(axis), sizes)
         shares = ", ".join(f"{size / root:.3g}" for size in sizes)
-        self._say(node, ConversionVerdict.CHANGED, f"Concat, parts times {shares}")
-        self._becomes(node, module, tuple(parts), 1 / root)
+        self._report(node, ConversionVerdict.CHANGED, f"Concat, parts times {shares}")
+        self._replace_node(node, module, tuple(parts), 1 / root)
 
     def _with_axis(self, node: fx.Node, part: fx.Node, axis: int) -> fx.Node:
         """A part of a stack, which is a concatenation along an axis of length one."""
@@ -248,11 +250,11 @@ class Walk:
         self.scales[new] = self.scales[part]
         return new
 
-    def _placed(self, module: _M) -> _M:
+    def _place(self, module: _M) -> _M:
         """A new part in the type and on the device of the model."""
         return module if self.like is None else module.to(self.like)
 
-    def _becomes(self, node: fx.Node, module: nn.Module, args: tuple[fx.Node, ...], scale: float) -> None:
+    def _replace_node(self, node: fx.Node, module: nn.Module, args: tuple[fx.Node, ...], scale: float) -> None:
         name = f"{node.name}_lipschitz"
         self.body.add_submodule(name, module)
         with self.body.graph.inserting_before(node):

@@ -1,4 +1,4 @@
-"""What each kind of module becomes."""
+"""Replacements: for each kind of module, the layer that takes its place in a twin."""
 
 import math
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from lipkit.errors import LipkitError
 from lipkit.nn.activations.prelu import PReLU
 from lipkit.nn.activations.rescaled import GELU, Mish, Rescaled, SiLU, Softplus
-from lipkit.nn.conversion.converted_layers import ChannelScale, bounded
+from lipkit.nn.conversion.converted_layers import ChannelScale, split_largest
 from lipkit.nn.conversion.transfer import ConversionStart, constrained_twin, take_bias, take_weight
 from lipkit.nn.core.gain import gain_of
 from lipkit.nn.core.slopes import switches_with_a_jump
@@ -40,7 +40,7 @@ _GLOBAL: dict[type[nn.Module], int] = {nn.AdaptiveAvgPool1d: 1, nn.AdaptiveAvgPo
 @final
 @dataclass(frozen=True)
 class Replacement:
-    """What stands in the place of a module, in words too, and how much smaller its output is for an equal input.
+    """The layer in the place of a module, a description of it, and how much smaller its output is for an equal input.
 
     `module` is None where the original stays.
     """
@@ -58,7 +58,7 @@ class Refusal(Exception):
 @final
 @dataclass(frozen=True)
 class Choices:
-    """How layers are constrained, and from where they start."""
+    """The methods that constrain layers, and the weights they start from."""
 
     linear: WeightMethod
     conv: WeightMethod
@@ -66,7 +66,7 @@ class Choices:
 
 
 def replacement(module: nn.Module, scale: float, choices: Choices, like: Tensor | None) -> Replacement:
-    """What a module becomes.
+    """The replacement of a module.
 
     Args:
         scale: how its input in the twin compares with that in the original model.
@@ -88,36 +88,36 @@ def _replacement(module: nn.Module, scale: float, choices: Choices, like: Tensor
         how = f"weights times {ratio:.3g}" if start is ConversionStart.WEIGHTS else str(start)
         return Replacement(twin, f"{type(module).__name__} by {method}, {how}", ratio)
     if isinstance(module, _BATCH_NORM):
-        return _centered(module, scale, start)
+        return _replace_batch_norm(module, scale, start)
     if isinstance(module, nn.LayerNorm):
-        return _layer(module, scale, like)
+        return _replace_layer_norm(module, scale, like)
     if isinstance(module, DROPOUT):
         return Replacement(None, "random in training: the constant is that of evaluation")
     if isinstance(module, nn.PReLU):
-        return _prelu(module)
+        return _replace_prelu(module)
     if isinstance(module, nn.Softplus) and module.beta != 0 and switches_with_a_jump(module):
         return Replacement(Softplus(module.beta), "Softplus, without the switch to x, where it jumps")
-    smooth = _smooth(module)
+    smooth = _smooth_twin(module)
     if smooth is not None:
         gain = gain_of(module)
         return Replacement(smooth, f"divided by its largest slope, {gain:.4g}", 1 / gain)
-    return _pooled(module) or _known(module)
+    return _replace_pooling(module) or _replace_known(module)
 
 
-def _known(module: nn.Module) -> Replacement:
+def _replace_known(module: nn.Module) -> Replacement:
     gain = gain_of(module)
     if gain <= 1:
         return Replacement(None, f"constant {gain:.4g}")
     return Replacement(Rescaled(module), f"divided by its constant, {gain:.4g}", 1 / gain)
 
 
-def _smooth(module: nn.Module) -> nn.Module | None:
+def _smooth_twin(module: nn.Module) -> nn.Module | None:
     if type(module) is nn.GELU:
         return GELU(tanh=module.approximate == "tanh")
     return SiLU() if type(module) is nn.SiLU else Mish() if type(module) is nn.Mish else None
 
 
-def _pooled(module: Any) -> Replacement | None:
+def _replace_pooling(module: Any) -> Replacement | None:
     largest = _MAX.get(type(module))
     if largest is not None and not module.return_indices:
         sizes = (module.kernel_size, module.stride, module.padding, module.dilation, module.ceil_mode)
@@ -125,7 +125,7 @@ def _pooled(module: Any) -> Replacement | None:
         constant = math.sqrt(found.cover)
         return Replacement(found, f"{largest.__name__}, divided by its constant {constant:.4g}", 1 / constant)
     mean = _AVG.get(type(module))
-    plain = mean is not None and not module.ceil_mode and (module.count_include_pad or not _some(module.padding))
+    plain = mean is not None and not module.ceil_mode and (module.count_include_pad or not _has_padding(module.padding))
     if mean is not None and plain and getattr(module, "divisor_override", None) is None:
         found = mean(module.kernel_size, module.stride, module.padding)
         return Replacement(found, f"{mean.__name__}, times {found.factor:.4g}", found.factor)
@@ -137,11 +137,11 @@ def _pooled(module: Any) -> Replacement | None:
     return None
 
 
-def _some(padding: int | tuple[int, ...]) -> bool:
+def _has_padding(padding: int | tuple[int, ...]) -> bool:
     return any(padding) if isinstance(padding, tuple) else padding != 0
 
 
-def _centered(module: Any, scale: float, start: ConversionStart) -> Replacement:
+def _replace_batch_norm(module: Any, scale: float, start: ConversionStart) -> Replacement:
     if module.running_mean is None:
         raise Refusal("set track_running_stats=True: statistics of the batch are no function of one sample")
     weight = torch.ones_like(module.running_var) if module.weight is None else module.weight
@@ -149,7 +149,7 @@ def _centered(module: Any, scale: float, start: ConversionStart) -> Replacement:
     if start is not ConversionStart.WEIGHTS:
         words = "BatchCentering and ChannelScale, statistics anew"
         return Replacement(nn.Sequential(centering, ChannelScale(torch.ones_like(weight))), words)
-    factors, largest = bounded(weight / (module.running_var + module.eps).sqrt())
+    factors, largest = split_largest(weight / (module.running_var + module.eps).sqrt())
     scaling = ChannelScale(factors)
     after = scale / largest
     with torch.no_grad():
@@ -162,7 +162,7 @@ def _centered(module: Any, scale: float, start: ConversionStart) -> Replacement:
     return Replacement(nn.Sequential(centering, scaling), words, 1 / largest)
 
 
-def _layer(module: nn.LayerNorm, scale: float, like: Tensor | None) -> Replacement:
+def _replace_layer_norm(module: nn.LayerNorm, scale: float, like: Tensor | None) -> Replacement:
     if len(module.normalized_shape) != 1:
         raise Refusal("use nn.LayerNorm over the last axis, or LayerCentering")
     (features,) = module.normalized_shape
@@ -170,7 +170,7 @@ def _layer(module: nn.LayerNorm, scale: float, like: Tensor | None) -> Replaceme
     found = found if like is None else found.to(like)
     if isinstance(module.weight, Tensor):
         found = found.to(module.weight)
-        start, largest = bounded(module.weight)
+        start, largest = split_largest(module.weight)
         with torch.no_grad():
             found.weight.copy_(start)
             if isinstance(module.bias, Tensor):
@@ -179,7 +179,7 @@ def _layer(module: nn.LayerNorm, scale: float, like: Tensor | None) -> Replaceme
     return Replacement(found, "CenterNorm: centered, not divided by the deviation", 1 / scale)
 
 
-def _prelu(module: nn.PReLU) -> Replacement:
+def _replace_prelu(module: nn.PReLU) -> Replacement:
     found = PReLU(module.num_parameters).to(module.weight)
     with torch.no_grad():
         # Scaled to largest slope 1 where a learnt slope exceeds it.

@@ -48,12 +48,12 @@ def constrained_twin(module: nn.Module, linear: WeightMethod, conv: WeightMethod
     return build(plain.in_channels, plain.out_channels, plain.kernel_size, **shared, **place)
 
 
-# How much of the original weight an isometry keeps beside it.
+# The share of the original weight that is added to an isometry.
 _TRACE = 0.02
 
 
 class ConversionStart(enum.Enum):
-    """What the weights of the original become."""
+    """Where the constrained weights start."""
 
     # A nearby isometry without negative entries: rectifiers cut nothing off positive signals, which add up.
     POSITIVE = "positive isometry"
@@ -70,9 +70,9 @@ def take_weight(twin: nn.Module, plain: nn.Module, start: ConversionStart) -> fl
     """Give the twin the weight of the plain layer in the way `start` says; how much smaller it became.
 
     Isometries are near the sum over taps, which is what the layer does to constant images, and stand at the central
-    tap; a fiftieth of W / ||W|| is added, because equal channels would stay equal in training. The ratio is said to be
-    1. As weights, W / ||W|| goes through the inverse of the
-    method, and the ratio is that of least squares, <W', W> / <W, W>.
+    tap; a fiftieth of W / ||W|| is added, because equal channels would stay equal in training. The ratio counts as 1.
+    As weights, W / ||W|| goes through the inverse of the method, and the ratio is that of least squares,
+    <W', W> / <W, W>.
     """
     constraint = twin.get_submodule("parametrizations.weight.0")
     weight = plain.weight
@@ -84,7 +84,7 @@ def take_weight(twin: nn.Module, plain: nn.Module, start: ConversionStart) -> fl
         size = float(Auto(failure=0)(proxy(geometry.blocks(wide), geometry)).value)
         wanted = wide / size if size > 0 else wide
         if start is not ConversionStart.WEIGHTS:
-            wanted = geometry.joined(_central(geometry.blocks(wide), start)) + _TRACE * wanted
+            wanted = geometry.join(_central(geometry.blocks(wide), start)) + _TRACE * wanted
         raw = twin.get_parameter("parametrizations.weight.original")
         raw.copy_(constraint.right_inverse(wanted))
         found = twin.weight

@@ -57,7 +57,7 @@ class LipschitzTwin(Stated):
 
 
 def _parts(body: nn.Module) -> dict[str, str]:
-    """Which kind of module is where; constrained layers are of another kind than plain ones."""
+    """The class of the module at each path; constrained layers have another class than plain ones."""
     return {path: type(module).__name__ for path, module in body.named_modules()}
 
 
@@ -86,7 +86,7 @@ def lipschitzify(
     """
     if not 0 < K < math.inf:
         raise ArgumentError(f"lipschitzify needs a positive constant K, got {K}.")
-    body = _traced(copy.deepcopy(model))
+    body = _trace(copy.deepcopy(model))
     choices = Choices(Bjorck() if linear is None else linear, AOL() if conv is None else conv, start)
     walk = Walk(body, choices)
     walk.run()
@@ -109,7 +109,7 @@ class _Tracer(fx.Tracer):
         return stated or super().is_leaf_module(m, module_qualified_name)
 
 
-def _traced(model: nn.Module) -> fx.GraphModule:
+def _trace(model: nn.Module) -> fx.GraphModule:
     root: Any = nn.Sequential(model) if _Tracer().is_leaf_module(model, "") else model
     try:
         graph = _Tracer().trace(root)

@@ -1,1 +1,1 @@
-"""What constrained layers rest on: computed weights, constraints, precision, freezing, condensing, constants."""
+"""The basis of constrained layers: computed weights, constraints, precision, freezing, condensing, constants."""

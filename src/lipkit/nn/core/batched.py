@@ -25,7 +25,7 @@ def batched(model: nn.Module) -> Iterator[nn.Module]:
         geometry = dataclasses.replace(site.constraint.geometry, groups=1)
         key = (site.constraint.method, geometry, site.raw.dtype, site.raw.device)
         groups.setdefault(key, []).append(site)
-    held = [one for members in groups.values() for one in zip(members, _together(members), strict=True)]
+    held = [one for members in groups.values() for one in zip(members, _compute_together(members), strict=True)]
     entered = [site.constraint for site, _ in held if site.constraint.held is None]
     for site, weight in held:
         site.constraint.hold(fills=False).take(weight.dtype, (site.raw,), weight)
@@ -36,11 +36,11 @@ def batched(model: nn.Module) -> Iterator[nn.Module]:
             constraint.release()
 
 
-def _together(members: list[Site]) -> list[Tensor]:
+def _compute_together(members: list[Site]) -> list[Tensor]:
     geometries = [site.constraint.geometry for site in members]
     counts = [geometry.groups for geometry in geometries]
     whole = dataclasses.replace(geometries[0], groups=sum(counts))
     method = members[0].constraint.method
     raw = torch.cat([g.blocks(site.raw) for g, site in zip(geometries, members, strict=True)])
     blocks = in_full_precision(lambda wide: method(wide, whole), raw).split(counts)
-    return [g.joined(block) for g, block in zip(geometries, blocks, strict=True)]
+    return [g.join(block) for g, block in zip(geometries, blocks, strict=True)]

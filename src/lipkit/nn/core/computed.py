@@ -13,13 +13,13 @@ from lipkit._runtime import is_compiling, is_exporting
 from lipkit.nn.core.precision import dtype_in_use
 
 _BITS = {1: torch.int8, 2: torch.int16}
-# How many keys a checksum draws for each level.
+# The number of keys that a checksum draws for each level.
 _KEYS = 4096
 
 
 @dataclass
 class Held:
-    """What one thread holds of a module: for each type a result, its parameters, and their bits at that time.
+    """The results that one thread holds of a module: for each type a result, its parameters, and their bits then.
 
     `fills` says whether results are taken in at their first use; `several`, whether other parameters came.
     """
@@ -56,7 +56,7 @@ class Computed(nn.Module):
 
     @property
     def held(self) -> Held | None:
-        """What this thread holds."""
+        """The results that this thread holds; None outside of `frozen` and `batched`."""
         return self.holds.get(threading.get_ident())
 
     def hold(self, fills: bool) -> Held:

@@ -10,16 +10,16 @@ from lipkit.errors import ArgumentError, NotProvenError, UnsupportedError
 from lipkit.linops import Padding
 from lipkit.nn.core.constrained import Constrained, parametrized_names, sites
 from lipkit.nn.core.geometry import Geometry
-from lipkit.nn.core.precision import narrowed
+from lipkit.nn.core.precision import narrow_weight
 from lipkit.nn.layers._constrained_layer import ConstrainedLayer
 from lipkit.nn.layers.size_checked import SIZED, HasKernel, SizeChecked
-from lipkit.nn.methods._arithmetic.stored_digits import stored
+from lipkit.nn.methods._arithmetic.stored_digits import store
 
 # Types in which a method's own result is proven already; for others rounding is, after the fact.
 _PROVEN = (torch.float32, torch.float64)
-# How often a rounded weight may be shrunk.
+# A rounded weight is shrunk at most so often.
 _TRIES = 8
-# What our layers have beyond torch's; those that check the size of their input keep the first.
+# Attributes that our layers have and torch's do not; layers that check the size of their input keep the first.
 _OWN = ("geometry", "method")
 
 
@@ -27,7 +27,7 @@ _OWN = ("geometry", "method")
 class Condensable(Protocol):
     """A layer with computed weights that can write itself with plain ones."""
 
-    def condensed(self, dtype: torch.dtype | None = None) -> nn.Module:
+    def to_plain(self, dtype: torch.dtype | None = None) -> nn.Module:
         """The same function, with the tensors it computes as parameters, proven as they are in `dtype`."""
         ...
 
@@ -48,24 +48,24 @@ def condense(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
     plain = copy.deepcopy(model)
     weights: dict[nn.Module, dict[str, nn.Parameter]] = {}
     for site in sites(plain):
-        weight = _proven(site.constraint, site.raw, site.raw.dtype if dtype is None else dtype)
+        weight = _proven_weight(site.constraint, site.raw, site.raw.dtype if dtype is None else dtype)
         # Contiguous, whatever the method left: file formats refuse anything else.
         weights.setdefault(site.module, {})[site.name] = nn.Parameter(weight.contiguous(), site.raw.requires_grad)
-    plain = _replaced(plain, weights, dtype, {})
+    plain = _replace_layers(plain, weights, dtype, {})
     return plain if dtype is None else plain.to(dtype)
 
 
-def _proven(constraint: Constrained, raw: Tensor, dtype: torch.dtype) -> Tensor:
+def _proven_weight(constraint: Constrained, raw: Tensor, dtype: torch.dtype) -> Tensor:
     geometry, method = constraint.geometry, constraint.method
     wide = raw.detach().to(torch.promote_types(raw.dtype, torch.float32))
-    weight = geometry.joined(method(geometry.blocks(wide), geometry))
+    weight = geometry.join(method(geometry.blocks(wide), geometry))
     if dtype in _PROVEN:
         # Wider weights are proven as they are; from float64 to float32 rounding has to be made room for.
         blocks = geometry.blocks(weight)
-        return geometry.joined(stored(blocks, dtype)) if weight.dtype != dtype == torch.float32 else weight.to(dtype)
+        return geometry.join(store(blocks, dtype)) if weight.dtype != dtype == torch.float32 else weight.to(dtype)
     factor, excess = 1.0, 1.0
     for attempt in range(_TRIES):
-        found = narrowed(weight * factor, dtype)
+        found = narrow_weight(weight * factor, dtype)
         excess = method.norm_on_every_size(geometry.blocks(found.to(torch.float64)), geometry, 1.0)
         if excess <= 1:
             return found
@@ -77,7 +77,7 @@ def _proven(constraint: Constrained, raw: Tensor, dtype: torch.dtype) -> Tensor:
     )
 
 
-def _replaced(
+def _replace_layers(
     module: nn.Module,
     weights: dict[nn.Module, dict[str, nn.Parameter]],
     dtype: torch.dtype | None,
@@ -89,7 +89,7 @@ def _replaced(
     if module in weights:
         made = _plain(module, weights[module])
     elif isinstance(module, Condensable):
-        made = module.condensed(dtype)
+        made = module.to_plain(dtype)
     else:
         made = module
     made.training = module.training
@@ -97,7 +97,7 @@ def _replaced(
     # named_children would leave out the further places of a part that stands here twice.
     for name, child in list(made._modules.items()):
         if child is not None:
-            made._modules[name] = _replaced(child, weights, dtype, done)
+            made._modules[name] = _replace_layers(child, weights, dtype, done)
     return made
 
 

@@ -31,7 +31,7 @@ class Constrained(Computed):
         (raw,) = parameters
 
         def weight(wide: Tensor) -> Tensor:
-            return self.geometry.joined(self.method(self.geometry.blocks(wide), self.geometry))
+            return self.geometry.join(self.method(self.geometry.blocks(wide), self.geometry))
 
         return in_full_precision(weight, raw)
 
@@ -42,7 +42,7 @@ class Constrained(Computed):
             return weight
         with torch.no_grad():
             wide = self.geometry.blocks(weight.to(torch.float64))
-            return self.geometry.joined(self.method.inverse(wide, self.geometry)).to(weight.dtype)
+            return self.geometry.join(self.method.inverse(wide, self.geometry)).to(weight.dtype)
 
     def is_feasible(self, weight: Tensor) -> bool:
         """Whether `weight` keeps the promise of the method; see `WeightMethod.is_feasible`."""
@@ -121,7 +121,7 @@ def sites(model: nn.Module) -> Iterator[Site]:
 
 
 def kept_gain(layer: nn.Module) -> float:
-    """What the constraint of a layer's weight keeps its l2 norm below: 1, in few digits the most that rounding makes.
+    """The bound of the l2 norm that a layer's constraint guarantees: 1, in few digits the most that rounding makes.
 
     Methods for other norms promise nothing in l2, and are refused.
     """

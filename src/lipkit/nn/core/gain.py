@@ -9,7 +9,7 @@ from torch import nn
 
 from lipkit.errors import UnsupportedError
 from lipkit.nn.core.slopes import computes_as, slopes_of
-from lipkit.nn.layers.pooling import covering, each_axis
+from lipkit.nn.layers.pooling import per_axis, windows_per_entry
 from lipkit.rounding.slacks import ROUNDINGS_32
 
 # Modules of torch.nn that are 1-Lipschitz in l2 for every shape, in training and in evaluation; activations are in
@@ -50,7 +50,7 @@ def gain_of(module: nn.Module) -> float:
     refused: a gain is a promise about the module, not about a moment.
     """
     if isinstance(module, HasGain):
-        return _stated(module, module.gain)
+        return _check_gain(module, module.gain)
     slopes = slopes_of(module)
     if slopes is not None:
         return max(map(abs, slopes))
@@ -59,7 +59,7 @@ def gain_of(module: nn.Module) -> float:
     if computes_as(module, *_HALF):
         return 0.5
     if computes_as(module, *_DROPOUT):
-        return _evaluating(module, "multiplies by random numbers")
+        return _require_evaluation(module, "multiplies by random numbers")
     for kind, gain in _TABLE.items():
         if computes_as(module, kind):
             return gain(module)
@@ -77,7 +77,7 @@ def gain_of(module: nn.Module) -> float:
     )
 
 
-def _stated(module: nn.Module, gain: object) -> float:
+def _check_gain(module: nn.Module, gain: object) -> float:
     # The name is also that of learnt scales, which are tensors and state nothing.
     if not isinstance(gain, int | float) or not 0 <= gain < math.inf:
         raise UnsupportedError(
@@ -95,7 +95,7 @@ def _why(module: nn.Module) -> str:
     return ""
 
 
-def _evaluating(module: nn.Module, what: str) -> float:
+def _require_evaluation(module: nn.Module, what: str) -> float:
     if module.training:
         raise UnsupportedError(
             f"{type(module).__name__} {what} in training, which is no Lipschitz map; call .eval() on it, or leave it "
@@ -105,7 +105,7 @@ def _evaluating(module: nn.Module, what: str) -> float:
 
 
 def _rrelu(module: nn.RReLU) -> float:
-    _evaluating(module, "draws its slopes")
+    _require_evaluation(module, "draws its slopes")
     return max(1.0, abs(module.lower + module.upper) / 2)
 
 
@@ -126,11 +126,11 @@ def _upsample(module: nn.Upsample) -> float:
 
 
 def _average(module: Any, dims: int) -> float:
-    """Schur's test: rows average m entries with weights 1/m, and a column is in at most `covering` rows."""
-    kernel = each_axis(module.kernel_size, dims, "kernel_size")
-    stride = each_axis(module.stride, dims, "stride")
-    padding = each_axis(module.padding, dims, "padding")
-    cover = covering(kernel, stride, (1,) * dims)
+    """Schur's test: rows average m entries with weights 1/m, and a column is in at most `windows_per_entry` rows."""
+    kernel = per_axis(module.kernel_size, dims, "kernel_size")
+    stride = per_axis(module.stride, dims, "stride")
+    padding = per_axis(module.padding, dims, "padding")
+    cover = windows_per_entry(kernel, stride, (1,) * dims)
     divisor = getattr(module, "divisor_override", None)
     if divisor is not None:
         return math.sqrt(math.prod(kernel) * cover) / abs(divisor) * _UP
@@ -162,18 +162,18 @@ def _columns(kernel: int, stride: int, padding: int) -> float:
 def _maximum(module: Any, dims: int) -> float:
     if module.return_indices:
         raise UnsupportedError(f"{module} also returns positions, which jump; set return_indices=False.")
-    sizes = (each_axis(v, dims, "pooling") for v in (module.kernel_size, module.stride, module.dilation))
-    return math.sqrt(covering(*sizes)) * _UP
+    sizes = (per_axis(v, dims, "pooling") for v in (module.kernel_size, module.stride, module.dilation))
+    return math.sqrt(windows_per_entry(*sizes)) * _UP
 
 
 def _norm(module: Any, dims: int) -> float:
     if module.norm_type != 2:
         raise UnsupportedError(f"The constant of {module} is known for norm_type=2 only; use L2NormPool.")
-    kernel = each_axis(module.kernel_size, dims, "kernel_size")
-    stride = kernel if module.stride is None else each_axis(module.stride, dims, "stride")
+    kernel = per_axis(module.kernel_size, dims, "kernel_size")
+    stride = kernel if module.stride is None else per_axis(module.stride, dims, "stride")
     # With ceil_mode torch multiplies the mean over the entries that are there by the size of the whole window.
     cut = math.prod(kernel) if module.ceil_mode else 1
-    return math.sqrt(cut * covering(kernel, stride, (1,) * dims)) * _UP
+    return math.sqrt(cut * windows_per_entry(kernel, stride, (1,) * dims)) * _UP
 
 
 def _global(module: Any) -> float:

@@ -1,4 +1,4 @@
-"""What the entries of a weight mean: a matrix, or the kernel of a convolution with its stride, padding and groups."""
+"""The meaning of a weight: a matrix, or the kernel of a convolution with its stride, padding and groups."""
 
 from dataclasses import dataclass
 from typing import final
@@ -16,7 +16,7 @@ TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 @final
 @dataclass(frozen=True)
 class Geometry:
-    """How a weight acts: `groups` independent blocks (rows, cols, *taps), with a convolution's numbers if it has taps.
+    """The action of a weight: `groups` independent blocks (rows, cols, *taps), and the numbers of a convolution.
 
     A matrix has no taps and the remaining fields empty. The weight of a transposed convolution is the kernel of the
     convolution it is the adjoint of, so `rows` are its input channels; norms are the same. `padding` holds a pair for
@@ -63,7 +63,7 @@ class Geometry:
         """The weight of the torch module as blocks."""
         return weight.unflatten(0, (self.groups, self.rows))
 
-    def joined(self, blocks: Float[Tensor, "groups rows cols *taps"]) -> Float[Tensor, "..."]:
+    def join(self, blocks: Float[Tensor, "groups rows cols *taps"]) -> Float[Tensor, "..."]:
         """The blocks as the weight of the torch module."""
         return blocks.flatten(0, 1)
 

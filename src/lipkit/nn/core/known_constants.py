@@ -75,7 +75,7 @@ class EveryNorm(Stated):
 
     @property
     def every_norm(self) -> bool:
-        """Always."""
+        """True."""
         return True
 
 

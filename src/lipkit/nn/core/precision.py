@@ -11,7 +11,7 @@ from lipkit._runtime import constant_for_compilers, is_compiling, is_reading
 from lipkit.linops import Shape
 from lipkit.rounding.slacks import FLOAT32_ROUNDINGS_16, UNIT, UNIT_OF
 
-# What a weight is multiplied by before it is rounded to so few digits: more than rounding an isometry adds to its norm
+# The factor on a weight before it is rounded to so few digits: more than rounding an isometry adds to its norm
 # (2.3e-3 in bfloat16, 2.9e-4 in float16, at every width), less than it can add to weights chosen for the purpose.
 _MARGIN = {torch.bfloat16: 1 - 2.0**-8, torch.float16: 1 - 2.0**-10}
 # Half of the spacing of numbers below the smallest normal one.
@@ -30,7 +30,7 @@ def in_full_precision(fn: Callable[[Tensor], Tensor], raw: Tensor) -> Tensor:
     """
     target = dtype_in_use(raw)
     with uncast(raw.device.type):
-        return narrowed(fn(_wide(raw)), target)
+        return narrow_weight(fn(_wide(raw)), target)
 
 
 def uncast(device: str) -> AbstractContextManager[object]:
@@ -71,21 +71,21 @@ def _exact(on_cpu: bool) -> bool:
     return backend.fp32_precision in ("none", "ieee")
 
 
-def narrowed(weight: Tensor, dtype: torch.dtype) -> Tensor:
+def narrow_weight(weight: Tensor, dtype: torch.dtype) -> Tensor:
     """A weight of norm at most one in `dtype`, smaller by a margin where the type has few digits."""
     margin = _MARGIN.get(dtype)
     return weight.to(dtype) if margin is None else (weight * margin).to(dtype)
 
 
 def worst_norm(shape: Shape, dtype: torch.dtype) -> float:
-    """What the norm of a weight of norm one can become by `narrowed`, at worst; 1 where its method counts rounding.
+    """The largest norm that `narrow_weight` can give a weight of norm one; 1 where its method counts rounding.
 
     With blocks of `shape` = (groups, rows, cols, *taps), margin (1 + u sqrt(taps max(rows, cols))) and what underflows:
-    the argument of `methods._rounding.shrink`.
+    the argument of `stored_digits.shrink`.
     """
     if dtype not in _MARGIN:
         return 1.0
-    return max(1.0, _MARGIN[dtype] * (1 + _lost(shape, dtype)) * (1 + FLOAT32_ROUNDINGS_16))
+    return max(1.0, _MARGIN[dtype] * (1 + _rounding_loss(shape, dtype)) * (1 + FLOAT32_ROUNDINGS_16))
 
 
 def rooms(shape: Shape, dtype: torch.dtype) -> tuple[float, ...]:
@@ -95,7 +95,7 @@ def rooms(shape: Shape, dtype: torch.dtype) -> tuple[float, ...]:
     float32 and float64 all are more than that, and hold what methods lose by computing in float64: n (rows + n) units,
     n^2 (rows + n) where they bound a norm by sums, and 2^-20 for iterations that end where they are near.
     """
-    lost = _lost(shape, dtype)
+    lost = _rounding_loss(shape, dtype)
     if dtype in _MARGIN:
         least = 1 / _MARGIN[dtype] - 1
         return least, max(least, 2 * lost)
@@ -112,8 +112,8 @@ def unit_of(dtype: torch.dtype) -> float:
     return UNIT_OF[dtype]
 
 
-def _lost(shape: Shape, dtype: torch.dtype) -> float:
-    """What rounding adds to the norm of a weight of norm one, at worst."""
+def _rounding_loss(shape: Shape, dtype: torch.dtype) -> float:
+    """The most that rounding adds to the norm of a weight of norm one."""
     _, rows, cols, *axes = shape
     taps = math.prod(axes)
     return UNIT_OF[dtype] * math.sqrt(taps * max(rows, cols)) + _SUBNORMAL[dtype] * taps * math.sqrt(rows * cols)

@@ -14,7 +14,7 @@ from lipkit.nn.core.precision import rooms, uncast, unit_of
 from lipkit.nn.methods._base import Blocks, WeightMethod
 from lipkit.rounding.slacks import FLOAT32_ROUNDINGS_16
 
-# How often a method that has not converged is applied again: 8 Björck steps reach from 1/58 to 1.
+# A method that has not converged is applied again at most so often: 8 Björck steps reach from 1/58 to 1.
 _TRIES = 16
 # Free numbers that differ by less, relative to their size, have not drifted; some inverses are no sharper than that.
 _ALIKE = 2.0**-20
@@ -86,14 +86,14 @@ def _free_numbers(raw: Tensor, constraint: Constrained) -> Tensor:
     method, geometry = constraint.method, constraint.geometry
     room = _ALIKE + 4 * unit_of(raw.dtype)
 
-    def moved(numbers: Tensor) -> tuple[Tensor, bool]:
+    def advance(numbers: Tensor) -> tuple[Tensor, bool]:
         wide = geometry.blocks(numbers.to(torch.float64))
         made = method.inverse(method(wide, geometry), geometry)
         if torch.linalg.vector_norm(made - wide) <= room * (1 + torch.linalg.vector_norm(wide)):
             return numbers, True
-        return geometry.joined(made).to(numbers.dtype), False
+        return geometry.join(made).to(numbers.dtype), False
 
-    return _settled(raw, moved)
+    return _repeat(raw, advance)
 
 
 def _weight(weight: Tensor, method: WeightMethod, geometry: Geometry) -> Tensor:
@@ -105,9 +105,9 @@ def _weight(weight: Tensor, method: WeightMethod, geometry: Geometry) -> Tensor:
         made = method(method.inverse(wide, geometry), geometry)
         most = room * (1 - _SPARE)
         there = _size(wide - made, method, geometry, weight.dtype, most) <= most
-        return (numbers if there else geometry.joined(made / (1 + room)).to(numbers.dtype)), there
+        return (numbers if there else geometry.join(made / (1 + room)).to(numbers.dtype)), there
 
-    def moved(numbers: Tensor) -> tuple[Tensor, bool]:
+    def advance(numbers: Tensor) -> tuple[Tensor, bool]:
         after = numbers
         for room in (first, *others):
             after, there = step(numbers, room)
@@ -118,13 +118,13 @@ def _weight(weight: Tensor, method: WeightMethod, geometry: Geometry) -> Tensor:
                 return after, room == first
         return after, False
 
-    return _settled(weight, moved)
+    return _repeat(weight, advance)
 
 
-def _settled(numbers: Tensor, moved: Callable[[Tensor], tuple[Tensor, bool]]) -> Tensor:
-    """Where `moved` leads: its second value says that a further call would change nothing."""
+def _repeat(numbers: Tensor, advance: Callable[[Tensor], tuple[Tensor, bool]]) -> Tensor:
+    """The result of `advance`, called until its second value says that a further call would change nothing."""
     for _ in range(_TRIES):
-        numbers, there = moved(numbers)
+        numbers, there = advance(numbers)
         if there:
             break
     return numbers

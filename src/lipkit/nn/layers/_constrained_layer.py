@@ -50,7 +50,7 @@ class ConstrainedLayer(nn.Module):
         with torch.no_grad():
             start = method.start(geometry)
             raw = self.get_parameter("parametrizations.weight.original")
-            raw.copy_(geometry.joined(method.inverse(start.to(torch.float64), geometry)))
+            raw.copy_(geometry.join(method.inverse(start.to(torch.float64), geometry)))
             bias = self.bias
             if isinstance(bias, nn.Parameter):
                 fan = (geometry.rows if geometry.transposed else geometry.cols) * math.prod(geometry.taps)
@@ -60,11 +60,11 @@ class ConstrainedLayer(nn.Module):
         """The norm of the weight on one input of `in_shape`: 1 where the method proves that, a proof in float64 else.
 
         A weight that its method makes in float32 or float64 needs no other proof in l2. In fewer digits, in other
-        norms, and where the weight is no longer the method's, it is what the norm that is sharp for the method finds,
-        or `gain` if that is less.
+        norms, and where the weight is no longer the method's, it is measured by the norm that is sharp for the method;
+        `gain` counts if it is less.
         Guarantee: EXACT or UPPER. Gradient: reaches the free numbers where the weight is looked at.
         """
-        promised = self._promised()
+        promised = self._promised_norm()
         if promised is None:
             return self.method.norm(self.geometry)(self.geometry.operator(self.weight, in_shape))
         stated = Bound.from_value(promised, Kind.UPPER, f"{self.method}, by construction")
@@ -74,8 +74,8 @@ class ConstrainedLayer(nn.Module):
             return stated
         return self.method.norm(self.geometry)(self.geometry.operator(self.weight, in_shape)).best(stated)
 
-    def _promised(self) -> float | None:
-        """What the method keeps the l2 norm of the weight below in the type in use; None if it does not."""
+    def _promised_norm(self) -> float | None:
+        """The bound of the l2 norm that the method guarantees in the type in use; None if it guarantees none."""
         if not self._keeps_its_method() or self.method.metric(self.geometry) != L2:
             return None
         raw = self._raw().detach()

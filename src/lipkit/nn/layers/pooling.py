@@ -13,7 +13,7 @@ from lipkit.nn.core.known_constants import SAFE, Contraction
 Sizes = int | tuple[int, ...]
 
 
-def each_axis(value: Sizes, dims: int, name: str) -> tuple[int, ...]:
+def per_axis(value: Sizes, dims: int, name: str) -> tuple[int, ...]:
     """One number an axis, from one for all or from a tuple."""
     found = (value,) * dims if isinstance(value, int) else tuple(value)
     if len(found) != dims:
@@ -21,7 +21,7 @@ def each_axis(value: Sizes, dims: int, name: str) -> tuple[int, ...]:
     return found
 
 
-def covering(kernel: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]) -> int:
+def windows_per_entry(kernel: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]) -> int:
     """The largest number of windows that contain one input: the product over axes of ceil(k gcd(s, d) / s).
 
     Windows i with i s + t d = n for a tap t < k: solutions t lie s / gcd(s, d) apart. It is attained on large images
@@ -38,12 +38,12 @@ class _Windows(Contraction):
 
     def __init__(self, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0) -> None:
         super().__init__()
-        self.kernel_size = each_axis(kernel_size, self.dims, "kernel_size")
-        self.stride = self.kernel_size if stride is None else each_axis(stride, self.dims, "stride")
-        self.padding = each_axis(padding, self.dims, "padding")
+        self.kernel_size = per_axis(kernel_size, self.dims, "kernel_size")
+        self.stride = self.kernel_size if stride is None else per_axis(stride, self.dims, "stride")
+        self.padding = per_axis(padding, self.dims, "padding")
         if min(self.kernel_size) < 1 or min(self.stride) < 1 or min(self.padding) < 0:
             raise ArgumentError(f"{type(self).__name__} needs kernel_size, stride >= 1 and padding >= 0, got {self}.")
-        self.cover = covering(self.kernel_size, self.stride, (1,) * self.dims)
+        self.cover = windows_per_entry(self.kernel_size, self.stride, (1,) * self.dims)
         # From the mean over a window to its sum (or norm) over sqrt(entries cover).
         self.factor = math.sqrt(math.prod(self.kernel_size) / self.cover) * SAFE
 
@@ -147,9 +147,9 @@ class _MaxPool(_Windows):
         ceil_mode: bool = False,
     ) -> None:
         super().__init__(kernel_size, stride, padding)
-        self.dilation = each_axis(dilation, self.dims, "dilation")
+        self.dilation = per_axis(dilation, self.dims, "dilation")
         self.ceil_mode = ceil_mode
-        self.cover = covering(self.kernel_size, self.stride, self.dilation)
+        self.cover = windows_per_entry(self.kernel_size, self.stride, self.dilation)
         self.factor = 1.0 if self.cover == 1 else SAFE / math.sqrt(self.cover)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -41,7 +41,7 @@ class Sequential(nn.Sequential):
 
     @property
     def factor(self) -> float:
-        """What the output is multiplied by; 1.0 exactly where nothing is to be done."""
+        """The factor on the output; exactly 1.0 where none is needed."""
         product = 1.0
         for module in self:
             product *= gain_of(module)
@@ -64,7 +64,7 @@ class Sequential(nn.Sequential):
         factor = self.factor
         return found if factor == 1.0 else found * factor
 
-    def condensed(self, dtype: torch.dtype | None = None) -> nn.Module:
+    def to_plain(self, dtype: torch.dtype | None = None) -> nn.Module:
         """nn.Sequential with the same parts, and one more that multiplies where there is a factor."""
         # named_children would leave out a part that stands here twice.
         parts = OrderedDict((name, part) for name, part in self._modules.items() if part is not None)

@@ -10,7 +10,7 @@ from torch.nn import functional
 from lipkit.bound import Bound
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.linops import Dense, Shape
-from lipkit.nn.activations.sorting import ordered
+from lipkit.nn.activations.sorting import order_pairs
 from lipkit.nn.core.constrained import constrain, is_constrained, kept_gain
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.layers.orthonormal import near_identity
@@ -93,15 +93,15 @@ class ShiftBlock(nn.Module):
         mixed = functional.linear(x.movedim(axis, -1), self.weight, self.bias)
         if available(mixed):
             return sort_and_move(mixed, self.rank).movedim(-1, axis)
-        low, high = ordered(*mixed.chunk(2, -1))
-        return _shifted(high, low, self.rank).movedim(-1, axis)
+        low, high = order_pairs(*mixed.chunk(2, -1))
+        return _move_channels(high, low, self.rank).movedim(-1, axis)
 
     def extra_repr(self) -> str:
         """Channels and rank."""
         return f"{self.channels}, rank={self.rank}"
 
 
-def _shifted(high: Float[Tensor, "..."], low: Float[Tensor, "..."], rank: int) -> Float[Tensor, "..."]:
+def _move_channels(high: Float[Tensor, "..."], low: Float[Tensor, "..."], rank: int) -> Float[Tensor, "..."]:
     """Both halves of the channels, an eighth of all moved by one pixel around the circle in each direction.
 
     Channels are on the last axis, the spatial axes before it. The groups that move are spread over both halves, so that

@@ -59,11 +59,11 @@ def register() -> None:
         kernel[grid](mixed, gradient, out, pixels, *axes, rank, share, lanes, rows, back, num_warps=4)
         return out
 
-    def sorting(mixed: Tensor, rank: int) -> Tensor:
+    def run_forward(mixed: Tensor, rank: int) -> Tensor:
         mixed = mixed.contiguous()
         return run(mixed, mixed, rank, False)
 
-    def returning(mixed: Tensor, gradient: Tensor, rank: int) -> Tensor:
+    def run_backward(mixed: Tensor, gradient: Tensor, rank: int) -> Tensor:
         return run(mixed.contiguous(), gradient.contiguous(), rank, True)
 
     def keep(ctx: Any, inputs: tuple[Tensor, int], output: Tensor) -> None:  # noqa: ARG001 - torch gives it
@@ -74,8 +74,8 @@ def register() -> None:
         return inverse(*ctx.saved_tensors, gradient, ctx.rank), None
 
     made = functools.partial(torch.library.triton_op, mutates_args=())
-    operator: Any = made(_NAME, sorting, schema="(Tensor mixed, int rank) -> Tensor")
-    inverse = made(f"{_NAME}_backward", returning, schema="(Tensor mixed, Tensor gradient, int rank) -> Tensor")
+    operator: Any = made(_NAME, run_forward, schema="(Tensor mixed, int rank) -> Tensor")
+    inverse = made(f"{_NAME}_backward", run_backward, schema="(Tensor mixed, Tensor gradient, int rank) -> Tensor")
     operator.register_autograd(back, setup_context=keep)
 
 

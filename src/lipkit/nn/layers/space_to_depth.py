@@ -18,7 +18,7 @@ class SpaceToDepth(EveryNorm, Isometric):
 
     def __init__(self, block: int, dims: int = 2) -> None:
         super().__init__()
-        self.block, self.dims = _checked(block, dims)
+        self.block, self.dims = _check_block(block, dims)
 
     def forward(self, x: Tensor) -> Tensor:
         """The rearranged entries."""
@@ -45,7 +45,7 @@ class DepthToSpace(EveryNorm, Isometric):
 
     def __init__(self, block: int, dims: int = 2) -> None:
         super().__init__()
-        self.block, self.dims = _checked(block, dims)
+        self.block, self.dims = _check_block(block, dims)
 
     def forward(self, x: Tensor) -> Tensor:
         """The rearranged entries."""
@@ -62,7 +62,7 @@ class DepthToSpace(EveryNorm, Isometric):
         return split.permute(order).reshape(*split.shape[:lead], *(size * b for size in x.shape[lead:]))
 
 
-def _checked(block: int, dims: int) -> tuple[int, int]:
+def _check_block(block: int, dims: int) -> tuple[int, int]:
     if block < 1 or dims < 1:
         raise ArgumentError(f"Space and depth are exchanged in blocks >= 1 and dims >= 1, got {block} and {dims}.")
     return block, dims

@@ -1,4 +1,4 @@
-"""What a method is: a frozen dataclass that turns free numbers into weights of norm at most one."""
+"""The base of methods: frozen dataclasses that turn free numbers into weights of norm at most one."""
 
 import enum
 import math
@@ -17,12 +17,12 @@ from lipkit.norms import Auto, KernelIsometry, NearIsometry, Norm
 
 Blocks = Float[Tensor, "groups rows cols *taps"]
 
-# What a norm of one may be off by in a weight that someone else computed.
+# A norm of one in a weight that someone else computed may be off by this much.
 ALMOST_ONE = 1 + 1e-6
 
 
 class Promise(enum.Enum):
-    """What a method makes of a geometry."""
+    """The property that a method guarantees for the weights of a geometry."""
 
     # Every singular value is 1, up to rounding: norms and gradients are kept.
     ISOMETRY = "isometry"
@@ -34,7 +34,7 @@ class Promise(enum.Enum):
 
 
 class WeightMethod(ABC):
-    """How free numbers become a weight whose operator has norm at most one, on every input size of the geometry.
+    """A map from free numbers to a weight whose operator has norm at most one, on every input size of the geometry.
 
     Subclasses are frozen dataclasses: their fields are the hyper-parameters. Calling one is pure and differentiable,
     with a number of operations that does not depend on values, so that it compiles. It computes in the dtype it is
@@ -137,7 +137,7 @@ def proxy(blocks: Blocks, geometry: Geometry) -> LinearOperator:
     Its sums of absolute rows and columns are at least those of every layer with these blocks, whatever the size. Its
     l2 norm is only near that of larger ones: from below, where the matrix is small enough to be written out.
     """
-    weight = geometry.joined(blocks)
+    weight = geometry.join(blocks)
     if not geometry.taps:
         return Dense(weight)
     spatial = tuple(

@@ -1,4 +1,4 @@
-"""What methods for isometries have in common: the tall side up, and a last step that rounding cannot defeat."""
+"""The base of methods for isometries: the tall side up, and a last step that rounding cannot defeat."""
 
 from abc import abstractmethod
 from typing import ClassVar
@@ -31,8 +31,8 @@ class IsometryMethod(MatrixMethod):
 
     def matrix(self, raw: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
         if raw.shape[-2] < raw.shape[-1]:
-            return closed(self.isometry(raw.mT), raw.dtype, self.may_fall_short).mT
-        return closed(self.isometry(raw), raw.dtype, self.may_fall_short)
+            return close_isometry(self.isometry(raw.mT), raw.dtype, self.may_fall_short).mT
+        return close_isometry(self.isometry(raw), raw.dtype, self.may_fall_short)
 
     def inverse_matrix(self, weight: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
         if weight.shape[-2] < weight.shape[-1]:
@@ -55,7 +55,7 @@ def with_determinant(blocks: Blocks, geometry: Geometry, sign: float) -> Blocks:
     return flat.reshape(geometry.shape)
 
 
-def closed(
+def close_isometry(
     tall: Float[Tensor, "batch rows cols"], dtype: torch.dtype, may_fall_short: bool
 ) -> Float[Tensor, "batch rows cols"]:
     """A near-isometry made one in float64 and stored in `dtype` with norm at most 1, whatever it was before.
@@ -100,7 +100,7 @@ _repair = with_derivative(_repair_forward, _repair_backward, _repair_jvp)
 def excess_of(
     gram: Float64[Tensor, "batch cols cols"], flat: bool, error: Float64[Tensor, "batch 1 1"] | None = None
 ) -> Float64[Tensor, "batch 1 1"]:
-    """What to divide W'W by for singular values in [0, 3^(1/2)]: 1, where that is proven of it as it is.
+    """The divisor of W'W that brings singular values into [0, 3^(1/2)]: 1, where they are proven to lie there.
 
     Proven by the largest row sum or, where not `flat`, also by ||(W'W)^4||_F^(1/4); `error` is how far from W'W in norm
     the given numbers may be. A constant for autograd.
@@ -123,7 +123,7 @@ def last_step(
 
 
 def room_of_step(tall: Float[Tensor, "batch rows cols"], dtype: torch.dtype) -> float:
-    """What a step in float64 is made smaller by for its own rounding and that to `dtype`.
+    """The factor that makes room for the rounding of a step in float64 and of its result to `dtype`.
 
     With s^2 <= 3, u = 2^-53 and ||abs(W)|| <= cols^(1/2) s, to first order: the Gram matrix is known up to rows cols
     s^2 u, which counts by s/2; its product with W, the factors and the sum are rounded by (cols + 3) cols s^3 u / 2 and

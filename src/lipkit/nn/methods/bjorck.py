@@ -17,7 +17,7 @@ from lipkit.nn.methods._arithmetic.safe_scaling import dot, largest, sizes_of
 from lipkit.nn.methods._base import MatrixMethod
 from lipkit.nn.methods._isometry import last_step, room_of_step
 
-# How far from 1 the range is before the last step; e becomes 3/2 e^2 by it, 2e-12.
+# The distance of singular values from 1 before the last step, which turns e into 3/2 e^2: 2e-12.
 _NEAR = 1e-6
 # More steps reach smaller singular values than the Gram matrix has digits for.
 _ON_GRAM = 8
@@ -148,7 +148,7 @@ def _jvp(inputs: tuple[Any, ...], outputs: Tensors, tangents: Tensors) -> Gradie
     _, size, *steps, unit, square, whole, rows = outputs
     change = tangents[0] / unit / size
     half = torch.bmm(steps[0].mT, change)
-    # That of log b.
+    # The tangent of log b.
     growth = 0.5 * dot(_slope(steps[1], square, whole, rows), half + half.mT)
     change = change - steps[0] * growth
     moved: list[Tensor] = []

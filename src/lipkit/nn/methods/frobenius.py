@@ -8,7 +8,7 @@ import torch
 
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.methods._arithmetic.safe_scaling import LEAST
-from lipkit.nn.methods._arithmetic.stored_digits import stored
+from lipkit.nn.methods._arithmetic.stored_digits import store
 from lipkit.nn.methods._base import Blocks, WeightMethod
 from lipkit.nn.methods.rko import overlap
 from lipkit.rounding.slacks import UNIT
@@ -35,7 +35,7 @@ class Frobenius(WeightMethod):
         size = torch.linalg.vector_norm(wide, dim=axes, keepdim=True).clamp(min=LEAST)
         # A sum of squares in any order, its root and the quotient are within as many roundings as there are terms.
         slack = 1 + (math.prod(raw.shape[1:]) + 8) * UNIT
-        return stored(wide / (size * (slack * math.sqrt(overlap(geometry)))), raw.dtype)
+        return store(wide / (size * (slack * math.sqrt(overlap(geometry)))), raw.dtype)
 
     def is_feasible(self, weight: Blocks, geometry: Geometry) -> bool:
         """Whether every group has the Frobenius norm that this method gives, to 1e-5."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from lipkit.bound import Metric
 from lipkit.errors import ArgumentError, UnsupportedError
 from lipkit.nn.core.geometry import Geometry
-from lipkit.nn.methods._arithmetic.stored_digits import stored
+from lipkit.nn.methods._arithmetic.stored_digits import store
 from lipkit.nn.methods._base import Blocks, Promise, WeightMethod
 from lipkit.norms import Auto, Mixed, Norm
 from lipkit.rounding.slacks import UNIT
@@ -65,7 +65,7 @@ class LpBall(WeightMethod):
     def __call__(self, raw: Blocks, geometry: Geometry) -> Blocks:
         wide = raw.to(torch.float64)
         size = self._size(wide, geometry).reshape(-1, *(1,) * (raw.ndim - 1))
-        return stored(wide * (self.radius / size.clamp(min=self.radius)), raw.dtype)
+        return store(wide * (self.radius / size.clamp(min=self.radius)), raw.dtype)
 
     def is_feasible(self, weight: Blocks, geometry: Geometry) -> bool:
         """Whether the norm, for p = 2 the bound of it, is at most the radius, to 1e-6."""

@@ -11,12 +11,12 @@ from torch import Tensor
 from lipkit.nn.methods._arithmetic.safe_scaling import divide_by_largest
 from lipkit.nn.methods._isometry import IsometryMethod
 
-# How far below the size of the matrix a singular value has to be to count as zero.
+# Singular values below this part of the size of the matrix count as zero.
 _RIDGE = {torch.float32: 2.0**-22, torch.float64: 2.0**-40}
 
 
 class QRFactorization(enum.Enum):
-    """How the triangular factor is found."""
+    """The algorithm for the triangular factor."""
 
     # LAPACK's QR: as stable as can be.
     HOUSEHOLDER = "Householder"
@@ -55,16 +55,16 @@ class QR(IsometryMethod):
 
     def isometry(self, tall: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
         if self.by is QRFactorization.CHOLESKY:
-            wide = _scaled(tall.to(torch.float64))
+            wide = _divide_by_frobenius(tall.to(torch.float64))
             return _by_cholesky(_by_cholesky(wide))
-        scaled = _scaled(tall)
+        scaled = _divide_by_frobenius(tall)
         identity = torch.eye(tall.shape[-1], dtype=tall.dtype, device=tall.device).expand(len(tall), -1, -1)
         full = torch.cat([scaled, _RIDGE[tall.dtype] * identity], -2)
         orthogonal = _by_householder(full) if self.by is QRFactorization.HOUSEHOLDER else _by_gram_schmidt(full)
         return orthogonal[:, : tall.shape[-2]]
 
 
-def _scaled(tall: Tensor) -> Tensor:
+def _divide_by_frobenius(tall: Tensor) -> Tensor:
     """W / ||W||_F."""
     scaled = divide_by_largest(tall)
     return scaled / torch.linalg.vector_norm(scaled, dim=(-2, -1), keepdim=True).clamp(min=1.0)

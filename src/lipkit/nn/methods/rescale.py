@@ -11,9 +11,16 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError
 from lipkit.nn.core.geometry import Geometry
-from lipkit.nn.methods._arithmetic.filter_gram import absolute_gram, polyphase, unphased
+from lipkit.nn.methods._arithmetic.filter_gram import absolute_gram, merge_phases, split_phases
 from lipkit.nn.methods._arithmetic.majorant import majorant
-from lipkit.nn.methods._arithmetic.rescaling_step import inverse_root, largest, one_step, over_taps, shrinking, worth_it
+from lipkit.nn.methods._arithmetic.rescaling_step import (
+    inverse_root,
+    largest,
+    one_step,
+    over_taps,
+    scale_for_room,
+    worth_it,
+)
 from lipkit.nn.methods._arithmetic.stored_digits import room_for
 from lipkit.nn.methods._base import Blocks, WeightMethod
 
@@ -25,7 +32,7 @@ _SMALLEST_SHARE = 2.0**-10
 
 
 class RescaledSide(enum.Enum):
-    """Which side of a weight is rescaled; the value is how it prints."""
+    """The side of a weight that is rescaled; the value is how it prints."""
 
     # The columns, as published: the input channels (with a stride, each phase of them) of a matrix or a convolution.
     COLUMNS = "columns"
@@ -36,7 +43,7 @@ class RescaledSide(enum.Enum):
 @final
 @dataclass(frozen=True)
 class Rescale(WeightMethod):
-    """W R with the diagonal R_i = T_i^(-1/2) and W'W <= diag(T), from `steps` Gram products; see `rescaled`.
+    """W R with the diagonal R_i = T_i^(-1/2) and W'W <= diag(T), from `steps` Gram products; see `rescale_channels`.
 
         T_i = (sum_{j, shifts} |M_ij|)^(1 / 2^(steps - 1)),   M = (W'W)^(2^(steps - 1))
 
@@ -61,45 +68,45 @@ class Rescale(WeightMethod):
             )
 
     def __str__(self) -> str:
-        return f"rescaling, {_said(self.steps, self.side)}"
+        return f"rescaling, {_describe(self.steps, self.side)}"
 
     def __call__(self, raw: Blocks, geometry: Geometry) -> Blocks:
-        return rescaled(raw, geometry, self.steps, self.side)
+        return rescale_channels(raw, geometry, self.steps, self.side)
 
     def inverse(self, weight: Blocks, geometry: Geometry) -> Blocks:
-        return unscaled(weight, geometry, self.steps, self.side)
+        return unscale_channels(weight, geometry, self.steps, self.side)
 
 
-def _said(steps: int, side: RescaledSide) -> str:
+def _describe(steps: int, side: RescaledSide) -> str:
     tail = "" if side is RescaledSide.COLUMNS else f" on the {side.value}"
     return f"{steps} step{'s' if steps > 1 else ''}{tail}"
 
 
-def rescaled(raw: Blocks, geometry: Geometry, steps: int, side: RescaledSide) -> Blocks:
+def rescale_channels(raw: Blocks, geometry: Geometry, steps: int, side: RescaledSide) -> Blocks:
     """The weights of `Rescale` and `AOL`: every channel i times T_i^(-1/2); channels of zeros stay zero."""
-    kernel = polyphase(raw, geometry)
-    flipped = _flipped(kernel, side)
+    kernel = split_phases(raw, geometry)
+    flipped = _is_flipped(kernel, side)
     tall = kernel.transpose(1, 2) if flipped else kernel
     room = room_for(geometry.rows, geometry.cols, math.prod(geometry.taps), raw.dtype)
     if steps == 1 and worth_it(tall):
         found = one_step(tall, room)
     else:
         level = tall / largest(tall.detach())
-        sums = majorant(level, steps, scale=shrinking(room))
+        sums = majorant(level, steps, scale=scale_for_room(room))
         found = level * over_taps(inverse_root(sums, raw.dtype), level)
-    return unphased(found.transpose(1, 2) if flipped else found, geometry)
+    return merge_phases(found.transpose(1, 2) if flipped else found, geometry)
 
 
-def unscaled(
+def unscale_channels(
     weight: Float64[Tensor, "groups rows cols *taps"], geometry: Geometry, steps: int, side: RescaledSide
 ) -> Blocks:
-    """W D for which `rescaled` gives W / c: D is the positive fixed point of D -> T(W D)^(1/2), up to the factor c.
+    """W D for which `rescale_channels` gives W / c: D is the positive fixed point of D -> T(W D)^(1/2), up to c.
 
     For one step, T(W D) = D |M| D: D is the Perron vector of |M| and c^2 its eigenvalue, which is 1 exactly for the
     weights that one step can make. For an isometry D = 1.
     """
-    kernel = polyphase(weight, geometry)
-    flipped = _flipped(kernel, side)
+    kernel = split_phases(weight, geometry)
+    flipped = _is_flipped(kernel, side)
     tall = kernel.transpose(1, 2) if flipped else kernel
     groups, _, cols = tall.shape[:3]
     scale = torch.ones(groups, cols, dtype=torch.float64, device=weight.device)
@@ -121,10 +128,10 @@ def unscaled(
         if done:
             break
     wide = tall * over_taps(scale, tall)
-    return unphased(wide.transpose(1, 2) if flipped else wide, geometry)
+    return merge_phases(wide.transpose(1, 2) if flipped else wide, geometry)
 
 
-def _flipped(kernel: Float[Tensor, "groups rows phased *lengths"], side: RescaledSide) -> bool:
+def _is_flipped(kernel: Float[Tensor, "groups rows phased *lengths"], side: RescaledSide) -> bool:
     return side is RescaledSide.SMALLER and kernel.shape[1] < kernel.shape[2]
 
 
@@ -149,7 +156,7 @@ class AOL(WeightMethod):
         return "AOL" if self.side is RescaledSide.COLUMNS else f"AOL on the {self.side.value}"
 
     def __call__(self, raw: Blocks, geometry: Geometry) -> Blocks:
-        return rescaled(raw, geometry, 1, self.side)
+        return rescale_channels(raw, geometry, 1, self.side)
 
     def inverse(self, weight: Blocks, geometry: Geometry) -> Blocks:
-        return unscaled(weight, geometry, 1, self.side)
+        return unscale_channels(weight, geometry, 1, self.side)

@@ -9,7 +9,7 @@ import torch
 
 from lipkit.linops import Padding
 from lipkit.nn.core.geometry import Geometry
-from lipkit.nn.layers.pooling import covering
+from lipkit.nn.layers.pooling import windows_per_entry
 from lipkit.nn.methods._arithmetic.stored_digits import shrink
 from lipkit.nn.methods._base import ALMOST_ONE, Blocks, MatrixMethod, Promise, WeightMethod, smallest
 from lipkit.nn.methods.bjorck import Bjorck
@@ -85,5 +85,5 @@ def _even(k: int, s: int, d: int, padded: int) -> bool:
 
 
 def overlap(geometry: Geometry) -> int:
-    """How many taps can meet one entry of the input: the product over axes of ceil(k gcd(s, d) / s)."""
-    return covering(geometry.taps, geometry.stride, geometry.dilation)
+    """The largest number of taps that meet one entry of the input: the product over axes of ceil(k gcd(s, d) / s)."""
+    return windows_per_entry(geometry.taps, geometry.stride, geometry.dilation)

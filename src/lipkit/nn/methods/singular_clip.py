@@ -10,7 +10,7 @@ from torch import Tensor
 from lipkit.errors import UnsupportedError
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.methods._arithmetic.derivative import Gradients, Tensors, with_derivative
-from lipkit.nn.methods._arithmetic.stored_digits import stored
+from lipkit.nn.methods._arithmetic.stored_digits import store
 from lipkit.nn.methods._base import MatrixMethod, Promise
 from lipkit.rounding.slacks import UNIT
 
@@ -47,7 +47,7 @@ class SingularClip(MatrixMethod):
         _, values, right = torch.linalg.svd(tall.detach(), full_matrices=False)
         basis = right.mT
         clipped = tall @ _damp(tall.mT @ tall, basis, values)
-        found = stored(clipped / _bound(clipped.detach(), basis).clamp(min=1.0), raw.dtype)
+        found = store(clipped / _bound(clipped.detach(), basis).clamp(min=1.0), raw.dtype)
         return found.mT if flipped else found
 
 
@@ -56,7 +56,7 @@ def _bound(tall: Tensor, basis: Tensor) -> Tensor:
     rows, n = tall.shape[-2:]
     identity = torch.eye(n, dtype=tall.dtype, device=tall.device)
     turned = tall @ basis
-    # What rounding does to a product of matrices, relative to their Frobenius norms, with room for three of them.
+    # The rounding error of a product of matrices, relative to their Frobenius norms, with room for three of them.
     slack = 4 * (rows + n + 8) * UNIT
     size = torch.linalg.vector_norm(tall, dim=(-2, -1)) + 1
     defect = (basis.mT @ basis - identity).abs().sum(-1).amax(-1) + slack * n

@@ -7,8 +7,8 @@ import torch
 
 from lipkit.errors import ArgumentError
 from lipkit.nn.core.geometry import Geometry
-from lipkit.nn.methods._arithmetic.filter_gram import polyphase
-from lipkit.nn.methods._arithmetic.stored_digits import stored
+from lipkit.nn.methods._arithmetic.filter_gram import split_phases
+from lipkit.nn.methods._arithmetic.stored_digits import store
 from lipkit.nn.methods._arithmetic.symbol_norm import norm_above
 from lipkit.nn.methods._base import Blocks, WeightMethod
 
@@ -32,7 +32,7 @@ class DividedByNorm(WeightMethod):
         largest = raw.detach().flatten(1).abs().amax(1).reshape(-1, *(1,) * (raw.ndim - 1)).to(torch.float64)
         # The result does not depend on the scale, so this factor needs no gradient.
         wide = raw.to(torch.float64) / torch.where(largest > 0, largest, 1.0)
-        bound = norm_above(polyphase(wide, geometry), self.steps, self.slack).reshape(largest.shape)
+        bound = norm_above(split_phases(wide, geometry), self.steps, self.slack).reshape(largest.shape)
         return wide / torch.where(bound > 0, bound, 1.0)
 
 
@@ -62,4 +62,4 @@ class Spectral(DividedByNorm):
         return f"spectral normalisation, {self.steps} Gram steps"
 
     def __call__(self, raw: Blocks, geometry: Geometry) -> Blocks:
-        return stored(self.divide(raw, geometry), raw.dtype)
+        return store(self.divide(raw, geometry), raw.dtype)

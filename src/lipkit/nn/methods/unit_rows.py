@@ -12,14 +12,14 @@ from lipkit.errors import ArgumentError, UnsupportedError
 from lipkit.linops import Padding
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.methods._arithmetic.safe_scaling import LEAST
-from lipkit.nn.methods._arithmetic.stored_digits import stored
+from lipkit.nn.methods._arithmetic.stored_digits import store
 from lipkit.nn.methods._base import Blocks, Promise, WeightMethod
 from lipkit.norms import Mixed, Norm
 from lipkit.rounding.slacks import UNIT
 
 _EUCLIDEAN = Metric(2.0, math.inf)
 _LARGEST = Metric(math.inf, math.inf)
-# What is summed to a line's norm, and with which exponent: l1 -> l1 sums over a column.
+# The exponent of the norm of a row, or of a column for l1 -> l1.
 _EXPONENT = {_EUCLIDEAN: 2.0, _LARGEST: 1.0, Metric(1.0, 1.0): 1.0}
 
 
@@ -42,7 +42,7 @@ class _Lines(WeightMethod):
 
     def __call__(self, raw: Blocks, geometry: Geometry) -> Blocks:
         wide = raw.to(torch.float64)
-        return stored(wide / self._lines(wide, geometry).clamp(min=self.floor), raw.dtype)
+        return store(wide / self._lines(wide, geometry).clamp(min=self.floor), raw.dtype)
 
     def norm_on_every_size(self, weight: Blocks, geometry: Geometry, enough: float) -> float:
         """The largest norm of a row or column: that of a whole window, of which padding only takes away."""

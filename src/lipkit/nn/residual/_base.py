@@ -113,7 +113,7 @@ class ResidualLayer(Stated):
         weight = self.weight.to(dtype_in_use(self.weight))
         return step(x, weight, self.bias, self.coefficient_of(weight), self.activation, self.geometry)
 
-    def condensed(self, dtype: torch.dtype | None = None) -> nn.Module:
+    def to_plain(self, dtype: torch.dtype | None = None) -> nn.Module:
         """The same function with plain parameters; with `dtype`, of the weights in that type, again of constant 1."""
         with torch.no_grad():
             weight = self.weight if dtype is None else self.weight.to(dtype)

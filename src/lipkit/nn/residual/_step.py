@@ -33,15 +33,15 @@ def step(
     sides = tuple(left for left, _ in geometry.padding)
     wrapped = geometry.mode is Padding.CIRCULAR
     inside = (0,) * rank if wrapped else sides
-    inner = CONV[rank](_turned(x, sides, wrapped), weight, bias, 1, inside, geometry.dilation, geometry.groups)
+    inner = CONV[rank](_pad_circularly(x, sides, wrapped), weight, bias, 1, inside, geometry.dilation, geometry.groups)
     inner = activation(inner) * coefficient.reshape(-1, *(1,) * rank)
     # On a circle the adjoint is that of the padded image, and the padding of both ends is cut off again.
     outside = tuple(2 * p for p in sides) if wrapped else sides
-    image = _turned(inner, sides, wrapped)
+    image = _pad_circularly(inner, sides, wrapped)
     return x - CONV_TRANSPOSE[rank](image, weight, None, 1, outside, 0, geometry.groups, geometry.dilation)
 
 
-def _turned(x: Tensor, sides: tuple[int, ...], wrapped: bool) -> Tensor:
+def _pad_circularly(x: Tensor, sides: tuple[int, ...], wrapped: bool) -> Tensor:
     if not wrapped or not any(sides):
         return x
     return functional.pad(x, [p for side in reversed(sides) for p in (side, side)], mode="circular")
@@ -65,7 +65,7 @@ def check_activation(activation: nn.Module, layer: str) -> nn.Module:
 
 @final
 class PlainStep(nn.Module):
-    """A residual layer with given numbers, as `condensed` writes it: nothing keeps them consistent from here on."""
+    """A residual layer with given numbers, as `to_plain` writes it: nothing keeps them consistent from here on."""
 
     def __init__(
         self,

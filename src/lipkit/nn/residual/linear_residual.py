@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lipkit.errors import UnsupportedError
 from lipkit.nn.core.geometry import Geometry
-from lipkit.nn.methods._arithmetic.stored_digits import stored
+from lipkit.nn.methods._arithmetic.stored_digits import store
 from lipkit.nn.methods._base import Blocks, Promise
 from lipkit.nn.methods.spectral_normalization import DividedByNorm
 
@@ -45,7 +45,7 @@ class LinearResidual(DividedByNorm):
 
     def __call__(self, raw: Blocks, geometry: Geometry) -> Blocks:
         total = raw.to(torch.float64) + identity(geometry, raw)
-        return stored(self.divide(total, geometry), raw.dtype)
+        return store(self.divide(total, geometry), raw.dtype)
 
     def inverse(self, weight: Blocks, geometry: Geometry) -> Blocks:
         """W - I; exact for weights whose certified norm is 1."""

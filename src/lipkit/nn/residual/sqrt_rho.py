@@ -46,9 +46,9 @@ class _Scaled(DiagonalLayer):
         """sqrt(rho) (x - W' (c phi(W x + b)))."""
         return self.factor * super().forward(x)
 
-    def condensed(self, dtype: torch.dtype | None = None) -> nn.Module:
+    def to_plain(self, dtype: torch.dtype | None = None) -> nn.Module:
         """The same function with plain parameters."""
-        made = super().condensed(dtype)
+        made = super().to_plain(dtype)
         assert isinstance(made, PlainStep)
         made.factor = self.factor
         return made

@@ -1,4 +1,4 @@
-"""Activation decay: what Gaussian noise on the last layer's weights costs, without drawing any."""
+"""Activation decay: the cost of Gaussian noise on the last layer's weights, without drawing any."""
 
 import math
 from abc import ABC, abstractmethod
@@ -14,7 +14,7 @@ from lipkit.errors import ArgumentError, ShapeError
 
 
 class HeadDecay(ABC):
-    """What is added to the cross-entropy of a linear head's logits for noise of size sigma on its weights."""
+    """A term for the cross-entropy of a linear head that stands for noise of size sigma on its weights; abstract."""
 
     @abstractmethod
     def each(

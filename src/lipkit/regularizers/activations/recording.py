@@ -1,4 +1,4 @@
-"""What goes into and comes out of chosen modules while a model runs."""
+"""Recording of the inputs and outputs of chosen modules while a model runs."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,7 +31,7 @@ class RecordedActivations:
 
 @contextmanager
 def recording(*modules: nn.Module) -> Iterator[RecordedActivations]:
-    """Record what goes into and out of modules for the length of a block; hooks are gone afterwards, also on errors.
+    """Record the inputs and outputs of modules inside a block; the hooks are removed afterwards, also on errors.
 
         with recording(model.head) as seen:
             logits = model(x)

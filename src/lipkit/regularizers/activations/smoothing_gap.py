@@ -1,4 +1,4 @@
-"""How well activation decay stands for the noise it replaces, by Monte Carlo."""
+"""Activation decay compared with the noise that it replaces, by Monte Carlo."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from lipkit.regularizers.activations.activation_decay import HeadDecay
 
 
 class GradientAgreement(NamedTuple):
-    """How two gradients compare: the cosine of their angle, and the norm of the first over the second."""
+    """A comparison of two gradients: the cosine of their angle, and the norm of the first over the second."""
 
     cosine: Tensor
     ratio: Tensor

@@ -10,11 +10,11 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from lipkit.errors import ArgumentError, ShapeError
-from lipkit.regularizers.derivatives.input_points import evaluated, pulled_back, safe_root, tracked
+from lipkit.regularizers.derivatives.input_points import evaluate_flat, pull_back, safe_root, track_input
 
 
 class PenalizedSide(enum.Enum):
-    """Which gradient norms are penalised."""
+    """The gradient norms that are penalised."""
 
     TWO = "all that differ from the target"
     ONE = "those above the target"
@@ -44,13 +44,13 @@ class GradientPenalty:
         """The penalty at the points `x`."""
         graph = torch.is_grad_enabled()
         with torch.enable_grad():
-            x = tracked(x)
-            y = evaluated(model, x)
+            x = track_input(x)
+            y = evaluate_flat(model, x)
             if y.shape[1] != 1:
                 raise ShapeError(
                     f"A gradient penalty needs one number a sample, got {y.shape[1]}; use JacobianPenalty for vectors."
                 )
-            norms = safe_root(pulled_back(y, x, torch.ones_like(y), graph).square().sum(1))
+            norms = safe_root(pull_back(y, x, torch.ones_like(y), graph).square().sum(1))
         excess = norms - self.target
         return (excess if self.side is PenalizedSide.TWO else excess.clamp(min=0)).square().mean()
 
@@ -79,12 +79,12 @@ class InputGradient:
         """The penalty at the points `x` with labels `target`."""
         graph = torch.is_grad_enabled()
         with torch.enable_grad():
-            x = tracked(x)
+            x = track_input(x)
             values = loss(model(x), target)
             if values.shape != x.shape[:1]:
                 raise ShapeError(
                     f"The loss must give one number for each of {x.shape[0]} samples, got shape {tuple(values.shape)}; "
                     'use reduction="none".'
                 )
-            squares = pulled_back(values, x, torch.ones_like(values), graph).square().sum(1)
+            squares = pull_back(values, x, torch.ones_like(values), graph).square().sum(1)
             return squares.mean() / 2 if self.squared else safe_root(squares).mean()

@@ -26,14 +26,14 @@ def points_between(
     return torch.lerp(fake.detach(), real.detach(), share.to(real))
 
 
-def tracked(x: Shaped[Tensor, "batch ..."]) -> Float[Tensor, "batch ..."]:
+def track_input(x: Shaped[Tensor, "batch ..."]) -> Float[Tensor, "batch ..."]:
     """The input with a graph: itself if it has one, otherwise a new leaf."""
     if not x.is_floating_point():
         raise ArgumentError(f"Derivatives need a floating-point input, got {x.dtype}; give embeddings for token ids.")
     return x if x.requires_grad else x.detach().requires_grad_()
 
 
-def evaluated(model: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+def evaluate_flat(model: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """model(x) for a tracked x, flattened to (batch, outputs)."""
     y = model(x)
     if y.ndim == 0 or y.shape[0] != x.shape[0]:
@@ -45,7 +45,7 @@ def evaluated(model: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return y.reshape(y.shape[0], -1)
 
 
-def pulled_back(y: Tensor, x: Tensor, v: Tensor, graph: bool) -> Tensor:
+def pull_back(y: Tensor, x: Tensor, v: Tensor, graph: bool) -> Tensor:
     """J'v for each sample, as (batch, inputs), in float32 at least; samples must not influence each other."""
     (found,) = torch.autograd.grad(y, x, v, create_graph=graph, retain_graph=True, materialize_grads=True)
     return found.reshape(found.shape[0], -1).to(torch.promote_types(found.dtype, torch.float32))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lipkit._seeds import normal
 from lipkit.errors import ArgumentError
-from lipkit.regularizers.derivatives.input_points import evaluated, pulled_back, safe_root, tracked
+from lipkit.regularizers.derivatives.input_points import evaluate_flat, pull_back, safe_root, track_input
 
 
 class JacobianEstimator(ABC):
@@ -29,7 +29,7 @@ class ExactJacobian(JacobianEstimator):
 
     def squares(self, y: Float[Tensor, "batch outputs"], x: Tensor, graph: bool) -> Float[Tensor, " batch"]:
         rows = torch.eye(y.shape[1], dtype=y.dtype, device=y.device)
-        found = [pulled_back(y, x, row.expand_as(y), graph).square().sum(1) for row in rows]
+        found = [pull_back(y, x, row.expand_as(y), graph).square().sum(1) for row in rows]
         return torch.stack(found).sum(0)
 
 
@@ -50,7 +50,7 @@ class Hutchinson(JacobianEstimator):
             raise ArgumentError(f"Hutchinson.draws must be at least 1, got {self.draws}.")
 
     def squares(self, y: Float[Tensor, "batch outputs"], x: Tensor, graph: bool) -> Float[Tensor, " batch"]:
-        found = [pulled_back(y, x, self.vectors(y), graph).square().sum(1) for _ in range(self.draws)]
+        found = [pull_back(y, x, self.vectors(y), graph).square().sum(1) for _ in range(self.draws)]
         return torch.stack(found).mean(0)
 
     def vectors(self, like: Tensor) -> Tensor:
@@ -79,8 +79,8 @@ class JacobianPenalty:
         """||J_f(x)||_F^2 for each sample."""
         graph = torch.is_grad_enabled()
         with torch.enable_grad():
-            x = tracked(x)
-            squares = self.estimator.squares(evaluated(model, x), x, graph)
+            x = track_input(x)
+            squares = self.estimator.squares(evaluate_flat(model, x), x, graph)
         return squares if graph else squares.detach()
 
 

@@ -10,7 +10,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from lipkit.errors import ShapeError
-from lipkit.regularizers.derivatives.input_points import evaluated, pulled_back, safe_root, tracked
+from lipkit.regularizers.derivatives.input_points import evaluate_flat, pull_back, safe_root, track_input
 from lipkit.regularizers.derivatives.jacobian_norm import Hutchinson
 
 
@@ -24,8 +24,8 @@ class SymmetryPenalty(ABC):
         """The mean over the samples of `x`."""
         graph = torch.is_grad_enabled()
         with torch.enable_grad():
-            x = tracked(x)
-            y = evaluated(field, x)
+            x = track_input(x)
+            y = evaluate_flat(field, x)
             if y.shape[1] != x[0].numel():
                 raise ShapeError(
                     f"A Jacobian is symmetric only if it is square, got {x[0].numel()} inputs and {y.shape[1]} outputs."
@@ -51,7 +51,7 @@ class JacobianSymmetry(SymmetryPenalty):
 
     def each(self, y: Float[Tensor, "batch n"], x: Tensor, graph: bool) -> Float[Tensor, " batch"]:
         rows = torch.eye(y.shape[1], dtype=y.dtype, device=y.device)
-        jacobian = torch.stack([pulled_back(y, x, row.expand_as(y), graph) for row in rows], 1)
+        jacobian = torch.stack([pull_back(y, x, row.expand_as(y), graph) for row in rows], 1)
         squares = (jacobian - jacobian.mT).square().sum((1, 2))
         return squares if self.squared else safe_root(squares)
 
@@ -74,9 +74,9 @@ class StochasticSymmetry(SymmetryPenalty):
             v = self.probes.vectors(y)
             u = torch.zeros_like(y, requires_grad=True)
             # J'u is linear in u, so its value at 0 is 0 and its derivative along v is J v, whatever u is.
-            pulled = pulled_back(y, x, u, graph=True)
+            pulled = pull_back(y, x, u, graph=True)
             (pushed,) = torch.autograd.grad(
                 pulled, u, v.to(pulled.dtype), create_graph=graph, retain_graph=True, materialize_grads=True
             )
-            found.append((pushed.to(pulled.dtype) - pulled_back(y, x, v, graph)).square().sum(1))
+            found.append((pushed.to(pulled.dtype) - pull_back(y, x, v, graph)).square().sum(1))
         return torch.stack(found).mean(0)

@@ -16,14 +16,14 @@ from lipkit.regularizers.weights.training_norm import TrainingNorm
 
 
 class SingularDirections(enum.Enum):
-    """How the gradient of sigma_1 enters the derivative of the penalty."""
+    """Whether the penalty is differentiated through the gradient of sigma_1."""
 
     LIVE = "differentiated, which follows the singular vectors"
     DETACHED = "held fixed, which drops that term"
 
 
 class PenalizedDrift(enum.Enum):
-    """Which drifts are penalised."""
+    """The drifts that are penalised."""
 
     BOTH = "growth and decay of the norm"
     GROWTH = "growth of the norm"

@@ -17,7 +17,7 @@ from lipkit.rounding.slacks import ULP
 
 
 class GapPair(ABC):
-    """Which two singular values are compared."""
+    """The two singular values that are compared; abstract."""
 
     @abstractmethod
     def gap(self, values: Float64[Tensor, " rank"]) -> Float64[Tensor, ""]:

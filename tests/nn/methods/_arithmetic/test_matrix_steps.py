@@ -10,7 +10,7 @@ from torch import Tensor
 from lipkit.nn.methods._arithmetic import safe_scaling as _scaling
 from lipkit.nn.methods._arithmetic.safe_scaling import LEAST, cap, sizes_of
 from lipkit.nn.methods._base import MatrixMethod
-from lipkit.nn.methods._isometry import closed, room_of_step
+from lipkit.nn.methods._isometry import close_isometry, room_of_step
 from lipkit.nn.methods.bjorck import Bjorck, _forward, factors  # pyright: ignore[reportPrivateUsage]
 from lipkit.nn.methods.cayley import Cayley
 from lipkit.nn.methods.exponential import Exponential
@@ -140,7 +140,7 @@ def test_the_last_step_counts_its_own_rounding(size: float) -> None:
         left, _, right = torch.linalg.svd(gaussian(40, 24), full_matrices=False)
         near = (left * values) @ right * size
         for dtype in (torch.float32, torch.float64):
-            found = closed(near.to(dtype), dtype, may_fall_short=True)
+            found = close_isometry(near.to(dtype), dtype, may_fall_short=True)
             assert float(torch.linalg.svdvals(found.to(torch.float64)).max()) <= 1
 
 

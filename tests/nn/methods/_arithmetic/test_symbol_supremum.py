@@ -101,7 +101,7 @@ def test_layers_are_bounded_on_signals_of_every_length(
     norms: list[float] = []
     for length in (20, 200):
         with torch.no_grad():
-            layer.weight.copy_(geometry.joined(blocks))
+            layer.weight.copy_(geometry.join(blocks))
             images = layer(torch.eye(cols * length, dtype=torch.float64).reshape(-1, cols, length)).flatten(1)
         norms.append(float(torch.linalg.matrix_norm(images, 2)))
     truth = max(norms)

@@ -57,7 +57,7 @@ def _factor(
 def _error(
     scaled: Float[Tensor, "batch rows cols"], root: Float[Tensor, "batch cols cols"]
 ) -> Float64[Tensor, "batch 1 1"]:
-    """How much the five products of the last step can add to its norm by rounding, and to that of T'W'W T.
+    """A bound of what rounding in the five products of the last step adds to its norm, and to that of T'W'W T.
 
     With t^2 = min(||T||_F^2, ||T||_1 ||T||_inf), a bound of ||abs(T)||^2, and q = t ||W||_F: the Gram matrix is known
     up to gamma_rows ||W||_F^2 and T'W'W T up to (gamma_rows + 2 gamma_cols) q^2; the factor has norm at most 3/2, which

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from lipkit.linops import Conv
 from lipkit.nn.core.geometry import Geometry
-from lipkit.nn.methods._arithmetic.filter_gram import absolute_gram, polyphase, twice_gram
+from lipkit.nn.methods._arithmetic.filter_gram import absolute_gram, split_phases, twice_gram
 from lipkit.nn.methods._arithmetic.majorant import majorant
 from lipkit.nn.methods._arithmetic.symbol_supremum import on_grid, supremum
 from lipkit.norms import KernelIsometry
 from lipkit.rounding.slacks import ROUNDINGS_8
 
-# How much work a bound may take, in products of numbers: by frequencies a quick look, some seconds later, and by sums.
+# The most work for one bound, in products of numbers: a quick look at frequencies, a long one, and sums.
 _LOOK = 2**26
 _WORK = 2**30
 _GRAM = 2**28
@@ -24,7 +24,7 @@ _FREQUENCY = 20_000
 # A bound by sums is this much above the spectral radius, which leaves positive weights.
 _ABOVE = 1 + 1e-7
 _MOST_STEPS = 6
-# What the methods that divide by a norm give away on their grid.
+# The slack of the grid in methods that divide by a norm.
 _SLACK = 0.01
 
 
@@ -42,7 +42,7 @@ def norm_on_every_size(blocks: Float64[Tensor, "groups rows cols *taps"], geomet
 
     Guarantee: an upper bound, all rounding counted. Cost: one filter Gram if that is enough, some seconds otherwise.
     """
-    kernel = polyphase(blocks, geometry)
+    kernel = split_phases(blocks, geometry)
     if float(kernel.abs().max()) > enough:
         return math.inf
     best = math.inf
@@ -72,13 +72,13 @@ def _bounds(kernel: Float64[Tensor, "groups rows cols *taps"], enough: float) ->
 
 
 def _points(kernel: Float64[Tensor, "groups rows cols *taps"], work: int) -> int:
-    """How many frequencies so much work is."""
+    """The number of frequencies that this much work pays for."""
     groups, rows, cols = kernel.shape[:3]
     return work // (groups * (rows * cols * min(rows, cols) + _FREQUENCY))
 
 
 def _work(kernel: Float64[Tensor, "groups rows cols *taps"], steps: int) -> int:
-    """How many products the last of so many filter Grams takes."""
+    """The number of products in the last of `steps` filter Grams."""
     groups, _, cols, *taps = kernel.shape
     return groups * cols**3 * math.prod(((t - 1) * 2 ** (steps - 1) + 1) ** 2 for t in taps) // 2
 

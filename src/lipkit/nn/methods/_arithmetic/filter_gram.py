@@ -1,4 +1,4 @@
-"""W'W of kernels and matrices, at all shifts of their taps, and what rounding may take from it."""
+"""W'W of kernels and matrices, at all shifts of their taps, with bounds of its rounding errors."""
 
 import math
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def _one_phase(geometry: Geometry) -> bool:
     return all(d % s == 0 or k == 1 for s, d, k in zip(geometry.stride, geometry.dilation, geometry.taps, strict=True))
 
 
-def polyphase(
+def split_phases(
     blocks: Float[Tensor, "groups rows cols *taps"], geometry: Geometry
 ) -> Float[Tensor, "groups rows phased *lengths"]:
     """The kernel of the same operator with stride 1: every phase of the input is a channel of its own.
@@ -61,10 +61,10 @@ def polyphase(
     return split.permute(order).flatten(2, 2 + len(apart))
 
 
-def unphased(
+def merge_phases(
     kernel: Float[Tensor, "groups rows phased *lengths"], geometry: Geometry
 ) -> Float[Tensor, "groups rows cols *taps"]:
-    """The inverse of `polyphase`."""
+    """The inverse of `split_phases`."""
     if not geometry.taps:
         return kernel.squeeze(-1)
     if _one_phase(geometry):

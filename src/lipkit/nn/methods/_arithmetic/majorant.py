@@ -42,10 +42,10 @@ def majorant(
     that of the kernel; float64 for wide ones, and where torch was told to multiply float32 with fewer digits (tf32),
     which this count does not cover.
     """
-    return _dominating(kernel.to(in_enough_digits(kernel)), steps, q, scale, 1)
+    return _diagonal_bound(kernel.to(in_enough_digits(kernel)), steps, q, scale, 1)
 
 
-def _dominating(
+def _diagonal_bound(
     kernel: Float[Tensor, "groups rows cols *taps"],
     steps: int,
     q: Float64[Tensor, "groups cols"] | None,
@@ -62,7 +62,7 @@ def _dominating(
         if reach > 1:
             # The root of what is added below would be no small number any more: channels of zeros are let go.
             sums = torch.threshold(sums, _DEAD * reach * tiny, math.inf)
-        # What underflow takes is dominated without weights. Where small numbers count as zero, a product with them
+        # This covers underflow, whatever the weights q are. Where small numbers count as zero, a product with them
         # loses more the larger the other factor is.
         return sums + scale * reach * tiny
     gram = twice_gram(kernel)
@@ -70,10 +70,10 @@ def _dominating(
     if steps == 2:
         # Only one product is left, which is far from overflow. Its root is at least that of `tiny`, so the margin also
         # covers what the Gram lost to underflow.
-        root = _dominating(gram, 1, q, 1.0, reach).sqrt()
+        root = _diagonal_bound(gram, 1, q, 1.0, reach).sqrt()
     else:
         # Any divisor would do, so no gradient needs to pass through it; quotients may underflow, too.
         axes = tuple(range(1, gram.ndim))
         divisor = torch.linalg.vector_norm(gram.detach(), math.inf, axes, keepdim=True).clamp(min=tiny)
-        root = _dominating(gram / divisor, steps - 1, q, 1.0, 1).sqrt() * divisor.view(-1, 1) + 4 * reach * tiny
+        root = _diagonal_bound(gram / divisor, steps - 1, q, 1.0, 1).sqrt() * divisor.view(-1, 1) + 4 * reach * tiny
     return with_lost(root[..., None], kernel.detach(), None, 0.5 * scale * _MARGIN, scale).squeeze(2)

@@ -44,12 +44,12 @@ def one_step(tall: Float[Tensor, "groups rows cols *taps"], room: float) -> Floa
     digits = in_enough_digits(tall)
     # Sums below `_LEAST` count as zero, so relative to the others underflow takes less than this; twice, because sums
     # are compared with it after they were enlarged.
-    scale = shrinking(room) * (1 + 2 * TINY[digits] / _LEAST[tall.dtype])
+    scale = scale_for_room(room) * (1 + 2 * TINY[digits] / _LEAST[tall.dtype])
     return _one_step(tall, scale, digits)
 
 
-def shrinking(room: float) -> float:
-    """What to multiply T by for r T^(-1/2), and a little more for the rounding of this formula."""
+def scale_for_room(room: float) -> float:
+    """The factor on T that turns T^(-1/2) into r T^(-1/2), a little larger for the rounding of this formula."""
     return (1 + ROUNDINGS_128) / room**2
 
 
@@ -90,7 +90,7 @@ def _backward(inputs: tuple[Tensor, float, torch.dtype], outputs: Tensors, gradi
     inner = (out * level).sum((1, *axes), keepdim=True)
     inner = inner if by_factor is None else inner + by_factor
     sums = inner * factor**3
-    pairs = _spread(signs * (sums.transpose(1, 2) + sums), level.shape)
+    pairs = _spread_shifts(signs * (sums.transpose(1, 2) + sums), level.shape)
     every = every_tap(level)
     # With beta = 0 the first argument is not read: the product and its factor in one launch.
     moved = torch.baddbmm(every, every, pairs.mT, beta=0, alpha=-0.5 * inputs[1])
@@ -117,8 +117,10 @@ def over_taps(numbers: Float[Tensor, "groups cols *one"], tall: Tensor) -> Float
     return numbers.reshape(tall.shape[0], 1, tall.shape[2], *(1,) * (tall.ndim - 3))
 
 
-def _spread(pairs: Float[Tensor, "groups cols cols *shifts"], shape: torch.Size) -> Float[Tensor, "groups many many"]:
-    """What stands at shift b - a, at all pairs of taps (a, b); rows in the opposite order of taps.
+def _spread_shifts(
+    pairs: Float[Tensor, "groups cols cols *shifts"], shape: torch.Size
+) -> Float[Tensor, "groups many many"]:
+    """The value at shift b - a for all pairs of taps (a, b), as a matrix; rows in the opposite order of taps.
 
     Then b - a counts up with both, and the windows of every axis of shifts are the rows: nothing is gathered.
     """

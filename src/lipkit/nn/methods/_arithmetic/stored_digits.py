@@ -27,7 +27,7 @@ def room_for(rows: int, cols: int, taps: int, dtype: torch.dtype) -> float:
     return shrink(rows, cols, taps, dtype) * (1 - 2 * ROUNDINGS_8192)
 
 
-def stored(
+def store(
     weight: Float[Tensor, "groups rows cols *taps"], dtype: torch.dtype
 ) -> Float[Tensor, "groups rows cols *taps"]:
     """A float64 weight of norm at most 1 + 2^-40, in `dtype`, with norm at most 1."""

@@ -16,7 +16,7 @@ from lipkit.rounding.slacks import ROUNDINGS_128
 _SMALL = 64
 # Entries of symbols held at once.
 _CHUNK = 2**22
-# How near to the supremum the search goes once it is known to be above the limit.
+# The search stops this near to the supremum once it is known to be above the limit.
 _NEAR = 1 + 1e-4
 # For the rounding of a few operations in float64.
 _MARGIN = 1 + ROUNDINGS_128
@@ -64,10 +64,10 @@ def supremum(kernel: Float64[Tensor, "groups rows cols *taps"], limit: float, po
         boxes = boxes[open_]
         if spent + len(boxes) * 2 ** len(curved) > points or not len(boxes) or not curved:
             return Supremum(lower, max([settled, *upper[open_].tolist()]))
-        boxes, grid = _halved(boxes, curved), tuple(n if t == 1 else 2 * n for n, t in zip(grid, taps, strict=True))
+        boxes, grid = _halve(boxes, curved), tuple(n if t == 1 else 2 * n for n, t in zip(grid, taps, strict=True))
 
 
-def _halved(boxes: Int64[Tensor, "count axes"], curved: list[int]) -> Int64[Tensor, "more axes"]:
+def _halve(boxes: Int64[Tensor, "count axes"], curved: list[int]) -> Int64[Tensor, "more axes"]:
     """The places of the halves of boxes on a grid twice as fine, on the curved axes."""
     for axis in curved:
         step = torch.zeros_like(boxes)
