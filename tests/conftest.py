@@ -1,12 +1,13 @@
-"""How hypothesis runs, how annotations are checked, and what runs first. lipkit itself is not imported here."""
+"""Settings of hypothesis, checks of annotations and of marks, and the order of tests. lipkit is not imported here."""
 
 import os
+from collections.abc import Generator
 
 import jaxtyping
 import pytest
 from hypothesis import settings
 
-from support import annotations
+from support import annotations, process_marks
 
 # The same examples in every CI run; fresh ones on a developer's machine.
 settings.register_profile("lipkit", deadline=None, derandomize="CI" in os.environ, print_blob=True)
@@ -14,8 +15,9 @@ settings.load_profile("lipkit")
 
 # The import hook decorates every function of lipkit with what stands here when lipkit is imported.
 jaxtyping.jaxtyped = annotations.jaxtyped
+process_marks.install()
 
-# What takes longest begins first, so that no worker is left alone with it in the end.
+# The longest tests begin first, so that no worker is left alone with it in the end.
 _LONG = ("compile", "train", "process", "browser", "slow")
 
 
@@ -29,3 +31,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_setup() -> None:
     """Checks of annotations are counted in each test anew."""
     annotations.tests_begun += 1
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """A test that starts processes without a mark fails; its fixtures count too."""
+    process_marks.running.append(item)
+    try:
+        return (yield)
+    finally:
+        process_marks.running.pop()

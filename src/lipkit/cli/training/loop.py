@@ -53,21 +53,25 @@ def train(
     team: Team,
     report: Callable[[int, int, float], None] | None = None,
     watch: _Watch | None = None,
-    begun: Callable[[], None] = lambda: None,
+    on_first_step: Callable[[], None] = lambda: None,
 ) -> Trained:
     """Train by the recipe, from the last checkpoint in `folder` if there is one.
 
     Batches, augmentation and initial weights are drawn from the seed; a checkpoint holds parameters, optimizers,
     averages and the state of the generators. So a run that was killed ends like one that was not: to the bit on CPU
     with the same number of processes and threads. The first interrupt (Ctrl-C, SIGTERM) ends the step, saves and raises
-    `InterruptedRun`; a loss that is not finite stops with the step and the layer. `report` is called with steps done,
-    steps in all, and the loss; `watch` with every entry of the journal, in the leading process; `begun` once, when a
-    step has shown that data, model and settings fit together; before that nothing but an empty journal is written.
+    `InterruptedRun`; a loss that is not finite stops with the step and the layer.
+
+    Args:
+        report: Called with the steps done, the steps in all, and the loss.
+        watch: Called with every entry of the journal, in the leading process.
+        on_first_step: Called once, when a step has shown that data, model and settings fit together; before that
+            nothing but an empty journal is written.
     """
     run = _Run(recipe, folder, team, watch)
     with interrupts() as stopped:
         run.resume()
-        run.train_to_end(stopped, report, begun)
+        run.train_to_end(stopped, report, on_first_step)
     return run.finish()
 
 
@@ -141,7 +145,7 @@ class _Run:
             self._journal.rewind(self.step)
 
     def save(self) -> None:
-        random = self._gather(checkpoint.random_state())
+        random = self.team.gather(checkpoint.random_state())
         if self.team.leads:
             state = {
                 "fields": plain_fields(self.recipe),
@@ -152,18 +156,11 @@ class _Run:
             }  # fmt: skip
             checkpoint.save(self._file, state)
 
-    def _gather(self, value: dict[str, Tensor]) -> list[dict[str, Tensor]]:
-        if self.team.size == 1:
-            return [value]
-        found: list[Any] = [None] * self.team.size
-        torch.distributed.all_gather_object(found, value)
-        return found
-
     def train_to_end(
         self,
         stopped: Callable[[], bool],
         report: Callable[[int, int, float], None] | None,
-        begun: Callable[[], None],
+        on_first_step: Callable[[], None],
     ) -> None:
         forward: nn.Module = self.team.distribute(self.model)
         if self.recipe.compile:
@@ -175,7 +172,7 @@ class _Run:
         while self.step < self.total:
             loss = self._train_step(recorded or move)
             if self.step == first + 1:
-                begun()
+                on_first_step()
             now = time.monotonic()
             self._seconds = before + now - begin
             last = self.step == self.total

@@ -60,6 +60,14 @@ class Team:
         dist.broadcast_object_list(found, 0)
         return found[0]
 
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all processes, in the order of their ranks."""
+        if self.size == 1:
+            return [value]
+        found: list[Any] = [None] * self.size
+        dist.all_gather_object(found, value)
+        return found
+
     def leave(self) -> None:
         """Wait for all, then end the team."""
         if self.size > 1:
