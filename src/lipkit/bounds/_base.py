@@ -6,7 +6,7 @@ from typing import final
 
 from lipkit._seeds import recording
 from lipkit.bound import Bound
-from lipkit.errors import NeedsRegion
+from lipkit.errors import ArgumentError, NeedsRegion
 from lipkit.regions import Everywhere, Region
 from lipkit.trace import Network
 
@@ -48,6 +48,13 @@ class Method(ABC):
     @abstractmethod
     def _bound(self, network: Network, region: Region) -> Bound:
         """The algorithm."""
+
+
+def require_method(method: object, *others: type) -> None:
+    """Refuse what is no method (or one of `others`), a class of methods and a name among them."""
+    if not isinstance(method, (Method, *others)):
+        hint = f"give {method.__name__}()" if isinstance(method, type) else "give one of lipkit.bounds, e.g. LipLT()"
+        raise ArgumentError(f"The method must be an object such as Auto(budget=10), got {method!r}; {hint}.")
 
 
 class RegionMethod(Method):

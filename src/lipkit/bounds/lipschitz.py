@@ -8,11 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
-from torch.utils import _pytree as pytree
 
-from lipkit._runtime import evaluating, without_casts
 from lipkit.bound import Bound, Kind, Metric, Scope
-from lipkit.bounds._base import Method
+from lipkit.bounds._base import Method, require_method
 from lipkit.bounds.auto import Auto
 from lipkit.bounds.fold.pairwise import Pairwise, PairwiseLipLT
 from lipkit.bounds.lower.sampling import Sampling
@@ -21,8 +19,9 @@ from lipkit.nn.core.computed import Computed
 from lipkit.nn.core.freeze import frozen
 from lipkit.regions import Everywhere, Region
 from lipkit.trace import Network
+from lipkit.trace.accepted_arguments import explaining_axis_zero, one_sample, require_model, split_example
 from lipkit.trace.capture import capture
-from lipkit.trace.model_signature import first_samples
+from lipkit.trace.export_failures import run_error
 
 Program = nn.Module | ExportedProgram
 Model = Program | Network
@@ -48,7 +47,10 @@ def network_of(
     Guarantee: the same network with and without gradients. Cost: that of `capture`; without gradients one evaluation
     of one sample besides.
     """
-    return model if isinstance(model, Network) else capture_call(model, call_of(model, example), wrt, output)
+    if isinstance(model, Network):
+        return model
+    with explaining_axis_zero(model, *split_example(example)):
+        return capture_call(model, call_of(model, example), wrt, output)
 
 
 def call_of(model: Program, example: Example) -> Call:
@@ -56,16 +58,14 @@ def call_of(model: Program, example: Example) -> Call:
 
     An exported program has an example of its own, which is used if none is given.
     """
-    if isinstance(example, Mapping):
-        args, kwargs = (), dict(example)
-    else:
-        args, kwargs = (example,) if isinstance(example, Tensor) else tuple(example or ()), {}
+    require_model(model)
+    args, kwargs = split_example(example)
     if isinstance(model, ExportedProgram) and not args and not kwargs:
         if model.example_inputs is None:
             # Nothing to cut: `capture` refuses it, and says what to give.
             return (), {}
         args, kwargs = model.example_inputs
-    return first_samples(args, kwargs)
+    return one_sample(model, args, kwargs)
 
 
 def capture_call(
@@ -75,32 +75,14 @@ def capture_call(
     args, kwargs = call
     if not isinstance(model, ExportedProgram) and not torch.is_grad_enabled() and _computes_weights(model):
         with frozen(model):
-            if _holds_weights(model, call):
+            # A run, because it also shows which weights are computed from several sets of parameters: tracing does not.
+            if run_error(model, *call) is None:
                 return capture(model, *args, wrt=wrt, output=output, **kwargs)
     return capture(model, *args, wrt=wrt, output=output, **kwargs)
 
 
 def _computes_weights(model: nn.Module) -> bool:
     return any(isinstance(part, Computed) for part in model.modules())
-
-
-def _holds_weights(model: nn.Module, call: Call) -> bool:
-    """Run a frozen model once, so that it holds its weights; False for a model that cannot be run.
-
-    A run, because it also shows which weights are computed from several sets of parameters: tracing does not.
-    """
-    args, kwargs = pytree.tree_map(_copy, call)
-    try:
-        with without_casts(), evaluating(model):
-            model(*args, **kwargs)
-    except Exception:  # noqa: BLE001 - whatever a model raises: it is captured without held weights, which names it
-        return False
-    return True
-
-
-def _copy(leaf: object) -> object:
-    """A copy of a tensor: a model may work in place."""
-    return leaf.clone() if isinstance(leaf, Tensor) else leaf
 
 
 def lipschitz(
@@ -134,6 +116,7 @@ def lipschitz(
     Cost: about the budget of `Auto` (60 s), or what the method says; for the lower bound a thousand points of a
     small model, fewer of a larger one.
     """
+    require_method(method)
     network = network_of(model, example, wrt, output)
     bound = method(network, region)
     if not bound.kind.certifies:
@@ -198,6 +181,7 @@ def pairwise(
     A point x with label y keeps its label within min_b (z_y - z_b)(x) / K_yb. Arguments as in `lipschitz`.
     Guarantee and cost: those of the method.
     """
+    require_method(method, Pairwise)
     found = method(network_of(model, example, wrt, output), region)
     if found.of is not Scope.PAIR:
         raise ArgumentError(f"{method} gives one constant, not one for each pair; give a method like PairwiseLipLT().")

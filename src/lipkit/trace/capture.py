@@ -13,6 +13,7 @@ from torch.utils._pytree import TreeSpec
 
 from lipkit._runtime import evaluating, without_casts
 from lipkit.errors import ArgumentError, CaptureError
+from lipkit.trace.accepted_arguments import explaining_axis_zero, one_sample, require_model
 from lipkit.trace.agreement import refuse_disagreement
 from lipkit.trace.declared_modules import Promises, declarations
 from lipkit.trace.exchanged_inputs import Exchange
@@ -23,7 +24,6 @@ from lipkit.trace.model_signature import (
     arguments,
     choose_inputs,
     choose_output,
-    first_samples,
     named_calls,
     place_inputs,
 )
@@ -78,6 +78,7 @@ def capture(
     for the model and has an example of its own, nothing is said about several samples, and a certificate notes it.
     Cost: one export, about as much as a few evaluations of the model.
     """
+    require_model(model)
     if isinstance(model, ExportedProgram):
         args, kwargs = _example(model, args, kwargs)
         with without_casts():
@@ -85,8 +86,8 @@ def capture(
             network = _lower(prepared)
             _compare(network, prepared, model.module())
         return network
-    args, kwargs = first_samples(args, kwargs)
-    with without_casts(), evaluating(model):
+    whole, (args, kwargs) = (args, kwargs), one_sample(model, args, kwargs)
+    with explaining_axis_zero(model, *whole), without_casts(), evaluating(model):
         prepared = _prepare(export_model(model, args, kwargs), model, args, kwargs, wrt, output)
         network = _lower(prepared)
         refuse_mixing(model, args, kwargs, prepared.position, tuple(prepared.target.meta["val"].shape))
@@ -101,7 +102,7 @@ def _example(program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, 
         args, kwargs = program.example_inputs
     if program.range_constraints:
         raise CaptureError("This program has dynamic shapes; export it again with static ones and a batch of one.")
-    cut_args, cut_kwargs = first_samples(args, kwargs)
+    cut_args, cut_kwargs = one_sample(program, args, kwargs)
     for node in program.graph.nodes:
         like = node.meta.get("val")
         if node.op == "placeholder" and node.name in program.graph_signature.user_inputs and isinstance(like, Tensor):

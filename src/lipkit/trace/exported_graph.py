@@ -2,7 +2,7 @@
 
 import operator
 import re
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
+from torch.utils import _pytree as pytree
 
 aten = torch.ops.aten
 
@@ -76,6 +77,16 @@ def is_random(node: Node) -> bool:
         return False
     names = [argument.name for argument in op._schema.arguments if argument.name in _OFF]
     return not names or any(argument_of(node, name) != _OFF[name] for name in names)
+
+
+def gives(node: Node, test: Callable[[Tensor], bool]) -> bool:
+    """Whether a result of a node is a tensor with some property."""
+    return any(test(leaf) for leaf in pytree.tree_leaves(node.meta.get("val")) if isinstance(leaf, Tensor))
+
+
+def is_sparse(value: Tensor) -> bool:
+    """Whether a tensor keeps some of its entries only."""
+    return value.layout is not torch.strided
 
 
 def converts(node: Node) -> bool:

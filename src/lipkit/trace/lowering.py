@@ -14,12 +14,15 @@ from torch.utils import _pytree as pytree
 
 from lipkit.errors import CaptureError, LipkitError
 from lipkit.linops import Shape
+from lipkit.trace.export_failures import first_line
 from lipkit.trace.exported_graph import (
     Folded,
+    gives,
     is_batch_statistic,
     is_control_flow,
     is_item,
     is_random,
+    is_sparse,
     module_path,
     source_line,
 )
@@ -73,6 +76,8 @@ def refusal_of(gaps: Sequence[Gap]) -> CaptureError:
     return CaptureError("\n".join([f"{count} of this model cannot be turned into a network:", *lines]))
 
 
+_REAL = "write it on real and imaginary parts, two real tensors: complex constants and Fourier transforms are matrices"
+_REPORT = "report this model; until then replace the layer, or declare a constant (`declared_lipschitz`)"
 _DECLARE = "declare a constant on the module (`declared_lipschitz`), replace the layer, or register a rule (`lowers`)"
 
 
@@ -100,7 +105,8 @@ class Lowering:
     def _lower(self, node: Node) -> object:
         if is_item(node):
             return self._item(node)
-        found = self._try_rules(node)
+        # Said once, where complex or sparse values begin.
+        found = _refs_to_nothing(node) if _refused_before(node, self._folded) else self._try_rules(node)
         if isinstance(found, Gap):
             self._gaps.append(found)
             return _refs_to_nothing(node)
@@ -111,17 +117,17 @@ class Lowering:
         gap = self._hopeless(node)
         if gap is not None:
             return gap
-        args = map_arg(node.args, self._value)
-        kwargs = map_arg(node.kwargs, self._value)
         refusals: list[Refusal] = []
         assert isinstance(node.target, OpOverload)
         for rule in RULES[node.target]:
             try:
-                return rule.lower(self._builder, *args, **kwargs)
+                return rule.lower(self._builder, *map_arg(node.args, self._dense), **map_arg(node.kwargs, self._dense))
             except Refusal as error:
                 refusals.append(error)
             except LipkitError as error:
                 refusals.append(Refusal(str(error), _DECLARE))
+            except Exception as error:  # noqa: BLE001 - a defect of a rule is a refusal too, with what it says
+                refusals.append(Refusal(f"its rule failed, {type(error).__name__}: {first_line(error)}", _REPORT))
         reasons, remedies = (dict.fromkeys(r.reason for r in refusals), dict.fromkeys(r.remedy for r in refusals))
         return Gap(origin_of(node), Verdict.REFUSED, "; ".join(reasons), "; ".join(remedies))
 
@@ -136,7 +142,14 @@ class Lowering:
         if is_batch_statistic(node):
             why = "normalises by the statistics of the batch, so samples are mixed"
             return Gap(origin, Verdict.BATCH, why, "track running statistics and evaluate with them")
-        if not isinstance(node.target, OpOverload):
+        if gives(node, Tensor.is_complex):
+            return Gap(origin, Verdict.REFUSED, "computes with complex numbers", _REAL)
+        if gives(node, is_sparse):
+            why = "gives a sparse tensor that depends on the input"
+            return Gap(origin, Verdict.REFUSED, why, "compute with dense tensors; sparse weights may stay as they are")
+        if "functorch" in getattr(node.target, "__module__", ""):
+            return Gap(origin, Verdict.UNKNOWN, "uses torch.func (vmap)", "write the batch axis instead")
+        if not isinstance(node.target, OpOverload) or node.target is torch.ops.aten.item.default:
             why = "computes with a number that was read from a tensor"
             return Gap(origin, Verdict.UNKNOWN, why, "leave out .item(), so that it stays a tensor")
         if node.target in DISCONTINUOUS:
@@ -164,6 +177,11 @@ class Lowering:
     def _value(self, node: Node) -> Any:
         return self._values[self._folded.representative(node)]
 
+    def _dense(self, node: Node) -> Any:
+        """The value of a node, a sparse constant as a dense one."""
+        value = self._value(node)
+        return value.to_dense() if isinstance(value, Tensor) and is_sparse(value) else value
+
     def _check(self, node: Node, found: object) -> None:
         """The rows must have the shapes that torch found; anything else is a defect of a rule."""
         expected = node.meta["val"]
@@ -176,7 +194,7 @@ class Lowering:
         """The network that computes `result`, without its batch axis; a single number has one axis of length one."""
         value = self._values.get(self._folded.representative(result))
         like = result.meta["val"]
-        if not like.is_floating_point():
+        if not like.is_floating_point() and not (self._gaps and like.is_complex()):
             self._gaps.append(
                 Gap(origin_of(result), Verdict.REFUSED, f"the output is {like.dtype}", "choose a real output")
             )
@@ -191,10 +209,23 @@ class Lowering:
 def without_rule(folded: Folded, inside: frozenset[Node]) -> set[OpOverload]:
     """The operations that no rule speaks of, of the steps outside of declared modules."""
     steps = (
-        node for node in folded.steps if node not in inside and not is_random(node) and not is_batch_statistic(node)
+        node
+        for node in folded.steps
+        if not (node in inside or is_random(node) or is_batch_statistic(node) or _refused_before(node, folded))
+        and not any(gives(node, test) for test in _NOT_LOWERED)
     )
     ops = {node.target for node in steps if isinstance(node.target, OpOverload)}
     return {op for op in ops if op not in RULES and op not in DISCONTINUOUS}
+
+
+# Values that no rule speaks of: what gives one is refused, and what follows from that is not said again.
+_NOT_LOWERED = (Tensor.is_complex, is_sparse)
+
+
+def _refused_before(node: Node, folded: Folded) -> bool:
+    """Whether a node takes a complex or sparse value that depends on the input."""
+    moving = [arg for arg in node.all_input_nodes if folded.representative(arg) not in folded.constants]
+    return any(gives(arg, test) for arg in moving for test in _NOT_LOWERED)
 
 
 def _without_nan(network: Network) -> Network:
@@ -224,7 +255,8 @@ def _stored_entries(bias: Tensor) -> Tensor:
 
 def origin_of(node: Node) -> Origin:
     """Where a node comes from."""
-    name = str(node.target).removeprefix("aten.") if isinstance(node.target, OpOverload) else str(node.target)
+    plain = isinstance(node.target, OpOverload | str)
+    name = str(node.target).removeprefix("aten.") if plain else getattr(node.target, "__name__", str(node.target))
     return Origin(name.removesuffix(".default"), module_path(node), source_line(node))
 
 

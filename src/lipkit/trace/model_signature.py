@@ -18,6 +18,8 @@ from lipkit.linops import Shape, select
 from lipkit.trace.exported_graph import calls, user_inputs, user_outputs
 from lipkit.trace.network import Builder, Ref
 
+_EMBEDDINGS = (torch.ops.aten.embedding.default, torch.ops.aten.embedding_bag.padding_idx)
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -42,7 +44,10 @@ def first_samples(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any
     """
     tensors = [t for t in pytree.tree_leaves((args, dict(kwargs))) if isinstance(t, Tensor) and t.ndim]
     if not tensors:
-        raise ArgumentError("capture needs an example with a batch axis, got no tensor with axes; give one, x[None].")
+        raise ArgumentError(
+            "The example needs a tensor with a batch axis, got no tensor with axes; give one, e.g. torch.zeros(1, 8) "
+            "for a model of 8 features, or x[None] for a single sample x."
+        )
     size = tensors[0].shape[0]
     if size < 1:
         raise ArgumentError(f"The example needs at least one sample along axis 0, got shape {tuple(tensors[0].shape)}.")
@@ -89,13 +94,12 @@ def _parameters(model: nn.Module | None) -> list[str]:
 
 def choose_inputs(graph: Graph, given: Sequence[Argument], wrt: str | tuple[str, ...] | None) -> list[Node]:
     """The nodes whose values are the input, in order."""
+    if not isinstance(wrt, str | tuple | list | None):
+        raise ArgumentError(f"wrt must be a name or a tuple of names, got {wrt!r}.")
     if wrt is None:
         found = [argument.node for argument in given if argument.is_real]
         if not found:
-            raise CaptureError(
-                "The model has no floating-point input, so distances start later: name the module whose result is the "
-                f"input, e.g. wrt={_example_module(graph)!r}."
-            )
+            raise CaptureError(_no_distance(graph, given, "The model has no floating-point input"))
         return found
     nodes: list[Node] = []
     for name in (wrt,) if isinstance(wrt, str) else wrt:
@@ -110,10 +114,7 @@ def _inputs_called(graph: Graph, given: Sequence[Argument], name: str) -> list[N
     if arguments:
         real = [a.node for a in arguments if a.is_real]
         if not real:
-            raise CaptureError(
-                f"The input {name!r} is not a floating-point tensor, so there is no distance between its values; name "
-                f"the module whose result is the input, e.g. wrt={_example_module(graph)!r}."
-            )
+            raise CaptureError(_no_distance(graph, arguments, f"The input {name!r} is not a floating-point tensor"))
         return real
     # `a@0` is the first call of a module that is called several times.
     call = name.removesuffix("@0")
@@ -122,7 +123,7 @@ def _inputs_called(graph: Graph, given: Sequence[Argument], name: str) -> list[N
         inputs = ", ".join(sorted({a.parameter for a in given}))
         raise CaptureError(
             f"wrt={name!r} is neither an input of the model (those are: {inputs}) nor the path of a module that runs "
-            f"an operation; see model.named_modules() for the paths, e.g. wrt={_example_module(graph)!r}."
+            f"an operation; see model.named_modules() for the paths, e.g. wrt={_embedding(graph) or 'embed'!r}."
         )
     results = [node for node in region if any(user not in region for user in node.users)]
     real = [node for node in results if _is_real(node)]
@@ -140,6 +141,21 @@ def _inputs_called(graph: Graph, given: Sequence[Argument], name: str) -> list[N
     return real
 
 
+def _no_distance(graph: Graph, given: Sequence[Argument], problem: str) -> str:
+    """The problem, that there is no distance between values of these arguments, with what they are and what to do."""
+    kinds = (a.value.dtype if isinstance(a.value, Tensor) else type(a.value).__name__ for a in given)
+    types = ", ".join(f"{a.name}: {kind}" for a, kind in zip(given, kinds, strict=True))
+    if any(isinstance(a.value, Tensor) and a.value.is_complex() for a in given):
+        remedy = "complex numbers are not supported: write the model on real and imaginary parts, torch.view_as_real(x)"
+    elif (module := _embedding(graph)) is None:
+        remedy = "give numbers the model takes as floating point, x.float()"
+    elif module:
+        remedy = f"name the module whose result is the input, e.g. wrt={module!r}"
+    else:
+        remedy = "the model is an embedding and nothing behind it, so there is nothing to bound"
+    return f"{problem} ({types}), so there is no distance between its values; {remedy}."
+
+
 def _with_name(given: Sequence[Argument], name: str) -> list[Argument]:
     return [a for a in given if name in (a.name, a.parameter, a.node.target)]
 
@@ -155,10 +171,10 @@ def _is_real(node: Node) -> bool:
     return isinstance(like, Tensor) and like.is_floating_point()
 
 
-def _example_module(graph: Graph) -> str:
-    """The module of the first embedding, if there is one."""
-    embeddings = (node for node in graph.nodes if node.target is torch.ops.aten.embedding.default)
-    return next(((calls(node) or ("",))[-1] for node in embeddings), "embed")
+def _embedding(graph: Graph) -> str | None:
+    """The path of the module of the first embedding; None if there is none."""
+    embeddings = (node for node in graph.nodes if node.target in _EMBEDDINGS)
+    return next(((calls(node) or ("",))[-1] for node in embeddings), None)
 
 
 def place_inputs(nodes: Sequence[Node]) -> tuple[Builder, dict[Node, Ref]]:
@@ -196,6 +212,8 @@ def choose_output(program: ExportedProgram, graph: Graph, output: str | int | No
         position = list(tensors).index(position)
     if isinstance(position, int) and 0 <= position < len(tensors):
         return position, list(tensors.values())[position]
+    if not tensors:
+        raise CaptureError("The model returns no tensor, so there is nothing to bound; return one from its forward.")
     known = ", ".join(f"{at}: {name}" for at, name in enumerate(tensors))
     if output is None:
         raise CaptureError(f"The model returns {len(tensors)} tensors; say which one with output=, one of {{{known}}}.")

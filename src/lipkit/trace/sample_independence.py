@@ -43,26 +43,50 @@ def refuse_mixing(
             "one sample changes the answer for another cannot be tested; give an example whose entries may be moved, "
             "exchanged or halved, or capture the part of the model behind the check that refuses them."
         )
+    hint = _other_axes(model)
     both = (0, count - 1)
     before = {place: _answer(_tensors(copies)[position], shape, count, place) for place in both}
     for place, batch in changed:
         # The same kernels on the same shapes: nothing but a few roundings on a parallel machine may differ.
         digits = 64 * torch.finfo(before[place].dtype).eps
-        _same(before[place], _answer(_tensors(batch)[position], shape, count, place), digits)
+        _same(before[place], _answer(_tensors(batch)[position], shape, count, place), digits, hint)
     if all(answer.shape == alone.shape for answer in before.values()):
         for place in both:
             # Kernels for other shapes round in other ways, and deep networks enlarge that.
-            _same(alone, before[place], _PERCENT)
+            _same(alone, before[place], _PERCENT, hint)
 
 
-def _same(one: Tensor, other: Tensor, digits: float) -> None:
+def _other_axes(model: nn.Module) -> str:
+    """What to say of modules whose samples lie along axis 1, or that take a sequence without an axis of samples."""
+    sequences = (nn.RNNBase, nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+    for path, module in model.named_modules():
+        if isinstance(module, sequences):
+            name = f"{path!r} ({type(module).__name__})" if path else type(module).__name__
+            # Layers of a transformer keep it in their attention.
+            first = getattr(module, "batch_first", getattr(getattr(module, "self_attn", None), "batch_first", False))
+            if not first:
+                return (
+                    f"The module {name} has batch_first=False: it takes axis 0 as time and axis 1 as the samples. Make "
+                    "it with batch_first=True, or let the model exchange the axes, x.transpose(0, 1), and give samples "
+                    "along axis 0. Otherwise: "
+                )
+            return (
+                f"The module {name} takes an input without batch axis as one sequence: give an example of shape "
+                "(1, time, features). Otherwise: "
+            )
+    return ""
+
+
+def _same(one: Tensor, other: Tensor, digits: float, hint: str) -> None:
     """Refuse two answers for one sample that differ by more than this share of the largest entry."""
     size = float(one.nan_to_num().abs().max()) if one.numel() else 0.0
     if not torch.allclose(one, other, rtol=0, atol=digits * size, equal_nan=True):
         raise CaptureError(
-            "The output for one sample changes with another sample of the batch, or with their number (batch "
-            "statistics, a contrastive head, a mean or a running sum over axis 0), so it has no constant of its own; "
-            "use running statistics, or capture the part of the model before the samples meet."
+            "The output for one sample changes with another sample of the batch, with their number, or from call to "
+            "call, so it has no "
+            f"constant of its own. {hint}Batch statistics, a contrastive head, a loss, and a sum, a mean or a running "
+            "sum over axis 0 do that: use running statistics, reduce over the other axes only (x.flatten(1).sum(1)), "
+            "or capture the part of the model before the samples meet."
         )
 
 

@@ -18,10 +18,10 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Graph, Node
-from torch.utils import _pytree as pytree
 
 from lipkit._runtime import reading
 from lipkit.errors import CaptureError
+from lipkit.trace.export_failures import explain_failure, first_line
 from lipkit.trace.exported_graph import argument_of, module_path
 
 aten = torch.ops.aten
@@ -44,6 +44,9 @@ _RENAMED = {
     aten._adaptive_avg_pool2d.default: aten.adaptive_avg_pool2d.default,
     aten._adaptive_avg_pool3d.default: aten.adaptive_avg_pool3d.default,
     aten._unsafe_index.Tensor: aten.index.Tensor,
+    # Products with a sparse constant, which rules see as a dense one.
+    aten._sparse_mm.default: aten.mm.default,
+    aten._sparse_addmm.default: aten.addmm.default,
     # In place only as far as derivatives go; torch writes it after every constant that a model makes on the way.
     aten.detach_.default: aten.detach.default,
 }
@@ -60,11 +63,7 @@ def export_model(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
             warnings.simplefilter("ignore")
             return torch.export.export(model, args, kwargs, strict=False)
     except Exception as error:
-        raise CaptureError(
-            f"torch.export cannot trace {type(model).__name__} on inputs of shape {_shapes(args, kwargs)}: "
-            f"{_first_line(error)} Branches on values, .item() and data-dependent shapes have no graph: replace them "
-            "(torch.where, a fixed shape), or trace the part of the model before or after them."
-        ) from error
+        raise explain_failure(model, args, kwargs, error) from error
 
 
 def make_functional(program: ExportedProgram) -> ExportedProgram:
@@ -108,7 +107,7 @@ def _decompose(program: ExportedProgram, table: dict[Any, Any]) -> ExportedProgr
             return program.run_decompositions(table)
     except Exception as error:
         ops = ", ".join(sorted(map(str, table))) or "the operations that work in place"
-        why = f"torch cannot write {ops} in simpler operations: {_first_line(error)}"
+        why = f"torch cannot write {ops} in simpler operations: {first_line(error)}"
         raise CaptureError(f"{why} Replace the layer, or declare its constant (`declared_lipschitz`).") from error
 
 
@@ -180,7 +179,7 @@ def refuse_mutation(program: ExportedProgram) -> None:
     """Refuse a model that changes its own state while it is evaluated: its function would change between calls."""
     changed: list[str] = []
     for spec in program.graph_signature.output_specs:
-        if spec.kind in (OutputKind.USER_OUTPUT, OutputKind.USER_INPUT_MUTATION):
+        if spec.kind in (OutputKind.USER_OUTPUT, OutputKind.USER_INPUT_MUTATION, OutputKind.TOKEN):
             continue
         # A count of batches is never read by the forward pass; torch has listed it as changed in evaluation mode.
         if not str(spec.target).endswith("num_batches_tracked"):
@@ -207,16 +206,6 @@ def live_nodes(program: ExportedProgram, graph: Graph) -> dict[Node, object]:
             case _:
                 pass
     return found
-
-
-def _shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    leaves = pytree.tree_leaves((args, kwargs))
-    return ", ".join(str(tuple(t.shape)) for t in leaves if isinstance(t, Tensor)) or "()"
-
-
-def _first_line(error: Exception) -> str:
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return text if text.endswith(".") else f"{text}."
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from lipkit.bound import Bound, Metric, Rule, Scope
-from lipkit.bounds._base import Method
+from lipkit.bounds._base import Method, require_method
 from lipkit.bounds.auto import Auto
 from lipkit.bounds.certificates.certificate import ALONE, SCOPE, Assumption, Certificate, Software
 from lipkit.bounds.certificates.provenance import ModelRecord, Subject
@@ -21,6 +21,7 @@ from lipkit.bounds.local.ranges import Intervals
 from lipkit.errors import ArgumentError, KindError
 from lipkit.regions import Everywhere, Region
 from lipkit.trace import Network
+from lipkit.trace.accepted_arguments import explaining_axis_zero, split_example
 from lipkit.trace.nodes.declared import Declared
 from lipkit.trace.rewrites.fuse import EveryOp, Junctions, Nowhere
 
@@ -40,8 +41,10 @@ def certificate(
     Guarantee: EXACT or UPPER, of the whole map; anything else is refused with a `KindError`.
     Cost: that of `lipschitz`, and one fold over the network for the table of layers.
     """
+    require_method(method)
     begin = time.perf_counter()
-    subject = Subject.of(model, call_of(model, example), wrt, output)
+    with explaining_axis_zero(model, *split_example(example)):
+        subject = Subject.of(model, call_of(model, example), wrt, output)
     network = subject.network
     with torch.no_grad():
         bound = method(network, region)

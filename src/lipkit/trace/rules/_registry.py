@@ -13,6 +13,7 @@ aten = torch.ops.aten
 
 _STEP = "jumps between constants, so it has no Lipschitz constant"
 _FOLD = "jumps where it wraps around, so it has no Lipschitz constant"
+_GRID = "rounds to the grid of a quantisation, which jumps: bound the model in floating point, as it was before"
 _TRUTH = "compares values: its answer jumps, and what it selects is continuous only by luck"
 
 # The reason why an operation of values that depend on the input is refused.
@@ -36,6 +37,22 @@ DISCONTINUOUS: Mapping[OpOverload, str] = {
     aten.remainder.Scalar: _FOLD,
     aten.remainder.Tensor: _FOLD,
     aten.hardshrink.default: "jumps at both ends of its gap, so it has no Lipschitz constant",
+    **dict.fromkeys(
+        (
+            aten.quantize_per_tensor.default,
+            aten.quantize_per_tensor.tensor_qparams,
+            aten.quantize_per_channel.default,
+            aten.fake_quantize_per_tensor_affine.default,
+            aten.fake_quantize_per_tensor_affine.tensor_qparams,
+            aten.fake_quantize_per_tensor_affine_cachemask.default,
+            aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default,
+            aten.fake_quantize_per_channel_affine.default,
+            aten.fake_quantize_per_channel_affine_cachemask.default,
+            aten._fused_moving_avg_obs_fq_helper.default,
+            aten.dequantize.self,
+        ),
+        _GRID,
+    ),
     **dict.fromkeys(
         (
             aten.gt.Scalar,
