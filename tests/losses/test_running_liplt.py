@@ -103,6 +103,17 @@ def test_looking_changes_nothing_and_moves_with_its_model() -> None:
     torch.testing.assert_close(found, narrow.double(), rtol=200 * 2.0**-24, atol=0.0)
 
 
+def test_directions_stay_in_the_memory_that_a_recorded_step_reads() -> None:
+    running = RunningLipLT(convolutional(), torch.zeros(1, 1, 8, 8))
+    before = {name: (value.data_ptr(), value.clone()) for name, value in running.named_buffers()}
+    # The gradient needs the directions from before the step.
+    running().sum().backward()
+    for name, value in running.named_buffers():
+        place, old = before[name]
+        assert value.data_ptr() == place
+        assert not torch.equal(value, old)
+
+
 class Residual(nn.Module):
     def __init__(self) -> None:
         super().__init__()

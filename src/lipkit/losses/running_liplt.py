@@ -73,7 +73,8 @@ class RunningLipLT(nn.Module):
         found: list[Tensor] = []
         flow: Tensor | None = None
         for k in range(1, len(self._splits) + 1):
-            new = self.get_buffer(f"direction{k - 1}")
+            # A copy: the gradient needs the direction as it is now, and `_improve` overwrites it.
+            new = self.get_buffer(f"direction{k - 1}").clone()
             new = (new if k == 1 else self._split(k - 1).scale.apply(new)).unsqueeze(1)
             flow = _each(self._block(k).apply, new if flow is None else torch.cat([flow, new], 1))
             found.append(flow[0])
@@ -95,9 +96,9 @@ class RunningLipLT(nn.Module):
             own = own if k == 1 else self._split(k - 1).scale.adjoint(own)
             name = f"direction{k - 1}"
             length = torch.linalg.vector_norm(own.flatten(1), dim=1).reshape(-1, *(1,) * (own.ndim - 1))
-            # A new tensor: the old one is needed for the gradient.
-            moved = torch.where((length > 0) & torch.isfinite(length), own / length, self.get_buffer(name))
-            setattr(self, name, moved)
+            kept = self.get_buffer(name)
+            # In place: a step that is recorded once and replayed (`graph`) reads the same memory every time.
+            kept.copy_(torch.where((length > 0) & torch.isfinite(length), own / length, kept))
 
     def _differences(self, sizes: list[Tensor]) -> Tensor:
         device, dtype = self._network.device, self._block(self._network.sink).dtype

@@ -14,19 +14,35 @@ from lipkit.cli.training.loop import train
 from lipkit.cli.training.processes import Team
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError, InterruptedRun, NonFiniteError
-from lipkit.losses import EMMA, LinearSchedule, Progress, Schedule, WarmCosineSchedule
+from lipkit.losses import EMMA, LinearSchedule, Progress, RunningLipLT, Schedule, WarmCosineSchedule
 from lipkit.optim import SAM, StiefelMuon
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
 
 
+class Followed(nn.Module):
+    """A network and its running constants."""
+
+    def __init__(self, layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = layers
+        self.constants = RunningLipLT(layers, torch.zeros(1, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
 @dataclass(frozen=True)
 class Plane(Recipe):
-    """Three blobs in the plane, EMMA at a growing radius, a matrix that moves at every third step; nothing random."""
+    """Three blobs in the plane, EMMA at a growing radius, a matrix that moves at every third step; nothing random.
+
+    With `follows` the constants of the loss are those of `RunningLipLT`, which changes its buffers in every step.
+    """
 
     epochs: int = 4
     batch: int = 40
     ema: float = 0.9
+    follows: bool = False
     waits: bool = False
     spoils: bool = False
 
@@ -41,7 +57,8 @@ class Plane(Recipe):
         first, second = nn.Linear(2, 8), nn.Linear(8, 8)
         nn.init.orthogonal_(first.weight)
         nn.init.orthogonal_(second.weight)
-        return nn.Sequential(first, nn.Tanh(), second, nn.Linear(8, 3))
+        layers = nn.Sequential(first, nn.Tanh(), second, nn.Linear(8, 3))
+        return Followed(layers) if self.follows else layers
 
     def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: Progress) -> Tensor:
         radius = LinearSchedule(0.1, 0.5, until=0.5)(progress)
@@ -50,7 +67,8 @@ class Plane(Recipe):
             float(logits.detach().sum())
         if self.spoils:
             logits = logits / (LinearSchedule(1.0, -1.0)(progress) > 0)
-        return EMMA(radius)(logits, labels, torch.full((3, 3), 1.5, device=inputs.device))
+        fixed = torch.full((3, 3), 1.5, device=inputs.device)
+        return EMMA(radius)(logits, labels, model.constants() if isinstance(model, Followed) else fixed)
 
     def optimizers(self, model: nn.Module) -> Sequence[torch.optim.Optimizer]:
         net = list(model.parameters())
@@ -76,10 +94,11 @@ def weights(folder: Path) -> dict[str, Tensor]:
 
 
 @needs_cuda
-def test_a_recorded_run_is_the_run_step_by_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("follows", [False, True])
+def test_a_recorded_run_is_the_run_step_by_step(tmp_path: Path, follows: bool) -> None:
     ends = []
     for graph in (False, True):
-        train(Plane(graph=graph), tmp_path / str(graph), gpu())
+        train(Plane(graph=graph, follows=follows), tmp_path / str(graph), gpu())
         ends.append(weights(tmp_path / str(graph)))
     for name, value in ends[0].items():
         # 24 steps of 0.01: rounding of float32 sums, and directions in bfloat16 that it may tip over.
