@@ -13,7 +13,7 @@ from lipkit.errors import ArgumentError
 from lipkit.losses._base import Loss, Reduction, wide
 from lipkit.losses.checked_fields import LiveNumber, Number
 from lipkit.losses.cross_entropy.radius_goals import RadiusGoal
-from lipkit.losses.margins import leads, margins, rivals
+from lipkit.losses.margins import check_classes, check_probabilities, leads, margins, of_label, rivals
 from lipkit.losses.pair_constants import Constants, label_constants
 
 
@@ -59,6 +59,9 @@ class CRM(Loss):
     Constants as in `LipschitzMargin`, which receive gradients: pulling constants down and margins up both enlarge
     radii.
 
+    Soft labels p (of a teacher, or of mixed images) give sum_y p_y loss(z, y), as in `EMMA`: the cross-entropy against
+    p, plus weight p_a g(R_t) for the class a that leads. Only this class counts as correct, so one radius is enough.
+
     Promise: none for a number; minimising it enlarges a lower bound of the certified radius. Cost: one pass, no attack.
     Reference: Fazlyab, Entesari, Roy, Chellappa 2023.
     """
@@ -80,16 +83,26 @@ class CRM(Loss):
         self.temperature = temperature
 
     def forward(
-        self, input: Float[Tensor, "batch classes"], target: Int[Tensor, " batch"], constants: Constants
+        self,
+        input: Float[Tensor, "batch classes"],
+        target: Int[Tensor, " batch"] | Float[Tensor, "batch classes"],
+        constants: Constants,
     ) -> Float[Tensor, "..."]:
-        """The loss of logits against class indices, given the constants of their differences."""
+        """The loss of logits against class indices or probabilities, given the constants of their differences."""
         logits = wide(input)
-        radii = rival_radii(logits, target, constants)
-        counts = margins(logits.detach(), target) > 0
+        if target.is_floating_point():
+            check_probabilities(logits, target)
+            labels = logits.detach().argmax(1)
+            aims, share = target.to(logits.dtype), of_label(target, labels)
+        else:
+            check_classes(logits, target)
+            labels, aims, share = target, target.long(), 1.0
+        radii = rival_radii(logits, labels, constants)
+        counts = margins(logits.detach(), labels) > 0
         if isinstance(self.goal, RadiusGoal):
             counts = counts & ~self.goal.enough(radii.detach().amin(1))
         # Radii of other samples are replaced before g: exp of a large negative one would be inf, and inf * 0 NaN.
         radius = torch.where(counts, _smooth_minimum(radii, self.temperature), 0.0)
         worth = torch.where(counts, self.goal(radius), 0.0)
-        losses = functional.cross_entropy(logits, target.long(), reduction="none") + self.weight * worth
+        losses = functional.cross_entropy(logits, aims, reduction="none") + self.weight * share * worth
         return self.reduce(losses.to(logits.dtype))

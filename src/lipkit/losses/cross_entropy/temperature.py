@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from lipkit.losses._base import Loss, Reduction, signs, wide
 from lipkit.losses.checked_fields import Number
-from lipkit.losses.margins import check_classes
+from lipkit.losses.margins import check_classes, check_probabilities
 
 
 class _Tempered(Loss, ABC):
@@ -56,11 +56,23 @@ class TauCrossEntropy(_Tempered):
     which tends to max_j z_j - z_y for beta -> 0 and, less beta log K, to mean_j z_j - z_y for beta -> inf: from the
     perceptron's loss to minus the mean certificate.
 
+    Soft labels p (of a teacher, or of mixed images) give sum_y p_y loss(z, y), as in `EMMA`: tau <p, z> takes the place
+    of tau z_y.
+
     Promise: convex in z, 0 <= loss. Cost: one pass. Reference: Béthune 2024, section 4.4; Blondel et al. 2020.
     """
 
-    def forward(self, input: Float[Tensor, "batch classes"], target: Int[Tensor, " batch"]) -> Float[Tensor, "..."]:
-        """The loss of logits against class indices."""
-        check_classes(input, target)
-        losses = functional.cross_entropy(self.tau * wide(input), target.long(), reduction="none")
-        return self.reduce_scaled(losses)
+    def forward(
+        self,
+        input: Float[Tensor, "batch classes"],
+        target: Int[Tensor, " batch"] | Float[Tensor, "batch classes"],
+    ) -> Float[Tensor, "..."]:
+        """The loss of logits against class indices or probabilities."""
+        logits = wide(input)
+        if target.is_floating_point():
+            check_probabilities(input, target)
+            aims = target.to(logits.dtype)
+        else:
+            check_classes(input, target)
+            aims = target.long()
+        return self.reduce_scaled(functional.cross_entropy(self.tau * logits, aims, reduction="none"))
