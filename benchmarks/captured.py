@@ -35,7 +35,7 @@ def sll(convolutions: int, dense: int, width: int) -> nn.Module:
 def orthogonal(convolutions: int, dense: int, width: int) -> nn.Module:
     """Convolutions by AOL, then Björck's matrices."""
     parts: list[nn.Module] = [lnn.Conv2d(3, 16, 3, padding=1)]
-    parts += [part for _ in range(convolutions) for part in (lnn.Conv2d(16, 16, 3, padding=1), lnn.MaxMin(1))]
+    parts += [part for _ in range(convolutions) for part in (lnn.Conv2d(16, 16, 3, padding=1), lnn.MaxMin())]
     parts += [nn.Flatten(), lnn.Linear(16 * 1024, width // 4, method=lnn.Bjorck())]
     parts += [part for _ in range(dense) for part in (lnn.MaxMin(), lnn.Linear(width // 4, width // 4))]
     return nn.Sequential(*parts)

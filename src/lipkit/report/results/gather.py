@@ -101,7 +101,7 @@ def open_chains(model: nn.Module) -> nn.Module:
 def _open_module(module: nn.Module, known: dict[nn.Module, nn.Module]) -> nn.Module:
     # A module that stands in several places stays one module.
     if module not in known:
-        plain = module.condensed() if isinstance(module, Sequential) else module
+        plain = module.to_plain() if isinstance(module, Sequential) else module
         inner = {name: None if part is None else _open_module(part, known) for name, part in plain._modules.items()}
         if any(inner[name] is not part for name, part in plain._modules.items()):
             plain = copy.copy(plain) if plain is module else plain
