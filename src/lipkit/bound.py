@@ -2,6 +2,7 @@
 
 import enum
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self, final
@@ -51,6 +52,20 @@ class Witness(NamedTuple):
     right: Tensor
 
 
+class Fingerprint(ABC):
+    """What a bound is of: the shape of one input, and a hash of what the network computes."""
+
+    @property
+    @abstractmethod
+    def source(self) -> tuple[int, ...]:
+        """The shape of one input."""
+
+    @property
+    @abstractmethod
+    def network(self) -> str:
+        """The hash. Cost: the first time it may be computed."""
+
+
 class Rule(enum.Enum):
     """How a bound was made from its parts; the value is how it is said."""
 
@@ -72,6 +87,7 @@ class Bound:
     `log_value` is a float64 logarithm that keeps its graph: products of layer norms reach 1e150. Rounding goes the safe
     way everywhere: EXACT and UPPER up, LOWER down, so that EXACT means "equal up to rounding and never below".
     `failure` bounds the probability that the statement is false (randomised methods), over the method's own draws.
+    `subject` is what it is of; None for a number that somebody states, or combines from parts.
     `draws` are the random bits that a method drew for all of it, in order; None where nobody kept them.
     `lower` is a lower bound of the same quantity, where one is known. `method` prints as the way it was found; the
     printed number is rounded to nearest, the promise is about `value`.
@@ -89,6 +105,7 @@ class Bound:
     state: Tensor | None = None
     parts: tuple["Bound", ...] = ()
     draws: tuple[int, ...] | None = None
+    subject: Fingerprint | None = None
 
     def __post_init__(self) -> None:
         if self.log_value.dtype != torch.float64:
@@ -177,7 +194,7 @@ class Bound:
             if not bound.kind.certifies:
                 raise KindError(f"Cannot take the smaller bound: {bound} is no upper bound.")
         a, b, region = _same_question(self, other, "compare")
-        made = _made(Rule.BEST, a, b, a.metric, region)
+        made = replace(_made(Rule.BEST, a, b, a.metric, region), subject=_common_subject(a.subject, b.subject))
         lower = a.lower if b.lower is None else b.lower
         if a.lower is not None and b.lower is not None:
             lower = _made(Rule.MAX, a.lower, b.lower, a.metric, region)
@@ -197,16 +214,8 @@ class Bound:
             raise ArgumentError(f"A bound is scaled by a finite number, got {factor}.")
         log_value = log_product(self.log_value, round_log(log_factor, self.kind.side), self.kind.side)
         lower = self.lower.scale(factor) if self.lower is not None else None
-        return replace(
-            self,
-            log_value=log_value,
-            method=Rule.SCALE,
-            lower=lower,
-            witness=None,
-            state=None,
-            parts=(self,),
-            draws=None,
-        )
+        same = (self.metric, self.region, self.of, self.failure)
+        return Bound(log_value, self.kind, Rule.SCALE, *same, lower, parts=(self,))
 
     def __str__(self) -> str:
         number = format_exp(self.log_value.detach().max().item())
@@ -256,6 +265,16 @@ def _made(rule: Rule, a: Bound, b: Bound, metric: Metric, region: Region) -> Bou
         raise ArgumentError(f"The failure probabilities add up to {failure:g}; ask each part for a smaller one.")
     log_value = _FOLDS[rule](a.log_value, b.log_value, kind.side)
     return Bound(log_value, kind, rule, metric, region, a.of, failure, parts=(a, b))
+
+
+def _common_subject(a: Fingerprint | None, b: Fingerprint | None) -> Fingerprint | None:
+    """What two bounds of one constant are of; None if one of them does not say it."""
+    if a is None or b is None:
+        return None
+    # Two that were taken of one network at one time are equal without a look at its weights.
+    if a != b and (a.source != b.source or a.network != b.network):
+        raise ArgumentError("Cannot take the smaller bound: they are of two networks, or of inputs of two shapes.")
+    return a
 
 
 def _from_below(bound: Bound) -> Bound:

@@ -146,13 +146,10 @@ def test_a_single_number_without_an_axis_is_bounded_like_one_with(method: Method
     assert float(alone.value.detach()) == pytest.approx(float(beside.value.detach()), rel=1e-6)
 
 
-ANYWHERE = Everywhere()
-
-
 class OneForAll(Pairwise):
     """Says that it is pairwise, and is not."""
 
-    def __call__(self, network: Network, region: Region = ANYWHERE) -> Bound:
+    def _bound(self, network: Network, region: Region) -> Bound:
         return DAG()(network, region)
 
 

@@ -64,7 +64,7 @@ class Forgetful(Method):
 class OneSided(Pairwise):
     """The constants of z_a - z_b for a < b, and half of them for a > b."""
 
-    def __call__(self, network: Network, region: Region = Everywhere()) -> Bound:
+    def _bound(self, network: Network, region: Region) -> Bound:
         found = PairwiseDAG()(network, region)
         return replace(found, log_value=found.log_value - 0.7 * torch.ones_like(found.log_value).tril(-1))
 

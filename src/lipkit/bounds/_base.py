@@ -6,6 +6,7 @@ from typing import final
 
 from lipkit._seeds import recording
 from lipkit.bound import Bound
+from lipkit.bounds.certificates.fingerprint import Snapshot
 from lipkit.errors import ArgumentError, NeedsRegion
 from lipkit.regions import Everywhere, Region
 from lipkit.trace import Network
@@ -25,7 +26,7 @@ class Method(ABC):
             found = self._advised(network, region)
         # The result of another method, the best of several, keeps the draws of that one alone.
         chosen = isinstance(found.method, Method) and found.method != self and found.draws is not None
-        return found if chosen else replace(found, draws=tuple(draws))
+        return replace(found, draws=found.draws if chosen else tuple(draws), subject=Snapshot(network))
 
     def _advised(self, network: Network, region: Region) -> Bound:
         """The algorithm, whose refusals say what to do about a region that was given."""

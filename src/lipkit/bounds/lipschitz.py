@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 from lipkit.bound import Bound, Kind, Metric, Scope
 from lipkit.bounds._base import Method, require_method
 from lipkit.bounds.auto import Auto
+from lipkit.bounds.certificates.fingerprint import Snapshot
 from lipkit.bounds.fold.pairwise import Pairwise, PairwiseLipLT
 from lipkit.bounds.lower.sampling import Sampling
 from lipkit.errors import ArgumentError, BrokenCertificateError
@@ -118,7 +119,7 @@ def lipschitz(
     """
     require_method(method)
     network = network_of(model, example, wrt, output)
-    bound = method(network, region)
+    bound = _identified(method(network, region), model)
     if not bound.kind.certifies:
         return bound
     below = (default_search(network, bound.metric) if lower is None else lower)(network.detach(), region)
@@ -149,6 +150,14 @@ def with_lower(bound: Bound, below: Bound) -> Bound:
             "please report it with the model."
         )
     return replace(bound, lower=below)
+
+
+def _identified(bound: Bound, model: Model) -> Bound:
+    """The bound with a hash of the weights as they are now, unless this is a step of training."""
+    trained = bound.log_value.requires_grad and (not isinstance(model, nn.Module) or model.training)
+    if trained or not isinstance(bound.subject, Snapshot):
+        return bound
+    return replace(bound, subject=bound.subject.settled())
 
 
 def default_search(network: Network, metric: Metric) -> Method:
@@ -182,7 +191,7 @@ def pairwise(
     Guarantee and cost: those of the method.
     """
     require_method(method, Pairwise)
-    found = method(network_of(model, example, wrt, output), region)
+    found = _identified(method(network_of(model, example, wrt, output), region), model)
     if found.of is not Scope.PAIR:
         raise ArgumentError(f"{method} gives one constant, not one for each pair; give a method like PairwiseLipLT().")
     return found

@@ -2,14 +2,16 @@
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from lipkit._seeds import recording
 from lipkit.bound import L2, Bound, Kind, Metric, Scope
+from lipkit.bounds.certificates.fingerprint import Snapshot
 from lipkit.bounds.fold.block_norms import Meter
 from lipkit.bounds.fold.dag import DAG, Fold, failures
 from lipkit.bounds.fold.liplt import Expansion
@@ -30,9 +32,16 @@ _CHUNK, _KEPT, _FEW = 2**25, 2**28, 64
 class Pairwise(ABC):
     """A way to bound the constants of all differences z_a - z_b of a network's outputs."""
 
-    @abstractmethod
+    @final
     def __call__(self, network: Network, region: Region = Everywhere()) -> Bound:
         """One constant for each pair: symmetric, zero on the diagonal, differentiable in the weights."""
+        with recording() as draws:
+            found = self._bound(network, region)
+        return replace(found, draws=tuple(draws), subject=Snapshot(network))
+
+    @abstractmethod
+    def _bound(self, network: Network, region: Region) -> Bound:
+        """The algorithm."""
 
 
 @final
@@ -50,7 +59,7 @@ class PairwiseDAG(Pairwise):
     def __str__(self) -> str:
         return "differences of the last rows after a fold"
 
-    def __call__(self, network: Network, region: Region = Everywhere()) -> Bound:
+    def _bound(self, network: Network, region: Region) -> Bound:
         fold: Fold = DAG(self.norm, metric=_inner(self.metric)).fold(network)
         sources = [
             (fold.network.blocks[fold.network.sink, j], fold.out[j]) for j in fold.network.row(fold.network.sink)
@@ -80,7 +89,7 @@ class PairwiseLipLT(Pairwise):
     def __str__(self) -> str:
         return "LipLT for each pair of outputs"
 
-    def __call__(self, network: Network, region: Region = Everywhere()) -> Bound:
+    def _bound(self, network: Network, region: Region) -> Bound:
         run = Expansion(fuse(network, Junctions()), Meter(_inner(self.metric), self.norm), self.window, self.negligible)
         sink = run.network.sink
         sources: list[tuple[LinearOperator, Tensor]] = []

@@ -11,7 +11,7 @@ from lipkit.bounds.auto import Auto
 from lipkit.bounds.fold.pairwise import Pairwise, differences_of_rows
 from lipkit.errors import KindError
 from lipkit.linops import LinearOperator, Reshape, product
-from lipkit.regions import Everywhere, Region
+from lipkit.regions import Region
 from lipkit.trace import Network
 
 
@@ -33,7 +33,7 @@ class PairwiseHead(Pairwise):
     def __str__(self) -> str:
         return f"differences of the last rows after: {self.trunk}"
 
-    def __call__(self, network: Network, region: Region = Everywhere()) -> Bound:
+    def _bound(self, network: Network, region: Region) -> Bound:
         j, head = self._head(network)
         inner = self._trunk(before(network, j), region)
         sources: list[tuple[LinearOperator, Tensor]] = [(head, inner.log_value)]

@@ -63,7 +63,8 @@ class Local(RegionMethod):
             raise _without_constant(restricted, reaches, region) or error from error
         if not found.kind.certifies or found.of is not Scope.WHOLE:
             raise KindError(f"Local needs an inner method with one upper bound for the whole map, got {found}.")
-        found = replace(found, kind=found.kind.restricted, region=region, lower=None)
+        # The restricted network is another one; whoever calls this method knows the network that is meant.
+        found = replace(found, kind=found.kind.restricted, region=region, lower=None, subject=None)
         best = found if cap is None else found.best(cap)
         return replace(best, method=self)
 

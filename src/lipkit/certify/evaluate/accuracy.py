@@ -50,7 +50,8 @@ def accuracy(
     (`Forward`), unless `logits` gives them. A tie of the label with another class is no decision and counts as wrong. A
     model with a single score is given as `attacks.TwoClasses(model)`.
 
-    A bound that the first inputs disprove, one of another model for example, is refused (`refuse_disproved`).
+    A bound of another network, or of inputs of another shape, is refused; one that the first inputs disprove is too
+    (`refuse_disproved`). A stated bound (`Bound.from_value`) is accepted, and the result says so (`Evaluation.stated`).
     With `attack`, samples that are classified correctly are attacked at every radius. An attack that provably changes
     the class inside a certified radius stops the evaluation with a `BrokenCertificateError`; the counter-example is
     saved in `records` or in the working directory.
@@ -110,6 +111,7 @@ def accuracy(
         for indices, inputs, labels, total in batches(data, place, lambda places: not done.has_all(places)):
             x, y = model_in.placed(inputs, labels)
             if not fresh and isinstance(bound, Bound):
+                model_in.require(bound, x)
                 refuse_disproved(model, model_in.logits, x, bound)
             run = Batch(model_in, x, y, indices, p, seed, Path(records or "."))
             marked = zip(run.samples(bound, eps, attack), digests(inputs), strict=True)
@@ -133,6 +135,7 @@ def _bound_settings(bound: Constant) -> object:
         "log_value": [x.hex() for x in bound.log_value.detach().flatten().tolist()],
         "kind": bound.kind.value, "metric": str(bound.metric), "of": str(bound.of),
         "region": contents(bound.region), "failure": bound.failure,
+        "network": "stated by the user" if bound.subject is None else bound.subject.network,
     }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from lipkit.certify.attacks.coarse_products import coarse_products
 from lipkit.certify.evaluate.counterexample import provably_changed, refuse_contradiction, seen_changed
 from lipkit.certify.evaluate.records import SampleResult
 from lipkit.certify.radii.forward import Forward, Logits
-from lipkit.certify.radii.radius import Radii, radius
+from lipkit.certify.radii.radius import Radii, radius, require_subject
 from lipkit.errors import ArgumentError, NonFiniteError
 from lipkit.rounding.float64 import vector_norms
 
@@ -50,6 +50,11 @@ class Evaluated:
         forward = self._captured(self.placed(inputs[:1], labels[:1])[0])
         return network_hash(forward.network) if isinstance(forward, Forward) else ""
 
+    def require(self, bound: Bound, inputs: Tensor) -> None:
+        """Refuse a bound of another network, or of inputs of another shape; with given logits only the latter."""
+        forward = self._captured(inputs)
+        require_subject(bound, forward.subject if isinstance(forward, Forward) else None, inputs)
+
     def logits(self, inputs: Tensor) -> Logits:
         """The logits of a batch, with their errors."""
         return self._captured(inputs)(inputs)
@@ -79,7 +84,7 @@ class Batch:
         x, y = self.x, self.y
         found = self.model.logits(x)
         constant = bound if isinstance(bound, Bound) else bound(x)
-        radii = radius(found.value, y, constant, error=found.error, at=x).in_norm(self.p, math.prod(x.shape[1:]))
+        radii = radius(found, y, constant, at=x).in_norm(self.p, math.prod(x.shape[1:]))
         predicted = _predicted(found.value, y)
         broken: list[Tensor] = []
         right = predicted == y
@@ -95,7 +100,11 @@ class Batch:
         columns = (self.indices, y.tolist(), predicted.tolist(), radii.value.tolist(), rows, unproven.tolist())
         # A constant computed for this batch may fail with it: each sample carries that, which counts it often enough.
         own = 0.0 if isinstance(bound, Bound) else radii.failure
-        return [SampleResult(i, a, b, r, tuple(row), own, u) for i, a, b, r, row, u in zip(*columns, strict=True)]
+        rest = {"failure": own, "stated": constant.subject is None}
+        return [
+            SampleResult(i, a, b, r, tuple(row), unproven=u, **rest)
+            for i, a, b, r, row, u in zip(*columns, strict=True)
+        ]
 
     def _attacked(
         self, right: Bool[Tensor, " batch"], radii: Radii, attack: Attack

@@ -29,6 +29,10 @@ def said_unproven(count: int) -> str:
     )
 
 
+# The remark about radii from a constant that does not say what it was computed from.
+STATED = "The constant was stated by the user, not computed from this model: the radii are worth as much as it is."
+
+
 @final
 @dataclass(frozen=True)
 class Accuracies:
@@ -78,6 +82,11 @@ class Evaluation:
         """How many samples an attack broke before our eyes, in float64, where its rounding is not bounded closely."""
         return sum(sample.unproven for sample in self.samples)
 
+    @property
+    def stated(self) -> bool:
+        """Whether radii rest on a constant that somebody stated, instead of one that was computed from this model."""
+        return any(sample.stated for sample in self.samples)
+
     def __str__(self) -> str:
         lines = [f"clean      {self.overall.clean}"]
         attacked = self.overall.attacked or (None,) * len(self.eps)
@@ -85,6 +94,7 @@ class Evaluation:
             beside = "" if broken is None else f", attacked {broken.counted(Kind.UPPER)} ({broken.interval})"
             lines.append(f"l{self.p:g} {said_radius(eps):<8} certified {certified}{beside}")
         lines += [said_unproven(self.unproven)] if self.unproven else []
+        lines += [STATED] if self.stated else []
         return "\n".join(lines)
 
 

@@ -15,6 +15,7 @@ from lipkit.certify.attacks import Attack
 from lipkit.certify.confidence_intervals import check_level
 from lipkit.certify.evaluate.evaluation import Proportion
 from lipkit.certify.evaluate.running_sums import RunningMetric
+from lipkit.certify.radii.forward import Logits
 from lipkit.certify.radii.radius import check_classified, radius
 from lipkit.errors import ArgumentError
 
@@ -58,12 +59,15 @@ class CertifiedAccuracy(RunningMetric[tuple[Proportion, ...]]):
 
     def update(
         self,
-        logits: Float[Tensor, "batch classes"],
+        logits: Float[Tensor, "batch classes"] | Logits,
         labels: Int[Tensor, " batch"],
         bound: Bound | None = None,
         at: Float[Tensor, "batch ..."] | None = None,
     ) -> None:
-        """Add a batch; a constant that holds near its inputs only needs them, as `at`."""
+        """Add a batch; a constant that holds near its inputs only needs them, as `at`.
+
+        A bound is refused for inputs of another shape, and for `Logits` (of `Forward`) of another network.
+        """
         found = radius(logits, labels, _chosen(bound, self._bound), error=self._error, at=at)
         self._add(torch.stack([found.certified(e) for e in self.eps], dim=1).double(), labels)
 
@@ -128,12 +132,15 @@ class AverageRadius(RunningMetric[float]):
 
     def update(
         self,
-        logits: Float[Tensor, "batch classes"],
+        logits: Float[Tensor, "batch classes"] | Logits,
         labels: Int[Tensor, " batch"],
         bound: Bound | None = None,
         at: Float[Tensor, "batch ..."] | None = None,
     ) -> None:
-        """Add a batch; a constant that holds near its inputs only needs them, as `at`."""
+        """Add a batch; a constant that holds near its inputs only needs them, as `at`.
+
+        A bound is refused for inputs of another shape, and for `Logits` (of `Forward`) of another network.
+        """
         found = radius(logits, labels, _chosen(bound, self._bound), error=self._error, at=at)
         self._add(found.value[:, None], labels)
 

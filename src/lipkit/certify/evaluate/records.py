@@ -24,7 +24,8 @@ class SampleResult:
     nothing. `broken` has one entry for each radius asked for; it is empty without an attack. `failure` is that of the
     constant that was computed for this sample alone; of a constant for all samples it is 0 here. `unproven` says that
     the attack's success was seen in float64, clearly, but that the bound on its rounding is too large to prove it.
-    `digest` is a hash of the input, by which a resumed run knows its data again.
+    `digest` is a hash of the input, by which a resumed run knows its data again. `stated` says that the constant behind
+    the radius does not say what it was computed from: somebody stated it.
     """
 
     index: int
@@ -35,6 +36,7 @@ class SampleResult:
     failure: float = 0.0
     unproven: bool = False
     digest: str = ""
+    stated: bool = False
 
 
 @final
@@ -143,11 +145,11 @@ def _parsed(line: bytes, where: str) -> SampleResult:
         index, label, predicted = (data[name] for name in ("index", "label", "predicted"))
         radius, failure, broken = float(data["radius"]), float(data["failure"]), tuple(data["broken"])
         whole = all(type(number) is int and number >= 0 for number in (index, label, predicted))
-        unproven, digest = data["unproven"], data["digest"]
-        truths = (*broken, unproven)
+        unproven, digest, stated = data["unproven"], data["digest"], data["stated"]
+        truths = (*broken, unproven, stated)
         kinds = all(isinstance(one, bool) for one in truths) and isinstance(digest, str)
         if not (whole and kinds and radius >= 0 and 0 <= failure <= 1):
             raise ValueError("a number out of range")
-        return SampleResult(index, label, predicted, radius, broken, failure, unproven, digest)
+        return SampleResult(index, label, predicted, radius, broken, failure, unproven, digest, stated)
     except (ValueError, KeyError, TypeError) as error:
         raise RecordError(f"{where} is no result of a sample ({error}); remove that line to repeat it.") from error

@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float64, Shaped
 from torch import Tensor
 
+from lipkit.bound import Fingerprint
+from lipkit.bounds.certificates.fingerprint import Snapshot
 from lipkit.bounds.lipschitz import Example, Model, network_of
 from lipkit.bounds.local.measured_network import deterministic_norm
 from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
@@ -25,10 +27,14 @@ _INFLATION = 1 + ROUNDINGS_8192
 @final
 @dataclass(frozen=True, eq=False)
 class Logits:
-    """Outputs in float64, and for each sample a number that none of its outputs is farther from the truth than."""
+    """Outputs in float64, and for each sample a number that none of its outputs is farther from the truth than.
+
+    `subject` is the network that gave them, if that is known: a bound of another one is refused.
+    """
 
     value: Float64[Tensor, "batch classes"]
     error: Float64[Tensor, " batch"]
+    subject: Fingerprint | None = None
 
 
 @final
@@ -74,6 +80,7 @@ class Forward:
             "declare a constant of its module with `declared_lipschitz`.",
         )
         self.network: Network = network
+        self.subject: Fingerprint = Snapshot(network)
         self._blocks: Mapping[tuple[int, int], _Block] = {at: _block(op) for at, op in network.blocks.items()}
         self._constants = [math.exp(float(node.log_constant(2.0).detach())) * _INFLATION for node in network.nodes]
         # Relative to the computed size instead of the true one, which is 1 / (1 - n u) times as much.
@@ -92,7 +99,7 @@ class Forward:
             raise NonFiniteError(
                 "The model gave NaN or infinite outputs for some inputs; check its weights and the inputs."
             )
-        return Logits(value, error)
+        return Logits(value, error, self.subject)
 
     def _error(self, sizes: list[Float64[Tensor, " batch"]]) -> Float64[Tensor, " batch"]:
         errors = [torch.zeros_like(sizes[0])]

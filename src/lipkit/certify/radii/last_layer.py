@@ -6,7 +6,7 @@ from dataclasses import replace
 from lipkit.bound import Bound, Kind, Metric, Scope
 from lipkit.bounds import Auto, Method, PairwiseHead
 from lipkit.bounds.lipschitz import Example, Model, pairwise
-from lipkit.errors import ArgumentError, KindError
+from lipkit.errors import ArgumentError, KindError, ShapeError
 from lipkit.regions import Everywhere, Region
 from lipkit.rounding.float64 import log_norm_ratio
 from lipkit.rounding.slacks import ROUNDINGS_8
@@ -35,6 +35,11 @@ def in_norm(bound: Bound, p: float, dimension: int) -> Bound:
         raise KindError(f"Upper bounds for pairs are measured in another norm, got {bound}; use head_pairwise.")
     if not p >= 1 or type(dimension) is not int or not 1 <= dimension < 2**63:
         raise ArgumentError(f"A norm has p >= 1 and an input a whole number of entries, got p={p} and {dimension}.")
+    if bound.subject is not None and math.prod(bound.subject.source) != dimension:
+        raise ShapeError(
+            f"The bound is of inputs of shape {bound.subject.source}, which do not have {dimension} entries; give "
+            "the number of entries of one input."
+        )
     q = bound.metric.p_in
     if p == q:
         return bound
@@ -42,4 +47,7 @@ def in_norm(bound: Bound, p: float, dimension: int) -> Bound:
     # An exponential is off by a unit of its last digit.
     wider = bound.scale(math.exp(ratio) * (1 + ROUNDINGS_8)) if ratio else bound
     how = f"{bound.how}, in l{q:g}, enlarged"
-    return replace(wider, lower=None, witness=None, metric=Metric(p, p), kind=Kind.UPPER, method=how)
+    subject, draws = bound.subject, bound.draws
+    return replace(
+        wider, lower=None, witness=None, metric=Metric(p, p), kind=Kind.UPPER, method=how, subject=subject, draws=draws
+    )

@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
-from lipkit.bound import Bound, Kind, Scope
+from lipkit.bound import Bound, Fingerprint, Kind, Scope
+from lipkit.certify.radii.forward import Logits
 from lipkit.errors import ArgumentError, KindError, NonFiniteError, RegionError, ShapeError
 from lipkit.losses.pair_constants import log_pair_factor, pair_constants
 from lipkit.regions import Ball, Box, Everywhere
@@ -93,7 +94,7 @@ class Radii:
 
 
 def radius(
-    logits: Float[Tensor, "batch classes"],
+    logits: Float[Tensor, "batch classes"] | Logits,
     labels: Int[Tensor, " labels"],
     bound: Bound,
     *,
@@ -112,11 +113,19 @@ def radius(
     distance from the input to the outside of the region. `error` is how far each logit may be from its real value;
     `Forward` computes it. To certify decisions instead of labels pass the predicted classes.
 
+    A bound knows what it was computed from. It is refused for inputs `at` of another shape, and for `Logits` (which
+    `Forward` gives, with their error) of another network. Plain numbers cannot be compared.
+
     Guarantee: LOWER, rounded down; with the failure probability of the bound. Ties give 0. LOWER and ESTIMATE bounds
     are refused, because they prove nothing. Cost: a table of batch x classes.
     Reference: Tsuzuku et al. 2018 for l2; other norms and pairs as in docs/methods.md.
     """
     require_certifying(bound)
+    require_subject(bound, logits.subject if isinstance(logits, Logits) else None, at)
+    if isinstance(logits, Logits):
+        if not isinstance(error, float) or error != 0.0:
+            raise ArgumentError("`Logits` carry their own error; leave out `error`, or give plain numbers.")
+        logits, error = logits.value, logits.error
     check_classified(logits, labels)
     labels = labels.to(logits.device)
     z = logits.detach().to(torch.float64)
@@ -147,6 +156,7 @@ def binary_radius(
     Reference: Tsuzuku et al. 2018.
     """
     require_certifying(bound)
+    require_subject(bound, None, at)
     if scores.ndim != 1:
         raise ShapeError(f"A single score has one number a sample, got shape {tuple(scores.shape)}; squeeze it first.")
     if bound.of not in (Scope.WHOLE, Scope.SAMPLE):
@@ -198,6 +208,29 @@ def require_certifying(bound: object) -> Bound:
     if not bound.kind.certifies:
         raise KindError(f"Only an exact or upper bound certifies, got {bound}; use a method that proves one.")
     return bound
+
+
+def require_subject(bound: Bound, evaluated: Fingerprint | None, inputs: Tensor | None) -> None:
+    """Refuse a bound of another network than the one that is evaluated, or of inputs of another shape.
+
+    What somebody stated, or combined from parts, says nothing of what it is of, and passes.
+    Cost: if both networks are known, a hash of their weights, once for each.
+    """
+    of = bound.subject
+    shape = evaluated.source if evaluated is not None else None if inputs is None else tuple(inputs.shape[1:])
+    if of is None or shape is None:
+        return
+    if of.source != shape:
+        raise ShapeError(
+            f"The bound is of inputs of shape {of.source}, and these have the shape {shape}: the constant may be "
+            "another one there; bound the model on inputs of this shape."
+        )
+    if evaluated is not None and of != evaluated and of.network != evaluated.network:
+        raise ArgumentError(
+            f"The bound is of another network than the one that is evaluated ({of.network[:12]} and "
+            f"{evaluated.network[:12]}): the weights were changed, or a part such as a normalisation was left out; "
+            "bound the very model that is evaluated."
+        )
 
 
 def check_classified(logits: Tensor, labels: Tensor) -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from lipkit.bound import Bound, Kind, Metric, Scope
+from lipkit.bounds.certificates.fingerprint import NetworkPrint
 from lipkit.bounds.certificates.identity import network_hash
 from lipkit.bounds.lipschitz import network_of
 from lipkit.cli.training import checkpoint
@@ -40,12 +41,16 @@ def load_or_find_bound(
             checkpoint.save(path, {
                 "model": prints, "log_value": found.log_value, "kind": found.kind.name, "of": found.of.name,
                 "metric": list(found.metric), "failure": found.failure, "method": found.how,
+                "of network": None if found.subject is None else found.subject.network,
+                "of inputs": None if found.subject is None else list(found.subject.source),
             })  # fmt: skip
     state = team.broadcast(checkpoint.load(path) if team.leads else None)
     try:
+        of = state["of network"]
+        subject = None if of is None else NetworkPrint(tuple(state["of inputs"]), of)
         return Bound(
             state["log_value"].to(torch.float64), Kind[state["kind"]], state["method"], Metric(*state["metric"]),
-            of=Scope[state["of"]], failure=state["failure"],
+            of=Scope[state["of"]], failure=state["failure"], subject=subject,
         )  # fmt: skip
     except KeyError as missing:
         raise RecordError(f"{path} lacks {missing}; remove it, and it is found again.") from missing
