@@ -17,7 +17,7 @@ from lipkit.bounds import DAG
 from lipkit.certify import accuracy, head_pairwise
 from lipkit.certify.evaluate.disproof import refuse_disproved
 from lipkit.certify.radii.forward import Forward, Logits
-from lipkit.errors import BrokenCertificateError
+from lipkit.errors import ArgumentError, BrokenCertificateError
 from lipkit.regions import Ball
 
 EXPONENTS = (1.0, 2.0, math.inf)
@@ -73,8 +73,11 @@ def test_a_constant_of_another_model_does_not_certify() -> None:
     accuracy(inner, data, bound, [0.1])
     # The classic: the normalisation is in the model that is evaluated, not in the one that was bounded.
     whole = nn.Sequential(lnn.Normalize([0.5] * 3, [0.25] * 3), inner)
-    with pytest.raises(BrokenCertificateError, match="was a normalisation left out"):
+    with pytest.raises(ArgumentError, match="of another network than the one that is evaluated"):
         accuracy(whole, data, bound, [0.1])
+    # A number that somebody states does not say what it is of, so only the inputs can tell.
+    with pytest.raises(BrokenCertificateError, match="was a normalisation left out"):
+        accuracy(whole, data, replace(bound, subject=None), [0.1])
     accuracy(whole, data, head_pairwise(whole, data.tensors[0][:1], DAG()), [0.1])
 
 

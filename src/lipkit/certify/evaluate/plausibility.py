@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lipkit.bound import Bound
-from lipkit.certify.evaluate.evaluation import Evaluation, said_radius
+from lipkit.certify.evaluate.evaluation import STATED, Evaluation, said_radius
 
 # A radius below this part of the range of the inputs is not a change that anybody would notice.
 _TINY = 1e-3
@@ -23,11 +23,12 @@ def find_warnings(evaluation: Evaluation, inputs: Float[Tensor, "count ..."], bo
 
     Warned of are: a classifier that gave one answer to all inputs; inputs that are all the same; radii in 255ths where
     the inputs are no pixels in [0, 1]; radii that are all below a thousandth of the range of the inputs, or above the
-    largest distance that two inputs can have; constants above 1e9 or below 1e-9. Radii and certificates stay what they
-    are: they are proven. `inputs` are those that were evaluated, and `bound` the constant that was used.
+    largest distance that two inputs can have; constants above 1e9 or below 1e-9; constants that were stated instead of
+    computed. Radii and certificates stay what they are: they are proven, as far as the constant is.
+    `inputs` are those that were evaluated, and `bound` the constant that was used.
     Cost: one pass over the inputs.
     """
-    return (*_answers(evaluation), *_scales(evaluation, inputs), *_constants(bound))
+    return (*_answers(evaluation), *_scales(evaluation, inputs), *_constants(bound), *_claims(evaluation))
 
 
 def _answers(evaluation: Evaluation) -> Iterator[str]:
@@ -40,6 +41,11 @@ def _answers(evaluation: Evaluation) -> Iterator[str]:
         yield f"{given}: a classifier with one answer is robust and useless, so its radii say nothing about quality."
     else:
         yield f"{given}, and all of them have one label: evaluate samples of several classes to learn something."
+
+
+def _claims(evaluation: Evaluation) -> Iterator[str]:
+    if evaluation.stated:
+        yield STATED
 
 
 def _scales(evaluation: Evaluation, inputs: Float[Tensor, "count ..."]) -> Iterator[str]:

@@ -23,7 +23,6 @@ def plain(found: Evaluation | Contents, warnings: Sequence[str]) -> dict[str, ob
         "failure": found.failure,
         "unproven": found.unproven,
         "warnings": list(warnings),
-        **({"stated": found.stated} if isinstance(found, Evaluation) else {}),
         **_plain(found.overall, found.eps),
         "classes": [{"class": k, **_plain(shares, found.eps)} for k, shares in _of_classes(found).items()],
     }
