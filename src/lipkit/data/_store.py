@@ -1,7 +1,6 @@
 """Named files, in a folder or in a packed archive of it."""
 
 import tarfile
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import cached_property
 from io import BytesIO
@@ -12,36 +11,23 @@ from lipkit.data._file_bytes import read_unpacked
 from lipkit.errors import ArgumentError, RecordError
 
 
-class Store(ABC):
-    """Where files are read from by name."""
-
-    @abstractmethod
-    def place(self, name: str) -> str:
-        """The name of the file in errors."""
-
-    @abstractmethod
-    def has(self, name: str) -> bool:
-        """Whether there is a file of this name."""
-
-    @abstractmethod
-    def read(self, name: str) -> bytes:
-        """The bytes of the file."""
-
-
 @final
 @dataclass(frozen=True)
-class Folder(Store):
+class Folder:
     """Files right in a folder."""
 
     path: Path
 
     def place(self, name: str) -> str:
+        """The name of the file in errors."""
         return str(self.path / name)
 
     def has(self, name: str) -> bool:
+        """Whether there is a file of this name."""
         return (self.path / name).is_file()
 
     def read(self, name: str) -> bytes:
+        """The bytes of the file."""
         if not self.has(name):
             raise ArgumentError(f"{self.path} has no file {name}, though it has others of the set; get it again.")
         return read_unpacked(self.path / name)
@@ -50,7 +36,7 @@ class Folder(Store):
 # Not `slots`, not compared: it keeps what it has unpacked.
 @final
 @dataclass(frozen=True, eq=False)
-class Archive(Store):
+class Archive:
     """Files below one folder of a .tar.gz, which is unpacked in memory once and checked as a whole by its CRC."""
 
     path: Path
@@ -65,12 +51,15 @@ class Archive(Store):
             raise RecordError(f"{self.path} is no intact tar archive ({error}); get it again.") from error
 
     def place(self, name: str) -> str:
+        """The name of the file in errors."""
         return f"{self.path}: {self.folder}/{name}"
 
     def has(self, name: str) -> bool:
+        """Whether there is an archive, in which a file of this name may be."""
         return self.path.is_file()
 
     def read(self, name: str) -> bytes:
+        """The bytes of the file."""
         try:
             file = self._tar.extractfile(f"{self.folder}/{name}")
             if file is None:
@@ -80,3 +69,7 @@ class Archive(Store):
             raise RecordError(f"{self.path} has no {self.folder}/{name}; get the archive again.") from error
         except tarfile.TarError as error:
             raise RecordError(f"{self.path} is no intact tar archive ({error}); get it again.") from error
+
+
+# Where files are read from by name.
+Store = Folder | Archive

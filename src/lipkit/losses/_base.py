@@ -20,11 +20,14 @@ class Loss(nn.Module, ABC):
     checked each time. Inputs in half precision are evaluated in float32; gradients come back in the input's type.
     """
 
-    def __init__(self, reduction: Reduction = "mean") -> None:
+    def __init__(self, reduction: Reduction = "mean", **numbers: float | Tensor) -> None:
+        """Set the reduction, and the hyper-parameters of a subclass by their names."""
         super().__init__()
         if reduction not in ("none", "mean", "sum"):
             raise ArgumentError(f"reduction is 'none', 'mean' or 'sum', as in torch, got {reduction!r}.")
         self.reduction: Reduction = reduction
+        for name, number in numbers.items():
+            setattr(self, name, number)
 
     def reduce(self, losses: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """The losses of the samples themselves, their mean or their sum; an empty batch has no mean and is refused."""

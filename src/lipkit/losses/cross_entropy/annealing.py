@@ -36,10 +36,7 @@ class LogitAnnealing(Loss):
         *,
         reduction: Reduction = "mean",
     ) -> None:
-        super().__init__(reduction)
-        self.temperature = temperature
-        self.offset = offset
-        self.beta = beta
+        super().__init__(reduction, temperature=temperature, offset=offset, beta=beta)
 
     def forward(self, input: Float[Tensor, "batch classes"], target: Int[Tensor, " batch"]) -> Float[Tensor, "..."]:
         """The loss of logits against class indices."""

@@ -28,9 +28,7 @@ class CertificateRegularized(Loss):
     weight = Number(0.0)
 
     def __init__(self, radius: float, *, weight: float = 1.0, reduction: Reduction = "mean") -> None:
-        super().__init__(reduction)
-        self.radius = radius
-        self.weight = weight
+        super().__init__(reduction, radius=radius, weight=weight)
 
     def forward(
         self, input: Float[Tensor, "batch classes"], target: Int[Tensor, " batch"], constants: Constants

@@ -77,10 +77,8 @@ class CRM(Loss):
         temperature: float = 10.0,
         reduction: Reduction = "mean",
     ) -> None:
-        super().__init__(reduction)
+        super().__init__(reduction, weight=weight, temperature=temperature)
         self.goal = goal
-        self.weight = weight
-        self.temperature = temperature
 
     def forward(
         self,

@@ -35,9 +35,7 @@ class EMMA(Loss):
     floor = Number(0.0, 1.0)
 
     def __init__(self, epsilon: float | Tensor, *, floor: float = 0.01, reduction: Reduction = "mean") -> None:
-        super().__init__(reduction)
-        self.epsilon = epsilon
-        self.floor = floor
+        super().__init__(reduction, epsilon=epsilon, floor=floor)
 
     def forward(
         self,

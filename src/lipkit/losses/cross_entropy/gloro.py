@@ -43,9 +43,7 @@ class GloRo(Loss):
     weight = Number(0.0)
 
     def __init__(self, epsilon: float, *, weight: float = 1.0, reduction: Reduction = "mean") -> None:
-        super().__init__(reduction)
-        self.epsilon = epsilon
-        self.weight = weight
+        super().__init__(reduction, epsilon=epsilon, weight=weight)
 
     def forward(
         self, input: Float[Tensor, "batch classes"], target: Int[Tensor, " batch"], constants: Constants

@@ -30,9 +30,7 @@ class OffsetCrossEntropy(Loss):
     def __init__(
         self, offset: float = 1.5 * math.sqrt(2.0), temperature: float = 0.25, *, reduction: Reduction = "mean"
     ) -> None:
-        super().__init__(reduction)
-        self.offset = offset
-        self.temperature = temperature
+        super().__init__(reduction, offset=offset, temperature=temperature)
 
     def forward(self, input: Float[Tensor, "batch classes"], target: Int[Tensor, " batch"]) -> Float[Tensor, "..."]:
         """The loss of logits against class indices."""

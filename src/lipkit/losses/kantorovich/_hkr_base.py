@@ -46,10 +46,7 @@ class HingedKR(Loss, ABC):
     scale = Number(0.0, open_low=True)
 
     def __init__(self, margin: float, alpha: float, scale: float, reduction: Reduction) -> None:
-        super().__init__(reduction)
-        self.margin = margin
-        self.alpha = alpha
-        self.scale = scale
+        super().__init__(reduction, margin=margin, alpha=alpha, scale=scale)
 
     def combine(self, kr: Float[Tensor, "..."], hinge: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """scale (kr + alpha hinge), reduced."""

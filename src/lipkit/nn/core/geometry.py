@@ -100,36 +100,19 @@ def geometry_of(module: nn.Module) -> Geometry:
     """The geometry of the weight of nn.Linear and of convolutions of all kinds; anything else is refused."""
     if isinstance(module, nn.Linear):
         return Geometry(1, module.out_features, module.in_features)
-    if isinstance(module, TRANSPOSED):
-        return Geometry(
-            module.groups,
-            module.in_channels // module.groups,
-            module.out_channels // module.groups,
-            module.kernel_size,
-            module.stride,
-            tuple((int(p), int(p)) for p in module.padding),
-            module.dilation,
-            transposed=True,
-            output_padding=module.output_padding,
-        )
-    if isinstance(module, CONVOLUTIONS):
-        return Geometry(
-            module.groups,
-            module.out_channels // module.groups,
-            module.in_channels // module.groups,
-            module.kernel_size,
-            module.stride,
-            _sides(module),
-            module.dilation,
-            Padding(module.padding_mode),
-        )
+    if isinstance(module, (*CONVOLUTIONS, *TRANSPOSED)):
+        transposed, groups = module.transposed, module.groups
+        sides = module.out_channels // groups, module.in_channels // groups
+        rows, cols = reversed(sides) if transposed else sides
+        walk = (module.kernel_size, module.stride, _sides(module), module.dilation, Padding(module.padding_mode))
+        return Geometry(groups, rows, cols, *walk, transposed, module.output_padding if transposed else ())
     raise UnsupportedError(
         f"{type(module).__name__} has no weight with a known meaning as an operator; nn.Linear, nn.ConvNd and "
         "nn.ConvTransposeNd have."
     )
 
 
-def _sides(module: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> tuple[tuple[int, int], ...]:
+def _sides(module: nn.modules.conv._ConvNd) -> tuple[tuple[int, int], ...]:
     if module.padding == "valid":
         return ((0, 0),) * len(module.kernel_size)
     if module.padding == "same":
