@@ -185,9 +185,9 @@ def test_models_without_a_graph_are_told_why():
 
 
 def test_a_lazy_model_stays_as_it_is():
-    model = nn.Sequential(nn.LazyLinear(3))
-    _ = refusal(model, torch.randn(2, 4))
-    assert model[0].has_uninitialized_params()
+    layer = nn.LazyLinear(3)
+    _ = refusal(nn.Sequential(layer), torch.randn(2, 4))
+    assert layer.has_uninitialized_params()
 
 
 # What is no example.

@@ -6,6 +6,7 @@ is exact. A wider slack costs nothing that anyone could see (2^-40 is 1e-12); it
 count.
 """
 
+import math
 from typing import Final
 
 import torch
@@ -43,3 +44,16 @@ FLOAT32_ROUNDINGS_16: Final = 2.0**-20
 
 # The largest float64 below 1: probabilities of failure are capped here, for a bound needs one below 1.
 ALMOST_ONE: Final = 1 - UNIT
+
+# torch's softplus switches to x where beta x exceeds its threshold, which is a jump of log(1 + exp(-threshold)) / beta.
+# It counts as a way of rounding if it is below the digits of float32 where it happens, from this threshold on, and
+# below those of float32 at one. Beyond the largest one exp(beta x) overflows in float32 before it switches.
+SOFTPLUS_THRESHOLDS: Final = (20.0, 88.0)
+
+
+def softplus_jumps(beta: float, threshold: float) -> bool:
+    """Whether torch's softplus with these parameters jumps by more than float32 rounds, so that it has no constant."""
+    usual = SOFTPLUS_THRESHOLDS[0] <= threshold <= SOFTPLUS_THRESHOLDS[1]
+    if not (math.isfinite(beta) and beta and usual):
+        return True
+    return math.log1p(math.exp(-threshold)) > UNIT_OF[torch.float32] * abs(beta)

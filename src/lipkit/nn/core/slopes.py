@@ -4,18 +4,13 @@ import math
 from collections.abc import Callable
 from typing import Any, Final
 
-import torch
 from torch import nn
 
 from lipkit.errors import UnsupportedError
-from lipkit.rounding.slacks import ROUNDINGS_32, ROUNDINGS_8192, UNIT_OF
+from lipkit.rounding.slacks import ROUNDINGS_32, ROUNDINGS_8192, SOFTPLUS_THRESHOLDS, softplus_jumps
 
 # Covers the rounding of the constants below, a few units of float64, many times over.
 _UP = 1 + ROUNDINGS_8192
-# nn.Softplus switches to x where beta x exceeds its threshold, which is a jump. From this threshold on it is below the
-# digits of float32 at the place where it happens; what it is in all must be below those of float32 at one.
-_LEAST_THRESHOLD = 20.0
-_LARGEST_JUMP = UNIT_OF[torch.float32]
 
 
 # The largest slopes, to 16 digits; tests compare them with mpmath.
@@ -54,16 +49,15 @@ def rises_by_at_most_one() -> list[str]:
 
 def switches_with_a_jump(module: nn.Softplus) -> bool:
     """Whether nn.Softplus visibly jumps where it switches to x: by log(1 + exp(-threshold)) / beta."""
-    if module.beta == 0 or not module.threshold >= _LEAST_THRESHOLD:
-        return True
-    return math.log1p(math.exp(-module.threshold)) > _LARGEST_JUMP * abs(module.beta)
+    return softplus_jumps(module.beta, module.threshold)
 
 
 def _softplus(module: nn.Softplus) -> tuple[float, float]:
     if switches_with_a_jump(module):
+        least, largest = SOFTPLUS_THRESHOLDS
         raise UnsupportedError(
-            f"{module} jumps by log(1 + exp(-threshold)) / beta where it switches to x; take threshold="
-            f"{_LEAST_THRESHOLD:g} or more and beta not near 0, or lipkit.nn.Softplus, which does not switch."
+            f"{module} jumps by log(1 + exp(-threshold)) / beta where it switches to x; take a threshold "
+            f"from {least:g} to {largest:g} and beta not near 0, or lipkit.nn.Softplus, which does not switch."
         )
     # The slope is sigmoid(beta x), for either sign of beta.
     return 0.0, 1.0
@@ -73,6 +67,22 @@ def _celu(module: nn.CELU) -> tuple[float, float]:
     if not module.alpha > 0:
         raise UnsupportedError(f"{module} has slopes exp(x / alpha) without bound; take alpha > 0.")
     return 0.0, 1.0
+
+
+def _leaky(module: nn.LeakyReLU) -> tuple[float, float]:
+    slope = _finite(module, module.negative_slope)
+    return min(1.0, slope), max(1.0, slope)
+
+
+def _elu(module: nn.ELU) -> tuple[float, float]:
+    alpha = _finite(module, module.alpha)
+    return min(0.0, alpha), max(1.0, alpha)
+
+
+def _finite(module: nn.Module, number: float) -> float:
+    if not math.isfinite(number):
+        raise UnsupportedError(f"{module} has no largest slope; give it finite parameters.")
+    return number
 
 
 _Slopes = tuple[float, float]
@@ -91,8 +101,8 @@ _SLOPES: Final[dict[type[nn.Module], _Slopes | Callable[[Any], _Slopes]]] = {
     nn.Hardsigmoid: (0.0, _UP / 6),
     nn.Softplus: _softplus,
     nn.CELU: _celu,
-    nn.LeakyReLU: lambda m: (min(1.0, m.negative_slope), max(1.0, m.negative_slope)),
-    nn.ELU: lambda m: (min(0.0, m.alpha), max(1.0, m.alpha)),
+    nn.LeakyReLU: _leaky,
+    nn.ELU: _elu,
     # scale * alpha = 1.0507... * 1.6732..., the slope of SELU left of zero.
     nn.SELU: (0.0, 1.0507009873554805 * 1.6732632423543772 * (1 + ROUNDINGS_32)),
     # These two are z w(z) with w(z) + w(-z) = 1: the slopes at z and at -z add up to one.

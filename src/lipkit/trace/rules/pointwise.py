@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from lipkit.rounding.slacks import UNIT_OF
+from lipkit.rounding.slacks import SOFTPLUS_THRESHOLDS, softplus_jumps
 from lipkit.trace.network import Builder, Ref, Refusal, constant
 from lipkit.trace.nodes import Activation, Pointwise
 from lipkit.trace.nodes.activations.exponential_linear import SELU, celu, elu
@@ -60,6 +60,11 @@ def _positive() -> Tensor:
 
 def _entrywise(b: Builder, activation: Activation, x: Ref) -> Ref:
     return b.node(Pointwise(activation, x.shape), x)
+
+
+def _require_finite(*slopes: float) -> None:
+    if not all(map(math.isfinite, slopes)):
+        raise Refusal("has a slope that is infinite or NaN, so it has no Lipschitz constant", "repair the parameters")
 
 
 def _plain(op: OpOverload, activation: Activation, x: Callable[[], Tensor] = _line) -> None:
@@ -120,6 +125,7 @@ def _erfc(b: Builder, x: Ref) -> Ref:
 @lowers(aten.leaky_relu.default, samples=lambda: [Sample((_line(),)), Sample((_line(), 1.5)), Sample((_line(), -0.5))])
 def _leaky_relu(b: Builder, x: Ref, negative_slope: float = 0.01) -> Ref:
     """Slopes between 1 and the given one."""
+    _require_finite(negative_slope)
     return _entrywise(b, leaky_relu(negative_slope), x)
 
 
@@ -145,6 +151,7 @@ def _channels() -> list[Sample]:
 def _prelu(b: Builder, x: Ref, weight: Any) -> Ref:
     """One slope for all entries, or one for each channel (axis 1)."""
     slope = constant(weight, "the slope")
+    _require_finite(*slope.detach().flatten().tolist())
     # A slope for each channel gets an axis for every one behind; a single slope broadcasts as it is.
     return _entrywise(b, prelu(slope.reshape(-1, *(1,) * max(0, len(x.shape) - 2))), x)
 
@@ -157,6 +164,8 @@ def _cuts() -> list[Sample]:
 def _clamp(b: Builder, x: Ref, min: float | None = None, max: float | None = None) -> Ref:
     """Cut to an interval."""
     low, high = -math.inf if min is None else float(min), math.inf if max is None else float(max)
+    if math.isnan(low) or math.isnan(high):
+        raise Refusal(f"cuts to [{low:g}, {high:g}], which makes everything NaN", "give it numbers as ends")
     return _entrywise(b, clamp(low, high), x)
 
 
@@ -217,13 +226,17 @@ def _gelu(b: Builder, x: Ref, *, approximate: str = "none") -> Ref:
 def _softplus(b: Builder, x: Ref, beta: float = 1, threshold: float = 20) -> Ref:
     """log(1 + exp(beta x)) / beta; beyond the threshold torch returns x, which is too small by exp(-threshold) / beta.
 
-    That is a way of rounding as long as float32 would round the true value as much: at the default of 20 the step is
-    2e-9 in a number of 20, whose last place in float32 is 2e-6. The constant is that of the function without step.
+    That is a way of rounding as long as float32 would round the true value as much (`softplus_jumps`): at the defaults
+    the step is 2e-9 in a number of 20, whose last place in float32 is 2e-6. In float64 it can be seen. The constant is
+    that of the function without step.
     """
-    if not math.log1p(math.exp(-threshold)) <= UNIT_OF[torch.float32] * threshold:
+    if softplus_jumps(float(beta), float(threshold)):
+        least, largest = SOFTPLUS_THRESHOLDS
         raise Refusal(
-            f"jumps at its threshold of {threshold:g}, where it is not yet linear",
-            "leave the threshold at 20, where the step is below the rounding of float32",
+            f"jumps at its threshold of {threshold:g} by more than float32 rounds, or overflows before it, with beta "
+            f"{beta:g}",
+            f"take a threshold from {least:g} to {largest:g} and beta not near 0, or lipkit.nn.Softplus, which does "
+            "not switch",
         )
     return _entrywise(b, softplus(float(beta)), x)
 
