@@ -73,6 +73,14 @@ class RecordError(LipkitError, ValueError):
     """Stored data or results do not fit what is asked for, or their file is not intact."""
 
 
+class AuditError(LipkitError, ValueError):
+    """What a run says is not what was recomputed; the message names every mismatch."""
+
+
+class PartialAudit(LipkitError, RuntimeError):
+    """No mismatch was found, and not everything was looked at; the message says what was not."""
+
+
 class BrokenCertificateError(LipkitError, AssertionError):
     """An attack changed a class inside a certified radius, or a lower bound is above an upper one.
 

@@ -6,12 +6,14 @@ from enum import IntEnum
 
 from lipkit.errors import (
     ArgumentError,
+    AuditError,
     BrokenCertificateError,
     CaptureError,
     InterruptedRun,
     LipkitError,
     NeedsRegion,
     NotProvenError,
+    PartialAudit,
 )
 
 
@@ -25,6 +27,8 @@ class Code(IntEnum):
     NEEDS_REGION = 4
     BROKEN = 5
     NOT_PROVEN = 6
+    AUDIT_FAILED = 7
+    AUDIT_PARTIAL = 8
     INTERRUPTED = 130
 
 
@@ -34,6 +38,8 @@ _CODES: tuple[tuple[type[LipkitError], Code], ...] = (
     (NeedsRegion, Code.NEEDS_REGION),
     (BrokenCertificateError, Code.BROKEN),
     (NotProvenError, Code.NOT_PROVEN),
+    (AuditError, Code.AUDIT_FAILED),
+    (PartialAudit, Code.AUDIT_PARTIAL),
     (InterruptedRun, Code.INTERRUPTED),
 )
 

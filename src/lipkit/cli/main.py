@@ -5,23 +5,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lipkit._version import __version__
+from lipkit.cli.commands.audit import AuditRequest, audit_run
 from lipkit.cli.commands.bound import BoundRequest, VerifyRequest, bound_model, verify_certificate
 from lipkit.cli.commands.evaluate import evaluate_model
-from lipkit.cli.commands.evaluation_request import ATTACK_OPTIONS, ATTACK_STEPS, EvaluationRequest
 from lipkit.cli.commands.report import ReportRequest, redraw_report
+from lipkit.cli.commands.run_commands import add_run_commands
 from lipkit.cli.commands.train import train_recipe
 from lipkit.cli.demo.demo import DemoRequest, show_demo
 from lipkit.cli.exit_codes import Code
 from lipkit.cli.options import add_command, make_app
-from lipkit.cli.runs.run import Order
 
 if TYPE_CHECKING:
     from lipkit.cli.options import Typer
-
-_ATTACK = """The same, and the share that survives an attack; ends with 5 if one breaks a certificate.
-
-With --out, the report shows both.
-"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,12 +40,10 @@ def app() -> "Typer":
     )
     add_command(made, "bound", BoundRequest, bound_model)
     add_command(made, "verify", VerifyRequest, verify_certificate)
-    # Unknown options are settings of the recipe, which knows its fields.
-    add_command(made, "train", Order, train_recipe, unknown=True)
+    add_run_commands(made, train_recipe, evaluate_model)
+    add_command(made, "audit", AuditRequest, audit_run)
     add_command(made, "report", ReportRequest, redraw_report)
     add_command(made, "demo", DemoRequest, show_demo)
-    add_command(made, "certify", EvaluationRequest, evaluate_model, leave_out=ATTACK_OPTIONS)
-    add_command(made, "attack", EvaluationRequest, evaluate_model, text=_ATTACK, defaults={"steps": ATTACK_STEPS})
     return made
 
 

@@ -94,13 +94,9 @@ def accuracy(
     # Held weights: an attack asks for them hundreds of times, and they do not change.
     with evaluating(model), frozen(model):
         if records is not None or place.size > 1:
-            first = first_batch(data)
-            network = model_in.network(*first) if len(first[0]) else ""
             settings = {
-                # A captured network says what the model computes, so its code is left out.
-                **model_contents(model, code=not network), "network": network, **_search_settings(eps, p, attack),
-                "bound": _bound_settings(bound), "logits": "float64" if logits is None else contents(logits),
-                "data": describe_data(data, first), "level": level, "seed": seed, "name": name,
+                **describe_evaluation(model_in, data, bound, eps, p, attack, seed),
+                "logits": "float64" if logits is None else contents(logits), "level": level, "name": name,
             }  # fmt: skip
         place.agree(settings)
         store, done = _opened(records, settings, place, 0 if attack is None else len(eps))
@@ -125,6 +121,19 @@ def accuracy(
     place.meet()
     samples = list(store.read().values()) if store is not None else place.gather(fresh)
     return Evaluation.of(samples, eps, p, level, bound.failure if isinstance(bound, Bound) else 0.0)
+
+
+def describe_evaluation(
+    model_in: Evaluated, data: Data, bound: Constant, eps: Sequence[float], p: float, attack: Attack | None, seed: int
+) -> dict[str, object]:
+    """Everything that stored results depend on, by numbers and hashes. Cost: one pass over the model and the data."""
+    first = first_batch(data)
+    network = model_in.network(*first) if len(first[0]) else ""
+    # A captured network says what the model computes, so its code is left out.
+    return {
+        **model_contents(model_in.module, code=not network), "network": network, **_search_settings(eps, p, attack),
+        "bound": _bound_settings(bound), "data": describe_data(data, first), "seed": seed,
+    }  # fmt: skip
 
 
 def _bound_settings(bound: Constant) -> object:

@@ -46,7 +46,7 @@ def evaluate_model(request: EvaluationRequest) -> None:
     option_words.check_json(request.json)
     check_seed(request.seed, "--seed")
     goal, device = request.goal, device_of(request.device)
-    methods = _methods(request)
+    methods = methods_of(request)
     model = load.model_with_weights(request.model, request.weights, request.seed)
     if not isinstance(model, nn.Module):
         raise ArgumentError("Data are evaluated on a model of a Python file; a .pt2 program has a fixed batch.")
@@ -68,7 +68,7 @@ def _evaluate(
     example = test.inputs[:1].to(team.device)
 
     def find() -> Bound:
-        return _find_constants(model, example, methods, goal.p)
+        return find_constants(model, example, methods, goal.p)
 
     with progress() as doing, torch.no_grad():
         doing(f"bounding the model by {request.method}")
@@ -131,7 +131,7 @@ class _Folder:
         )  # fmt: skip
 
 
-def _methods(request: EvaluationRequest) -> tuple[Method, ...]:
+def methods_of(request: EvaluationRequest) -> tuple[Method, ...]:
     """The methods in the norm of the radii, and in l2 beside it; refuses unknown names."""
     l2 = option_words.parse_metric("2")
     if request.goal.p == 2:
@@ -142,7 +142,7 @@ def _methods(request: EvaluationRequest) -> tuple[Method, ...]:
     )
 
 
-def _find_constants(model: nn.Module, example: Tensor, methods: Sequence[Method], p: float) -> Bound:
+def find_constants(model: nn.Module, example: Tensor, methods: Sequence[Method], p: float) -> Bound:
     """The constants in l_p: found in it, or found in l2 and enlarged, whichever are smaller.
 
     A layer may know one of the two norms alone, and a method may need a region: one that gives a bound is enough.

@@ -1,5 +1,6 @@
 """The journal of a run: one line of JSON for each entry, appended, and cut back when a run is resumed."""
 
+import hashlib
 import os
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,10 @@ class Journal:
             if type(entry.get("step")) is not int:
                 raise RecordError(f"{self._path}, line {number} has no step; {remedy}.")
         return entries
+
+    def digest(self) -> str:
+        """The SHA-256 of the file, which a checkpoint keeps: the history that belongs to its weights."""
+        return hashlib.sha256(self._path.read_bytes()).hexdigest()
 
     def rewind(self, step: int) -> None:
         """Forget entries after `step`: they will be written again."""

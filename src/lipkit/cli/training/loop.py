@@ -152,7 +152,7 @@ class _Run:
                 "step": self.step, "steps": self.total, "size": self.team.size, "seconds": self._seconds,
                 "model": self.model.state_dict(), "average": self._average.state(),
                 "optimizers": [optimizer.state_dict() for optimizer in self.optimizers], "random": random,
-                "targets": self._targets,
+                "targets": self._targets, "journal": self._journal.digest(),
             }  # fmt: skip
             checkpoint.save(self._file, state)
 

@@ -1,0 +1,153 @@
+"""A run as its folder describes it: the model with its weights, the data, the goal and the method, built anew."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from lipkit.bound import Bound
+from lipkit.cli.audit.findings import Findings
+from lipkit.cli.commands.evaluate import find_constants, methods_of
+from lipkit.cli.commands.evaluation_request import EvaluationRequest
+from lipkit.cli.commands.run_commands import read_command
+from lipkit.cli.inputs import load
+from lipkit.cli.inputs.datasets import test_set
+from lipkit.cli.inputs.device import device_of
+from lipkit.cli.inputs.model_fits_data import fit_to_model
+from lipkit.cli.inputs.safetensors_file import model_to
+from lipkit.cli.runs.assessment import hash_sources, take_samples
+from lipkit.cli.runs.folder_identity import Identity
+from lipkit.cli.runs.run import Order, load_recipe, source
+from lipkit.cli.training import Goal, Recipe
+from lipkit.cli.training.recipe import plain_fields
+from lipkit.data import Examples
+from lipkit.errors import ArgumentError
+from lipkit.report.results.contents import Prints
+
+ANEW = "the run was changed or is of other code: take the original, or run the command of run.json again"
+
+
+@final
+@dataclass(frozen=True)
+class Places:
+    """Where an auditor has the parts of a run, None where they lie as the command of the run says."""
+
+    model: str | None
+    weights: Path | None
+    data: str | None
+    device: str | None
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class AuditedRun:
+    """The parts of a run; `recipe` is None for a model that was given as it is."""
+
+    folder: Path
+    command: str
+    recipe: Recipe | None
+    model: nn.Module
+    weights: Path
+    test: Examples
+    goal: Goal
+    seed: int
+    prints: Prints
+    fields: Mapping[str, str]
+    device: torch.device
+    # Whether it was made on a device of this type.
+    at_home: bool
+    find: Callable[[], Bound]
+
+    @property
+    def example(self) -> Tensor:
+        """The input that the model is captured with."""
+        return self.test.inputs[:1].to(self.device)
+
+    @classmethod
+    def rebuild(cls, folder: Path, places: Places, findings: Findings) -> "AuditedRun":
+        """The run of a folder; what contradicts its run.json is noted. Executes the file of the recipe or model."""
+        identity = Identity.read(folder)
+        request = read_command(identity.command)
+        make = _of_recipe if isinstance(request, Order) else _of_model
+        found = make(folder, identity, request, places, findings)  # pyright: ignore[reportArgumentType]
+        for what, says, here in (
+            ("the hash of the code", identity.source, found.prints.code),
+            ("the recipe", identity.recipe, "" if found.recipe is None else type(found.recipe).__name__),
+        ):
+            if says != here:
+                findings.differ(folder / "run.json", what, says, here, ANEW)
+        for name in sorted({*identity.fields, *found.fields} - {"data"}):
+            says, here = identity.fields.get(name), found.fields.get(name)
+            if says != here:
+                findings.differ(folder / "run.json", f"the setting {name}", says, here, ANEW)
+        return found
+
+
+def _of_recipe(folder: Path, identity: Identity, order: Order, places: Places, findings: Findings) -> AuditedRun:
+    file = order.recipe if places.model is None else Path(places.model)
+    if not file.is_file():
+        raise ArgumentError(f"The recipe {file} is not here; name its file with --model.")
+    data = order.data if places.data is None else Path(places.data)
+    order = replace(order, recipe=file, data=data)
+    recipe, device = load_recipe(order), device_of(places.device or order.device)
+    torch.manual_seed(recipe.seed)
+    sets = recipe.sets()
+    test = take_samples(sets.test, recipe.goal)
+    model = recipe.model()
+    weights = folder / "model.safetensors"
+    with findings.reading(weights):
+        load.weights(model, weights)
+    model.to(device).eval()
+    return AuditedRun(
+        folder, identity.command, recipe, model, weights, test, recipe.goal, recipe.seed,
+        hash_sources(_hash(weights), test, source(recipe)), plain_fields(recipe), device,
+        device.type == device_type(order.device), lambda: recipe.bound(model, test.inputs[:1].to(device)),
+    )  # fmt: skip
+
+
+def _of_model(
+    folder: Path, identity: Identity, request: EvaluationRequest, places: Places, findings: Findings
+) -> AuditedRun:
+    own = request.weights is None
+    request = replace(request, model=places.model or request.model, data=places.data or request.data)
+    weights = places.weights or request.weights or folder / "model.safetensors"
+    device = device_of(places.device or request.device)
+    made = load.model_with_weights(request.model, None, request.seed)
+    if not isinstance(made, nn.Module):
+        raise ArgumentError("Data are evaluated on a model of a Python file; a .pt2 program has a fixed batch.")
+    model = made.eval()
+    if own and weights.is_file() and model_to(model) != weights.read_bytes():
+        findings.refuse(weights, f"{weights} has other weights than {request.model} makes; {ANEW}.")
+    with findings.reading(weights):
+        load.weights(model, weights)
+    goal = request.goal
+    test = fit_to_model(model, take_samples(test_set(request.data), goal), request.model, request.data)
+    model.to(device)
+    file, _, name = request.model.rpartition(":")
+    prints = hash_sources(_hash(weights), test, _hash(Path(file)))
+    hashes = {"weights": prints.weights, "test inputs": prints.inputs, "test labels": prints.labels}
+    fields = {"model": name, **request.options, **{f"SHA-256 of the {what}": one for what, one in hashes.items()}}
+    methods = methods_of(request)
+    return AuditedRun(
+        folder, identity.command, None, model, weights, test, goal, request.seed, prints, fields, device,
+        device.type == device_type(request.device),
+        lambda: find_constants(model, test.inputs[:1].to(device), methods, goal.norm),
+    )  # fmt: skip
+
+
+def device_type(name: str) -> str:
+    """The type in the name of a device."""
+    return name.partition(":")[0]
+
+
+def _hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+
+
+def plain_tensors(state: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The tensors of a state on the CPU."""
+    return {name: value.detach().cpu() for name, value in state.items() if isinstance(value, Tensor)}

@@ -1,0 +1,167 @@
+"""The claims of a run: the numbers of report.json, the text of the page, and the file of shares."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lipkit._runtime import evaluating
+from lipkit.bound import Bound
+from lipkit.bounds.certificates.certificate import Software
+from lipkit.bounds.certificates.json_codec import to_plain
+from lipkit.certify import Evaluation
+from lipkit.cli.audit.audited_run import ANEW, AuditedRun
+from lipkit.cli.audit.findings import Findings, find_differences
+from lipkit.cli.inputs.device import describe_device
+from lipkit.cli.runs.result_files import plain
+from lipkit.errors import RecordError
+from lipkit.linops.queries.row_norms import vector_norms
+from lipkit.report.html.page import render_page
+from lipkit.report.results.contents import Contents, Picture
+from lipkit.report.results.gather import gather_contents
+from lipkit.report.results.recount import read_report
+from lipkit.rounding.slacks import MILLIONS_OF_ROUNDINGS
+
+# Parts of a report that are measured beside the proof: in float32, or by norms that are drawn.
+_MEASURED, _NEAR = ("layers", "spectra", "depth", "plane"), 0.02
+_AGAIN = "draw the page again from intact data: lipkit report"
+
+
+def read_claims(run_folder: Path, findings: Findings) -> Contents | None:
+    """The stored report; None if it is missing, damaged or miscounted, which is noted."""
+    file = run_folder / "report.json"
+    with findings.reading(file):
+        return read_report(file)
+    return None
+
+
+def is_same_machine(claims: Contents | None, run: AuditedRun) -> bool:
+    """Whether the report says that it was made by this software on this machine."""
+    if claims is None:
+        return False
+    return claims.about.software == Software.here() and claims.about.device == describe_device(run.device)
+
+
+def check_claims(
+    run: AuditedRun, claims: Contents, evaluation: Evaluation, bound: Bound, journal: list[dict[str, Any]],
+    findings: Findings, same_machine: bool,
+) -> None:  # fmt: skip
+    """Compare every number of report.json with what is gathered anew, and the page with its numbers.
+
+    Counts, radii, hashes and settings must be the same. What is measured in float32 or by drawn norms (the tables of
+    layers, spectra, gradients, the map) may differ by 2 %. Neighbours in the gallery are not searched again: they must
+    be as far away, and of the class, as they say. Date, seconds and versions are on record only.
+    """
+    file = run.folder / "report.json"
+    about = replace(
+        claims.about, seed=run.seed, prints=run.prints, command=run.command, seconds=_seconds(journal, run),
+        fields=_fields(claims, run),
+    )  # fmt: skip
+    found = gather_contents(run.model, run.test, evaluation, bound, journal, about)
+    before = len(findings.mismatches)
+    for place, says, here in _differences(claims, found):
+        findings.differ(file, place, says, here, ANEW)
+    for sentence in _false_pictures(run, claims):
+        findings.refuse(file, f"{file} {sentence}; {ANEW}.")
+    if len(findings.mismatches) == before:
+        findings.confirm("report: every number of report.json was computed again")
+    _check_page(run, claims, findings, same_machine)
+
+
+def _seconds(journal: list[dict[str, Any]], run: AuditedRun) -> float | None:
+    return None if run.recipe is None else journal[-1]["seconds"] if journal else 0.0
+
+
+def _fields(claims: Contents, run: AuditedRun) -> tuple[tuple[str, str], ...]:
+    """The settings that the run has; paths and words of files are those of the report."""
+    return tuple(
+        (name, run.fields.get(name, value) if name != "data" else value) for name, value in claims.about.fields
+    )
+
+
+def _differences(claims: Contents, found: Contents) -> Iterator[tuple[str, Any, Any]]:
+    stored, anew = to_plain(claims, Contents), to_plain(found, Contents)
+    assert isinstance(stored, dict)
+    assert isinstance(anew, dict)
+    for name in stored:
+        a, b = (_without_search(one[name]) if name == "gallery" else one[name] for one in (stored, anew))
+        # One difference of each part says enough.
+        yield from list(find_differences(a, b, _NEAR if name in _MEASURED else 0.0, name))[:1]
+
+
+def _without_search(gallery: Any) -> Any:
+    """A gallery without what a search found."""
+    searched = ("neighbour", "became", "distance")
+    if not isinstance(gallery, Mapping):
+        return gallery
+    rows = {
+        row: [{key: value for key, value in one.items() if key not in searched} for one in gallery[row]]
+        for row in ("hardest", "safest")
+    }
+    return {**gallery, **rows}
+
+
+def _false_pictures(run: AuditedRun, claims: Contents) -> Iterator[str]:
+    """Neighbours that are not what the gallery says of them."""
+    gallery = claims.gallery
+    for one in (*gallery.hardest, *gallery.safest) if gallery is not None else ():
+        if one.neighbour is not None and one.distance is not None:
+            yield from _false_neighbour(run, one, torch.from_numpy(one.neighbour.array()), claims.p)
+
+
+def _false_neighbour(run: AuditedRun, one: Picture, neighbour: Tensor, p: float) -> Iterator[str]:
+    image, there = run.test.inputs[one.index].double(), neighbour.double()
+    length = float(vector_norms((there - image).flatten()[None], p))
+    said = one.distance or 0.0
+    if abs(length - said) > MILLIONS_OF_ROUNDINGS * max(length, said):
+        yield f"says that the neighbour of image {one.index} is {said!r} away, and its pixels are {length!r} away"
+    parameter = next(run.model.parameters(), None)
+    inputs = there[None].float() if parameter is None else there[None].to(parameter.detach())
+    with torch.no_grad(), evaluating(run.model):
+        became = int(run.model(inputs.to(run.device)).argmax())
+    if became != one.became:
+        yield f"says that the neighbour of image {one.index} is of class {one.became}, and the model says {became}"
+
+
+def _check_page(run: AuditedRun, claims: Contents, findings: Findings, same_machine: bool) -> None:
+    file = run.folder / "report.html"
+    with findings.reading(file):
+        page, drawn = file.read_text(encoding="utf-8", errors="replace"), render_page(claims)
+        if page == drawn:
+            findings.confirm("page: report.html says what report.json says, letter by letter")
+            return
+        said, wanted = (_words(one) for one in (page, drawn))
+        apart = [(a, b) for a, b in zip(said, wanted, strict=False) if a != b]
+        if apart or len(said) != len(wanted):
+            a, b = apart[0] if apart else (f"{len(said)} words", f"{len(wanted)} words")
+            findings.differ(file, "the text", a, b, f"{_AGAIN} {run.folder}")
+        elif same_machine:
+            findings.refuse(file, f"{file} has other figures than its data give; {_AGAIN} {run.folder}.")
+        else:
+            findings.skipped.append(
+                "The figures of the page were not compared: another version may draw them otherwise."
+            )
+
+
+def _words(page: str) -> list[str]:
+    """The text of a page, without figures and marks."""
+    bare = re.sub(r"<svg.*?</svg>|<style.*?</style>", "", page, flags=re.DOTALL)
+    return [word.strip() for word in re.split(r"<[^>]*>", bare) if word.strip()]
+
+
+def check_shares(file: Path, evaluation: Evaluation, findings: Findings) -> None:
+    """Compare the file that `--json` of the run wrote with the shares that were recomputed."""
+    with findings.reading(file):
+        try:
+            stored = json.loads(file.read_bytes())
+        except ValueError as error:
+            raise RecordError(f"{file} is no JSON ({error}); give the file that --json of the run wrote.") from error
+        for place, says, here in find_differences(stored, json.loads(json.dumps(plain(evaluation))), 0.0):
+            findings.differ(file, place, says, here, ANEW)
+            return
+        findings.confirm(f"shares: {file} says what was recomputed")

@@ -1,0 +1,237 @@
+"""The results of single samples: decisions, radii and attacks, evaluated again."""
+
+import secrets
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from lipkit.bound import Bound
+from lipkit.certify import Evaluation, SampleResult
+from lipkit.certify.evaluate.accuracy import describe_evaluation
+from lipkit.certify.evaluate.batch import Evaluated
+from lipkit.certify.evaluate.counterexample import provably_changed
+from lipkit.certify.evaluate.records import read_samples, read_settings
+from lipkit.certify.evaluate.shards import Place, batches, digests
+from lipkit.certify.radii.forward import Logits
+from lipkit.certify.radii.radius import radius
+from lipkit.cli.audit.audited_run import ANEW, AuditedRun
+from lipkit.cli.audit.findings import Findings, find_differences
+from lipkit.cli.console import bar
+from lipkit.cli.runs.assessment import evaluate_goal
+from lipkit.nn.core.freeze import frozen
+from lipkit.rounding.slacks import MILLIONS_OF_ROUNDINGS
+
+# Of the samples that were attacked on another machine so many in a hundred may end otherwise: a search in float32 goes
+# another way after a rounding.
+_OTHERWISE = 0.01
+# More than the roundings of a division and of a change of norms.
+_SLACK = MILLIONS_OF_ROUNDINGS
+# The confidence of intervals, which no command changes.
+_LEVEL = 0.95
+
+
+def check_samples(
+    run: AuditedRun, bounds: tuple[Bound, Bound], findings: Findings, same_machine: bool, only: int | None,
+    out: Path | None,
+) -> Evaluation | None:  # fmt: skip
+    """The evaluation of the stored samples, each of which is computed again; None if there are none to be counted.
+
+    The samples must be those of the data set, each once, with its label and the hash of its input. Decisions may differ
+    where two classes tie within the rounding error of the logits. A stored radius r must fit
+
+        (g - 6 e) / K <= r <= (g + 2 e) / K,   g the gap of the logits computed now, e the error that `Forward` proves
+
+    because an honest r lies between the true gap less 4 e and the true gap, and g is within 2 e of the true gap; the
+    whole is widened by 2^-30 for the roundings of the formula. Attacks are done again and must end the same; on another
+    machine one sample in a hundred may end otherwise.
+
+    Args:
+        run: The run.
+        bounds: The stored constant and the one that is proven now.
+        findings: Where mismatches are noted.
+        same_machine: Whether the run was made on this machine with this software.
+        only: A number of samples to look at, chosen at random, and without the attack; None for all.
+        out: A folder for the repeated attacks, so that an interrupted audit continues; None for none.
+    """
+    folder = run.folder / "evaluation"
+    samples: dict[int, SampleResult] = {}
+    with findings.reading(folder):
+        samples = read_samples(folder)
+    with findings.reading(folder / "settings.json"):
+        _check_settings(run, bounds[0], findings)
+    if not samples or not _check_indices(folder, samples, len(run.test), findings):
+        return None
+    chosen = None if only is None or only >= len(samples) else _choose(len(samples), only)
+    before = len(findings.mismatches)
+    _check_radii(run, bounds, samples, findings, chosen)
+    found = Evaluation.of(list(samples.values()), run.goal.eps, run.goal.norm, _LEVEL, bounds[0].failure)
+    if chosen is None and len(findings.mismatches) == before:
+        findings.confirm(f"samples: decisions and radii of all {len(samples)} came out again")
+    if run.goal.attack is None:
+        return found
+    if chosen is not None:
+        findings.skipped.append("The attack was not repeated.")
+    elif len(findings.mismatches) == before:
+        _check_attack(run, bounds[0], samples, findings, same_machine, out)
+    return found
+
+
+def _check_settings(run: AuditedRun, bound: Bound, findings: Findings) -> None:
+    path = run.folder / "evaluation" / "settings.json"
+    stored = read_settings(path.parent)
+    goal, model_in = run.goal, Evaluated(run.model, None)
+    with frozen(run.model):
+        found = describe_evaluation(model_in, run.test, bound, goal.eps, goal.norm, goal.attack, run.seed)
+    found |= {"logits": "float64", "level": _LEVEL, "name": ""}
+    # Through JSON, as the file went.
+    found = {**stored, **found}
+    if not run.at_home:
+        # Weights that a device computes are rounded as it does.
+        found["network"] = stored.get("network")
+    for place, says, here in find_differences(stored, _as_json(found), 0.0):
+        findings.differ(path, place, says, here, ANEW)
+        return
+
+
+def _as_json(value: object) -> object:
+    match value:
+        case Mapping():
+            return {str(key): _as_json(one) for key, one in value.items()}
+        case list() | tuple():
+            return [_as_json(one) for one in value]
+        case _:
+            return value
+
+
+def _check_indices(folder: Path, samples: Mapping[int, SampleResult], total: int, findings: Findings) -> bool:
+    lines = sum(path.read_bytes().count(b"\n") for path in folder.glob("samples-*.jsonl"))
+    missing, strange = set(range(total)) - samples.keys(), samples.keys() - set(range(total))
+    if missing or strange:
+        what = f"lacks sample {min(missing)}" if missing else f"has a sample {min(strange)}, which the data do not have"
+        findings.refuse(folder, f"{folder} {what}: it holds {len(samples)} samples and the data {total}; {ANEW}.")
+    elif lines != len(samples):
+        findings.refuse(
+            folder, f"{folder} has {lines} lines for {len(samples)} samples, so some are there twice; {ANEW}."
+        )
+    return not missing and not strange
+
+
+def _choose(total: int, count: int) -> set[int]:
+    """Places that nobody could know before."""
+    order = list(range(total))
+    return {order.pop(secrets.randbelow(len(order))) for _ in range(count)}
+
+
+def _check_radii(
+    run: AuditedRun, bounds: tuple[Bound, Bound], samples: Mapping[int, SampleResult], findings: Findings,
+    chosen: set[int] | None,
+) -> None:  # fmt: skip
+    model_in = Evaluated(run.model, None)
+    lost: Counter[float] = Counter()
+
+    def wanted(places: Sequence[int]) -> bool:
+        return chosen is None or any(i in chosen for i in places)
+
+    done = 0
+    with frozen(run.model), bar("evaluating again") as show:
+        for indices, inputs, labels, total in batches(run.test, Place(), wanted):
+            x, y = model_in.placed(inputs, labels)
+            found = model_in.logits(x)
+            marks = digests(inputs)
+            lowest, highest = _radius_range(found, x, y, bounds[0], run.goal.norm)
+            proven = (
+                radius(found.value, y, bounds[1], error=found.error, at=x).in_norm(run.goal.norm, x[0].numel()).value
+            )
+            decided = torch.tensor([samples[i].predicted for i in indices], device=x.device)
+            last = found.value.shape[1] - 1
+            impossible = provably_changed(found, decided.clamp(0, last)) | (decided > last)
+            rows = zip(
+                indices,
+                y.tolist(),
+                marks,
+                lowest.tolist(),
+                highest.tolist(),
+                proven.tolist(),
+                impossible.tolist(),
+                strict=True,
+            )
+            for i, label, mark, low, high, sure, wrong in rows:
+                if chosen is None or i in chosen:
+                    _check_one(
+                        run, samples[i], label, mark, (low, high), wrong, found.value[indices.index(i)], findings
+                    )
+                    lost.update(eps for eps in run.goal.eps if samples[i].radius > eps >= sure)
+            done += len(indices)
+            show(done, total, "")
+    # Where nothing is drawn, the stored constant itself is proven or named.
+    for eps, count in sorted(lost.items()) if bounds[1].failure else ():
+        findings.unproven.append(
+            f"{run.folder / 'evaluation'}: of the samples that are certified up to {eps:g}, {count} are not with the "
+            "constants that fresh draws prove; count these as not certified."
+        )
+
+
+def _radius_range(
+    found: Logits, x: Tensor, labels: Tensor, bound: Bound, p: float
+) -> tuple[Float64[Tensor, " batch"], Float64[Tensor, " batch"]]:
+    """The smallest and the largest radius that an honest evaluation gives, on whatever machine."""
+    shift = 4 * found.error[:, None] * torch.nn.functional.one_hot(labels.long(), found.value.shape[1])
+    least, most = (
+        radius(found.value + sign * shift, labels, bound, error=found.error, at=x).in_norm(p, x[0].numel()).value
+        for sign in (-1, 1)
+    )
+    return least * (1 - _SLACK), most * (1 + _SLACK)
+
+
+def _check_one(
+    run: AuditedRun, sample: SampleResult, label: int, mark: str, honest: tuple[float, float], wrong: bool,
+    logits: Tensor, findings: Findings,
+) -> None:  # fmt: skip
+    file, name = run.folder / "evaluation", f"of sample {sample.index}"
+    if sample.label != label:
+        findings.differ(file, f"the label {name}", sample.label, label, ANEW)
+    if sample.digest != mark:
+        findings.differ(
+            file, f"the hash of the input {name}", sample.digest, mark, f"the data or the line was changed: {ANEW}"
+        )
+    if wrong:
+        findings.differ(file, f"the class {name}", sample.predicted, int(logits.argmax()), ANEW)
+    if not honest[0] <= sample.radius <= honest[1]:
+        findings.differ(file, f"the radius {name}", sample.radius, f"{honest[0]!r} to {honest[1]!r}", ANEW)
+    elif sample.radius > 0 and sample.predicted != sample.label:
+        findings.refuse(file, f"{file}: sample {sample.index} has a radius and the wrong class; {ANEW}.")
+
+
+def _check_attack(
+    run: AuditedRun, bound: Bound, samples: Mapping[int, SampleResult], findings: Findings, same_machine: bool,
+    out: Path | None,
+) -> None:  # fmt: skip
+    records = None if out is None else out / "evaluation"
+    again = evaluate_goal("attacking again", run.model, run.test, bound, run.goal, run.seed, records)
+    file = run.folder / "evaluation"
+    # What the radii say was compared before, with room for rounding.
+    apart = [
+        (samples[new.index], new)
+        for new in again.samples
+        if replace(new, radius=samples[new.index].radius, predicted=samples[new.index].predicted) != samples[new.index]
+    ]
+    exact = same_machine and run.device.type == "cpu"
+    if len(apart) > (0 if exact else _OTHERWISE * len(samples)):
+        old, new = apart[0]
+        findings.differ(
+            file, f"the outcome of attacks on sample {old.index}", _outcome(old), _outcome(new),
+            f"{len(apart)} of {len(samples)} samples differ: {ANEW}",
+        )  # fmt: skip
+        return
+    how = "all with the same outcome" if not apart else f"{len(apart)} with another outcome, as rounding may explain"
+    findings.confirm(f"attack: {len(samples)} samples attacked again, {how}")
+
+
+def _outcome(sample: SampleResult) -> str:
+    words = ", ".join("broken" if one else "not broken" for one in sample.broken)
+    return f"{words}{', not proven' if sample.unproven else ''}"
