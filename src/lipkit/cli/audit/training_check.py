@@ -111,7 +111,8 @@ def _check_journal(file: Path, recipe: Recipe, lines: Entries, state: Mapping[st
     steps = [line["step"] for line in lines]
     if steps != sorted(set(steps)) or steps[0] != 1 or steps[-1] != total:
         findings.differ(file, "the order of steps", f"from {steps[0]} to {steps[-1]}", f"1 to {total}, rising", ANEW)
-    elif missing := set(range(epoch, total + 1, epoch)) - set(steps):
+        return
+    if missing := set(range(epoch, total + 1, epoch)) - set(steps):
         findings.refuse(file, f"{file} has no entry for step {min(missing)}, the end of an epoch; {ANEW}.")
     for line in lines:
         rate = recipe.rate((line["step"] - 1) / total)

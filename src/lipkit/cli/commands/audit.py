@@ -21,6 +21,9 @@ from lipkit.cli.options import ANY_MODEL, argument, option
 from lipkit.cli.runs.result_files import write_json
 from lipkit.errors import ArgumentError, AuditError, NotProvenError, PartialAudit
 
+# Mismatches that are printed: other weights make all samples others.
+_SHOWN = 20
+
 
 @final
 @dataclass(frozen=True)
@@ -112,7 +115,9 @@ def _conclude(request: AuditRequest, findings: Findings, evaluation: Evaluation 
         say(f"not checked: {sentence}")
     if findings.mismatches:
         count = len(findings.mismatches)
-        named = "\n".join(f"- {sentence}" for sentence in findings.mismatches)
+        shown = findings.mismatches[:_SHOWN]
+        rest = [f"{count - _SHOWN} more, which --json FILE lists."] if count > _SHOWN else []
+        named = "\n".join(f"- {sentence}" for sentence in [*shown, *rest])
         raise AuditError(f"{request.run} does not hold: {count} mismatch{'es' if count > 1 else ''}.\n{named}")
     if findings.unproven:
         raise NotProvenError("\n".join(findings.unproven))
