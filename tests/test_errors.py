@@ -22,6 +22,8 @@ FAMILIES = {
     errors.CertificateError: ValueError,
     errors.FrozenError: RuntimeError,
     errors.RecordError: ValueError,
+    errors.AuditError: ValueError,
+    errors.PartialAudit: RuntimeError,
     errors.BrokenCertificateError: AssertionError,
     errors.InterruptedRun: RuntimeError,
 }

@@ -167,8 +167,8 @@ def lower_everything(run: Path, honest: Honest) -> None:
 def change_page(run: Path, _: Honest) -> None:
     path = run / "report.html"
     text = path.read_text()
-    assert "17 of 24" in text or "70.8" in text
-    path.write_text(text.replace("70.8", "90.8").replace("17 of 24", "22 of 24"))
+    assert "17 of 24" in text
+    path.write_text(text.replace("17 of 24", "22 of 24"))
 
 
 def reseed(content: dict[str, Any]) -> None:
@@ -262,7 +262,7 @@ FORGERIES: dict[str, tuple[Callable[[Path, Honest], None], str]] = {
         edit_object("evaluation/settings.json", lambda c: c["attack"].update(steps="40")),
         r"settings\.json: attack\.steps",
     ),
-    "the page says more": (change_page, r"report\.html: the text"),
+    "the page says more": (change_page, r"report\.html: The page says .*: 22 of 24"),
     "the report counts more": (edit_report(count_one_more), r"report\.json says that .* certified up to 0\.25"),
     "the report has another constant": (
         edit_report(lambda c: c["constant"].update(log_value=c["constant"]["log_value"] - 0.1)),

@@ -21,12 +21,12 @@ from lipkit.cli.inputs.model_fits_data import fit_to_model
 from lipkit.cli.inputs.safetensors_file import model_to
 from lipkit.cli.runs.assessment import hash_sources, take_samples
 from lipkit.cli.runs.folder_identity import Identity
-from lipkit.cli.runs.run import Order, load_recipe, source
+from lipkit.cli.runs.run import Order, load_recipe, name_after_folder, source
 from lipkit.cli.training import Goal, Recipe
 from lipkit.cli.training.recipe import plain_fields
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError
-from lipkit.report.results.contents import Prints
+from lipkit.report.results.about import Prints
 
 ANEW = "the run was changed or is of other code: take the original, or run the command of run.json again"
 
@@ -91,12 +91,12 @@ def _of_recipe(folder: Path, identity: Identity, order: Order, places: Places, f
     file = order.recipe if places.model is None else Path(places.model)
     if not file.is_file():
         raise ArgumentError(f"The recipe {file} is not here; name its file with --model.")
-    data = order.data if places.data is None else Path(places.data)
-    order = replace(order, recipe=file, data=data)
+    recorded = order.data
+    order = replace(order, recipe=file, data=recorded if places.data is None else Path(places.data))
     recipe, device = load_recipe(order), device_of(places.device or order.device)
     torch.manual_seed(recipe.seed)
     sets = recipe.sets()
-    test = take_samples(sets.test, recipe.goal)
+    test = name_after_folder(take_samples(sets.test, recipe.goal), recorded)
     model = recipe.model()
     weights = folder / "model.safetensors"
     with findings.reading(weights):
@@ -112,7 +112,7 @@ def _of_recipe(folder: Path, identity: Identity, order: Order, places: Places, f
 def _of_model(
     folder: Path, identity: Identity, request: EvaluationRequest, places: Places, findings: Findings
 ) -> AuditedRun:
-    own = request.weights is None
+    own, recorded = request.weights is None, Path(request.data).name
     request = replace(request, model=places.model or request.model, data=places.data or request.data)
     weights = places.weights or request.weights or folder / "model.safetensors"
     device = device_of(places.device or request.device)
@@ -126,6 +126,8 @@ def _of_model(
         load.weights(model, weights)
     goal = request.goal
     test = fit_to_model(model, take_samples(test_set(request.data), goal), request.model, request.data)
+    # The file of a table gives it its name, and may have another now.
+    test = replace(test, name=recorded) if recorded.endswith(".npz") else test
     model.to(device)
     file, _, name = request.model.rpartition(":")
     prints = hash_sources(_hash(weights), test, _hash(Path(file)))

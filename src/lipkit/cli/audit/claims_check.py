@@ -1,7 +1,6 @@
 """The claims of a run: the numbers of report.json, the text of the page, and the file of shares."""
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +13,14 @@ from lipkit._runtime import evaluating
 from lipkit.bound import Bound
 from lipkit.bounds.certificates.certificate import Software
 from lipkit.bounds.certificates.json_codec import to_plain
-from lipkit.certify import Evaluation
+from lipkit.certify import Evaluation, find_warnings
 from lipkit.cli.audit.audited_run import ANEW, AuditedRun
 from lipkit.cli.audit.findings import Findings, find_differences
 from lipkit.cli.inputs.device import describe_device
 from lipkit.cli.runs.result_files import plain
 from lipkit.errors import RecordError
 from lipkit.linops.queries.row_norms import vector_norms
-from lipkit.report.html.page import render_page
+from lipkit.report.html.page_check import compare_page
 from lipkit.report.results.contents import Contents, Picture
 from lipkit.report.results.gather import gather_contents
 from lipkit.report.results.recount import read_report
@@ -29,7 +28,6 @@ from lipkit.rounding.slacks import MILLIONS_OF_ROUNDINGS
 
 # Parts of a report that are measured beside the proof: in float32, or by norms that are drawn.
 _MEASURED, _NEAR = ("layers", "spectra", "depth", "plane"), 0.02
-_AGAIN = "draw the page again from intact data: lipkit report"
 
 
 def read_claims(run_folder: Path, findings: Findings) -> Contents | None:
@@ -49,7 +47,7 @@ def is_same_machine(claims: Contents | None, run: AuditedRun) -> bool:
 
 def check_claims(
     run: AuditedRun, claims: Contents, evaluation: Evaluation, bound: Bound, journal: list[dict[str, Any]],
-    findings: Findings, same_machine: bool,
+    findings: Findings,
 ) -> None:  # fmt: skip
     """Compare every number of report.json with what is gathered anew, and the page with its numbers.
 
@@ -67,14 +65,14 @@ def check_claims(
         for place, says, here in _differences(claims, replace(claims, about=about)):
             findings.differ(file, place, says, here, ANEW)
     else:
-        found = gather_contents(run.model, run.test, evaluation, bound, journal, about)
+        found = gather_contents(run.model, run.test, evaluation, bound, journal, about, run.goal.attack)
         for place, says, here in _differences(claims, found):
             findings.differ(file, place, says, here, ANEW)
         for sentence in _false_pictures(run, claims):
             findings.refuse(file, f"{file} {sentence}; {ANEW}.")
         if not findings.mismatches:
             findings.confirm("report: every number of report.json was computed again")
-    _check_page(run, claims, findings, same_machine)
+    _check_page(run, claims, findings)
 
 
 def _seconds(journal: list[dict[str, Any]], run: AuditedRun) -> float | None:
@@ -132,40 +130,25 @@ def _false_neighbour(run: AuditedRun, one: Picture, neighbour: Tensor, p: float)
         yield f"says that the neighbour of image {one.index} is of class {one.became}, and the model says {became}"
 
 
-def _check_page(run: AuditedRun, claims: Contents, findings: Findings, same_machine: bool) -> None:
+def _check_page(run: AuditedRun, claims: Contents, findings: Findings) -> None:
     file = run.folder / "report.html"
     with findings.reading(file):
-        page, drawn = file.read_text(encoding="utf-8", errors="replace"), render_page(claims)
-        if page == drawn:
-            findings.confirm("page: report.html says what report.json says, letter by letter")
-            return
-        said, wanted = (_words(one) for one in (page, drawn))
-        apart = [(a, b) for a, b in zip(said, wanted, strict=False) if a != b]
-        if apart or len(said) != len(wanted):
-            a, b = apart[0] if apart else (f"{len(said)} words", f"{len(wanted)} words")
-            findings.differ(file, "the text", a, b, f"{_AGAIN} {run.folder}")
-        elif same_machine:
-            findings.refuse(file, f"{file} has other figures than its data give; {_AGAIN} {run.folder}.")
-        else:
-            findings.skipped.append(
-                "The figures of the page were not compared: another version may draw them otherwise."
-            )
+        wrong = compare_page(file.read_text(encoding="utf-8", errors="replace"), claims)
+        for sentence in wrong:
+            findings.refuse(file, f"{sentence} Draw it again from intact data: lipkit report {run.folder}")
+        if not wrong:
+            findings.confirm("page: report.html says what report.json says")
 
 
-def _words(page: str) -> list[str]:
-    """The text of a page, without figures and marks."""
-    bare = re.sub(r"<svg.*?</svg>|<style.*?</style>", "", page, flags=re.DOTALL)
-    return [word.strip() for word in re.split(r"<[^>]*>", bare) if word.strip()]
-
-
-def check_shares(file: Path, evaluation: Evaluation, findings: Findings) -> None:
+def check_shares(file: Path, run: AuditedRun, evaluation: Evaluation, bound: Bound, findings: Findings) -> None:
     """Compare the file that `--json` of the run wrote with the shares that were recomputed."""
     with findings.reading(file):
         try:
             stored = json.loads(file.read_bytes())
         except ValueError as error:
             raise RecordError(f"{file} is no JSON ({error}); give the file that --json of the run wrote.") from error
-        for place, says, here in find_differences(stored, json.loads(json.dumps(plain(evaluation))), 0.0):
+        found = plain(evaluation, find_warnings(evaluation, run.test.inputs, bound))
+        for place, says, here in find_differences(stored, json.loads(json.dumps(found)), 0.0):
             findings.differ(file, place, says, here, ANEW)
             return
         findings.confirm(f"shares: {file} says what was recomputed")

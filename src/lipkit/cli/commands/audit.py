@@ -90,9 +90,9 @@ def _audit_folder(request: AuditRequest, findings: Findings) -> Evaluation | Non
     if claims is not None:
         with progress() as doing:
             doing("comparing the report")
-            check_claims(run, claims, evaluation, bounds[0], journal, findings, same)
+            check_claims(run, claims, evaluation, bounds[0], journal, findings)
     if request.shares is not None:
-        check_shares(request.shares, evaluation, findings)
+        check_shares(request.shares, run, evaluation, bounds[0], findings)
     return evaluation
 
 

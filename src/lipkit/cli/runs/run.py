@@ -29,6 +29,7 @@ from lipkit.cli.training.overrides import make_quick_recipe, make_recipe
 from lipkit.cli.training.processes import Team
 from lipkit.cli.training.recipe import plain_fields
 from lipkit.cli.training.tensorboard_log import Board
+from lipkit.data import Examples
 from lipkit.errors import ArgumentError, LipkitError, ShapeError
 from lipkit.report.results.about import About, Prints
 from lipkit.report.results.gather import describe_error
@@ -100,9 +101,7 @@ def _run(order: Order, recipe: Recipe, team: Team, here: Identity) -> Result:
     trained = _train(order, recipe, team, lambda: here.settle(order.out, writes=team.leads))
     if team.leads:
         write_whole(order.out / "model.safetensors", model_to(trained.model))
-    test = take_samples(trained.sets.test, recipe.goal)
-    # A data set without a name of its own is called by the folder it came from.
-    test = replace(test, name=test.name or ("" if recipe.data is None else recipe.data.resolve().name))
+    test = name_after_folder(take_samples(trained.sets.test, recipe.goal), recipe.data)
     with progress() as doing:
         doing("bounding the trained model")
         example = test.inputs[:1].to(team.device)
@@ -120,6 +119,11 @@ def _run(order: Order, recipe: Recipe, team: Team, here: Identity) -> Result:
         about = _about(order, recipe, seconds, team, hash_sources(weights, test, source(recipe)))
         publish_report(order.out, trained.model, test, evaluation, bound, trained.journal, about, recipe.goal.attack)
     return Result(evaluation, bound, trained.model, find_warnings(evaluation, test.inputs, bound))
+
+
+def name_after_folder(test: Examples, data: Path | None) -> Examples:
+    """The examples; without a name of their own they are called by the folder they came from."""
+    return replace(test, name=test.name or ("" if data is None else data.resolve().name))
 
 
 def _train(order: Order, recipe: Recipe, team: Team, settle: Callable[[], None]) -> Trained:
