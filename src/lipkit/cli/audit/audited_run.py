@@ -137,7 +137,7 @@ def _of_model(
     return AuditedRun(
         folder, identity.command, None, model, weights, test, goal, request.seed, prints, fields, device,
         device.type == device_type(request.device),
-        lambda: find_constants(model, test.inputs[:1].to(device), methods, goal.norm),
+        lambda: find_constants(model, test.inputs[:1].to(device), methods, goal.p),
     )  # fmt: skip
 
 

@@ -71,7 +71,7 @@ def check_samples(
     # Kernels of a GPU add in an order that changes from run to run.
     exact = same_machine and run.device.type == "cpu"
     _check_radii(run, bounds, samples, findings, chosen, exact)
-    found = Evaluation.of(list(samples.values()), run.goal.eps, run.goal.norm, _LEVEL, bounds[0].failure)
+    found = Evaluation.of(list(samples.values()), run.goal.eps, run.goal.p, _LEVEL, bounds[0].failure)
     if chosen is None and len(findings.mismatches) == before:
         findings.confirm(f"samples: decisions and radii of all {len(samples)} came out again")
     if run.goal.attack is None:
@@ -89,7 +89,7 @@ def _check_settings(run: AuditedRun, bound: Bound, findings: Findings) -> None:
     stored = read_settings(path.parent)
     goal, model_in = run.goal, Evaluated(run.model, None)
     with frozen(run.model):
-        found = describe_evaluation(model_in, run.test, bound, goal.eps, goal.norm, goal.attack, run.seed)
+        found = describe_evaluation(model_in, run.test, bound, goal.eps, goal.p, goal.attack, run.seed)
     found |= {"logits": "float64", "level": _LEVEL, "name": ""}
     # Through JSON, as the file went.
     found = {**stored, **found}
@@ -146,8 +146,8 @@ def _check_radii(
             x, y = model_in.placed(inputs, labels)
             found = model_in.logits(x)
             marks = digests(inputs)
-            honest = torch.stack(_radius_range(found, x, y, bounds[0], run.goal.norm, exact), 1)
-            proven = _radii(found, x, y, bounds[1], run.goal.norm)
+            honest = torch.stack(_radius_range(found, x, y, bounds[0], run.goal.p, exact), 1)
+            proven = _radii(found, x, y, bounds[1], run.goal.p)
             decided = torch.tensor([samples[i].predicted for i in indices], device=x.device)
             last = found.value.shape[1] - 1
             impossible = provably_changed(found, decided.clamp(0, last)) | (decided > last)
