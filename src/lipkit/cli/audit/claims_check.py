@@ -64,7 +64,9 @@ def check_claims(
     if findings.mismatches:
         for place, says, here in _differences(claims, replace(claims, about=about)):
             findings.differ(file, place, says, here, ANEW)
-    else:
+        _check_page(run, claims, findings)
+        return
+    with findings.reading(file):
         found = gather_contents(run.model, run.test, evaluation, bound, journal, about, run.goal.attack)
         for place, says, here in _differences(claims, found):
             findings.differ(file, place, says, here, ANEW)

@@ -51,6 +51,7 @@ def check_constant(run: AuditedRun, findings: Findings, same_machine: bool) -> t
         ("what it is a constant of", str(known.of), str(repeated.of)),
         ("the probability of failure", known.failure, repeated.failure),
         ("the way it was found", known.how, repeated.how),
+        ("its origin", *("a statement" if one.subject is None else "a computation" for one in (known, repeated))),
         ("the number of values", tuple(known.log_value.shape), tuple(repeated.log_value.shape)),
     ):  # fmt: skip
         if says != found:
@@ -58,6 +59,11 @@ def check_constant(run: AuditedRun, findings: Findings, same_machine: bool) -> t
             if what == "the number of values":
                 return None
     _compare_values(file, known, repeated, findings, same_machine and run.device.type == "cpu")
+    if repeated.subject is None:
+        findings.unproven.append(
+            f"{file}: the constant is stated by the recipe, not computed, so nothing proves the radii; give the recipe "
+            "a bound that is computed from the model."
+        )
     if proven.failure:
         more = (proven.log_value.cpu() - known.log_value).max().expm1().item()
         said = f"{more:.2g} more" if more > 0 else "no more"
