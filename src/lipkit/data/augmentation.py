@@ -17,7 +17,11 @@ def flipped(images: Images) -> Images:
 
 
 def cropped(images: Images, frame: int) -> Images:
-    """Cut out of a frame of `frame` zeros at a random place: moved by up to `frame` pixels in each direction."""
+    """Cut out of a frame of `frame` zeros at a random place: moved by up to `frame` pixels in each direction.
+
+    Args:
+        frame: Width of the frame of zeros, in pixels.
+    """
     if frame < 0:
         raise ArgumentError(f"A frame has at least 0 pixels, got {frame}.")
     count, channels, height, width = images.shape
@@ -31,7 +35,12 @@ def cropped(images: Images, frame: int) -> Images:
 
 
 def turned_and_scaled(images: Images, angle: float, factor: float) -> Images:
-    """Turned by up to `angle` degrees and scaled by 1/(1 + factor) to 1 + factor about the middle; zeros outside."""
+    """Turned by up to `angle` degrees and scaled by 1/(1 + factor) to 1 + factor about the middle; zeros outside.
+
+    Args:
+        angle: Largest turn, in degrees.
+        factor: Largest enlargement, as a share: 0.1 for 10 %.
+    """
     if not (angle >= 0 and factor >= 0):
         raise ArgumentError(f"Angle and factor are at least 0, got {angle} and {factor}.")
     turn, size = (2 * torch.rand(2, len(images), device=images.device) - 1).unbind()
@@ -53,6 +62,10 @@ def cut_and_mixed(
     The box has a share of the area that is uniform in [0, 1] and its centre anywhere, so that the border cuts some of
     it off; `targets` are probabilities and stay so. Reference: Yun et al. 2019 (CutMix); the next image of a shuffled
     batch is a random one.
+
+    Args:
+        targets: Probabilities of the classes of each image.
+        chance: Probability that an image gets a box.
     """
     if not 0 <= chance <= 1:
         raise ArgumentError(f"chance is a probability, got {chance}.")

@@ -56,6 +56,10 @@ def fetch(files: Sequence[Remote], folder: str | Path) -> tuple[Path, ...]:
     takes its name only when it is complete and has its hash; otherwise the next address is tried, and after the last an
     error tells what each of them gave. Needs the extra `download` (pooch). Sets of several files share names (MNIST and
     Fashion-MNIST do): give each set its own folder.
+
+    Args:
+        files: Files to bring, such as `lipkit.data.download.MNIST`.
+        folder: Where they go; made if missing.
     """
     folder = Path(folder)
     try:

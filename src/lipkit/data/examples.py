@@ -19,6 +19,11 @@ class Examples(Dataset[tuple[Tensor, Tensor]]):
     """A data set in memory: inputs as a model takes them, one class index each, and the names of the classes.
 
     `name` is the one that reports use, such as "MNIST test"; "" where there is none.
+
+    Args:
+        inputs: Samples along the first axis, floating point.
+        labels: One class index for each sample.
+        classes: Names of the classes, in the order of their indices.
     """
 
     inputs: Float[Tensor, "count ..."]

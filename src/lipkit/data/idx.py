@@ -37,6 +37,11 @@ def mnist(folder: str | Path, train: bool = True, *, official: bool = False) -> 
     Reads `{train,t10k}-images-idx3-ubyte` and `...-labels-idx1-ubyte`, plain or with `.gz`. Headers, sizes and labels
     are checked before anything is returned; with `official` the content must also be the published one (SHA-256),
     which alone notices a changed pixel in a file that is not packed. Reference: LeCun, Cortes, Burges, 1998.
+
+    Args:
+        folder: Folder with the four IDX files.
+        train: The training images, or those for testing.
+        official: Whether the content must be the published one, by its SHA-256.
     """
     return _read("MNIST", Path(folder), train, DIGITS, _MNIST if official else {})
 

@@ -20,6 +20,11 @@ class GaussianMixture:
     """A law on R^d: with probability w_i a normal law around m_i, of deviation s_i in every direction.
 
     p(x) = sum_i w_i (2 pi s_i^2)^(-d/2) exp(-|x - m_i|^2 / (2 s_i^2)).
+
+    Args:
+        means: Centres m_i, each with d coordinates.
+        deviations: Standard deviations s_i.
+        weights: Probabilities w_i, which add up to 1.
     """
 
     means: tuple[tuple[float, ...], ...]
@@ -69,7 +74,13 @@ class GaussianMixture:
 
 
 def from_mixtures(classes: Mapping[str, GaussianMixture], count: int, seed: int) -> Examples:
-    """`count` points, as evenly over the classes as possible (the first ones get one more), in an order drawn too."""
+    """`count` points, as evenly over the classes as possible (the first ones get one more), in an order drawn too.
+
+    Args:
+        classes: The law of each class, by its name.
+        count: Number of points.
+        seed: Draws points and order.
+    """
     if count < len(classes) or not classes:
         raise ArgumentError(f"At least one point for each class is needed, got {count} for {len(classes)}.")
     if len(spaces := {len(law.means[0]) for law in classes.values()}) != 1:

@@ -101,6 +101,10 @@ def snowflake(side: float = 1.0, iterations: int = 4) -> Outline:
     3 4^n edges, length 3 side (4/3)^n, area (sqrt(3)/4) side^2 (1 + 3/5 (1 - (4/9)^n)). It reaches side / sqrt(3) from
     the origin, and from n = 1 on keeps side / 3 away from it.
     Reference: von Koch, 1904.
+
+    Args:
+        side: Side of the first triangle.
+        iterations: How often every edge is replaced by four, 0 to 10.
     """
     if not 0 < side < math.inf:
         raise ArgumentError(f"The side of the triangle is positive and finite, got {side}.")
@@ -123,6 +127,11 @@ def snowflake_ring(outer: float = 348.0, inner: float = 180.0, iterations: int =
 
     Without arguments it fits the square [-200, 200]^2 up to one unit at its tips: the sides are .87 and .45 of its
     width, as in the experiment of Béthune et al., Pay attention to your loss, NeurIPS 2022.
+
+    Args:
+        outer: Side of the first triangle of the outer snowflake.
+        inner: The same of the inner one.
+        iterations: How often every edge is replaced by four.
     """
     if not 0 < inner < outer / math.sqrt(3):
         raise ArgumentError(

@@ -16,6 +16,9 @@ def adbench(path: str | Path) -> Examples:
     The file is an .npz with `X` (count x features, numbers) and `y` (count, 0 or 1); nothing in it is executed, every
     byte of both is under the CRC of the archive. Values are as stored, not scaled; those that float32 cannot hold are
     refused. Reference: Han et al., ADBench, NeurIPS 2022.
+
+    Args:
+        path: An .npz file of ADBench.
     """
     path = Path(path)
     table, labels = read_npz(path, ("X", "y"))

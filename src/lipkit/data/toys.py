@@ -17,6 +17,11 @@ def moons(count: int, seed: int, noise: float = 0.05) -> Examples:
     Class 0 (`upper`) lies on (cos t, sin t), class 1 (`lower`) on (1 - cos t, 1/2 - sin t), with t evenly spaced over
     [0, pi]; `noise` is the deviation along each axis. Half of the points each, one more below where the count is odd;
     the order is drawn too. The same for the same seed, on every machine. Without noise the classes are 1/2 apart.
+
+    Args:
+        count: Number of points, at least 2.
+        seed: Draws the noise and the order.
+        noise: Standard deviation of the noise along each axis.
     """
     _demand(count, noise)
     upper, lower = _space_evenly(count // 2, math.pi, ends=True), _space_evenly(count - count // 2, math.pi, ends=True)
@@ -32,6 +37,12 @@ def circles(count: int, seed: int, noise: float = 0.05, ratio: float = 0.5) -> E
 
     Points are evenly spaced on each, half of them each (one more inside where the count is odd), then moved by normal
     noise of deviation `noise` along each axis; the order is drawn too. Without noise the classes are 1 - `ratio` apart.
+
+    Args:
+        count: Number of points, at least 2.
+        seed: Draws the noise and the order.
+        noise: Standard deviation of the noise along each axis.
+        ratio: Radius of the inner circle, in (0, 1).
     """
     _demand(count, noise)
     if not 0 < ratio < 1:

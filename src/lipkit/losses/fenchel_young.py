@@ -74,7 +74,12 @@ class SquaredNormRegularizer(SimplexRegularizer):
 @final
 @dataclass(frozen=True)
 class TemperedRegularizer(SimplexRegularizer):
-    """beta Omega, at temperature beta: predictions get flatter. (beta Omega)*(s) = beta Omega*(s / beta)."""
+    """beta Omega, at temperature beta: predictions get flatter. (beta Omega)*(s) = beta Omega*(s / beta).
+
+    Args:
+        base: The function Omega.
+        beta: Temperature: larger ones make predictions flatter.
+    """
 
     base: SimplexRegularizer
     beta: float
@@ -102,6 +107,10 @@ class FenchelYoung(Loss):
 
     Promise: >= 0, convex in s, smooth wherever Omega is strongly convex. Cost: that of the regularizer.
     Reference: Blondel, Martins, Niculae 2020.
+
+    Args:
+        regularizer: The convex function Omega, which decides the prediction.
+        reduction: As in torch: 'none', 'mean' or 'sum'.
     """
 
     def __init__(self, regularizer: SimplexRegularizer, *, reduction: Reduction = "mean") -> None:

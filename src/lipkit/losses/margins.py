@@ -88,5 +88,9 @@ def margins(logits: Float[Tensor, "batch classes"], target: Int[Tensor, " batch"
     """z_y - max_{j != y} z_j: positive exactly where the true class alone is the largest, 0 at a tie for it.
 
     Cost: one pass. The two largest entries of a sort would give a positive margin to wrong predictions.
+
+    Args:
+        logits: Scores of all classes.
+        target: Class indices.
     """
     return of_label(logits, target) - runner_up(logits, target)

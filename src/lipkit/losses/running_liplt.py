@@ -33,6 +33,10 @@ class RunningLipLT(nn.Module):
     pass forward and one back with at most (L/2)^2 vectors, one back with a vector for each class, and their gradients.
     Limits: chains whose weights are parameters; branches and computed weights are refused.
     Reference: Fazlyab et al. 2023 for the constants and power iteration; passing all directions together is ours.
+
+    Args:
+        model: A chain of layers; its parameters are followed, not copied.
+        example: A batch of inputs; the first sample is traced.
     """
 
     def __init__(self, model: nn.Module, example: Float[Tensor, "batch ..."]) -> None:

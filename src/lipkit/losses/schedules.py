@@ -97,7 +97,14 @@ class ConstantSchedule(Schedule):
 
 @dataclass(frozen=True)
 class _Ramp(Schedule):
-    """From `start` to `end` while the progress goes from `since` to `until`; constant before and after."""
+    """From `start` to `end` while the progress goes from `since` to `until`; constant before and after.
+
+    Args:
+        start: Value up to the progress `since`.
+        end: Value from the progress `until` on.
+        since: Progress in [0, 1] at which the ramp begins.
+        until: Progress in [0, 1] at which the ramp ends.
+    """
 
     start: float
     end: float
@@ -158,7 +165,11 @@ class ExponentialSchedule(_Ramp):
 @final
 @dataclass(frozen=True)
 class WarmCosineSchedule(Schedule):
-    """progress / warm up to `warm`, at least a thousandth so that a first step moves; then half a wave from 1 to 0."""
+    """progress / warm up to `warm`, at least a thousandth so that a first step moves; then half a wave from 1 to 0.
+
+    Args:
+        warm: Share of the run in which the value rises from 0 to 1, in [0, 1).
+    """
 
     warm: float
 
@@ -175,7 +186,11 @@ class WarmCosineSchedule(Schedule):
 @final
 @dataclass(frozen=True)
 class PiecewiseSchedule(Schedule):
-    """Straight lines through (progress, value) points in increasing order; constant outside. Equal progresses jump."""
+    """Straight lines through (progress, value) points in increasing order; constant outside. Equal progresses jump.
+
+    Args:
+        points: Pairs (progress, value), with progresses in [0, 1].
+    """
 
     points: tuple[tuple[float, float], ...]
 

@@ -41,6 +41,14 @@ class StiefelMuon(StiefelOptimizer):
     it; call `retract` before a proof. Cost: 3 `steps` + 4 products with the smaller side for each matrix; one more on
     accelerators, all in bfloat16. Reference: Jordan et al. 2024 for Muon; the tangent projection and the one-step
     retraction are ours.
+
+    Args:
+        params: Matrices with orthonormal rows or columns, or groups of them.
+        lr: Size of a step: entries move by about 0.2 lr, root mean square.
+        momentum: Decay of the momentum, in [0, 1).
+        nesterov: Whether the step looks ahead along the momentum.
+        steps: Newton-Schulz steps of the orthogonalisation.
+        every: A matrix moves at every so many steps only.
     """
 
     def __init__(

@@ -81,6 +81,11 @@ class NoiseInjection(Noisy):
     Guarantee: none; sigma 0 is the base step, bit for bit. In expectation it smooths the loss, and it leaves saddles
     behind. Cost: one draw for each parameter. `step` takes a closure or none, as the base does.
     References: Jin et al. 2017; in this form Orvieto et al. 2022.
+
+    Args:
+        base: The optimizer that takes the steps.
+        sigma: Standard deviation of the noise, in units of the weights.
+        generator: Source of the noise; torch's global one if None.
     """
 
     def __init__(
@@ -108,6 +113,11 @@ class AntiPGD(Noisy):
     Guarantee: none; sigma 0 is the base step, bit for bit. Cost: one draw for each parameter, and a copy of the last.
     Reference: Orvieto, Kersting, Proske, Bach, Lucchi 2022, who show that for small steps it descends on the loss plus
     sigma^2/2 times the trace of its Hessian.
+
+    Args:
+        base: The optimizer that takes the steps.
+        sigma: Standard deviation of the noise, in units of the weights.
+        generator: Source of the noise; torch's global one if None.
     """
 
     def __init__(
@@ -173,6 +183,12 @@ class WeightNoise(Noisy):
     the mean loss.
     Limits: as of `SAM`: batch statistics are updated in every evaluation, no gradient scalers.
     References: An 1996; Bishop 1995 for noise as regularisation.
+
+    Args:
+        base: The optimizer that takes the steps.
+        sigma: Standard deviation of the noise, in units of the weights.
+        draws: Noisy evaluations for each step.
+        generator: Source of the noise; torch's global one if None.
     """
 
     def __init__(

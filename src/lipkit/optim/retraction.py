@@ -73,6 +73,9 @@ class PolarRetraction(Retraction):
     After a tangent step of size h the singular values are in [1, (1 + h^2)^(1/2)]. Those of long steps are divided by a
     bound first, and grow by up to 3/2 a step; when ||I - Y'Y|| is below 2^-6, `steps` more follow: three leave 2^-50.
     Cost: two products a step, no factorisation; short steps take 1 + `steps`. The error does not accumulate.
+
+    Args:
+        steps: Björck steps after the matrix is near enough; each squares the error.
     """
 
     steps: int = 3

@@ -22,6 +22,12 @@ class RiemannianSGD(StiefelOptimizer):
 
     Guarantee: orthonormal up to rounding after every step, however long; prove a model with `lipkit.certificate`.
     Cost: four products and the retraction for each matrix. Reference: Béthune 2024, equation 2.18; Absil et al. 2008.
+
+    Args:
+        params: Matrices with orthonormal rows or columns, or groups of them.
+        lr: Length of a step along the tangent vector.
+        momentum: Decay of the momentum, in [0, 1).
+        retraction: Way back to the manifold; `QRRetraction()` if None.
     """
 
     def __init__(

@@ -75,6 +75,10 @@ class SAM(SharpnessAware):
     Guarantee: none about flatness; rho 0 is the base step. Cost: two evaluations, one copy of the weights. Limits:
     batch statistics are updated in both evaluations; gradient scalers are not supported, use bfloat16; in distributed
     runs gradients must be averaged in both, as DDP does. Reference: Foret, Kleiner, Mobahi, Neyshabur 2021.
+
+    Args:
+        base: The optimizer that takes the steps.
+        rho: Radius of the ball, l2 over all parameters together.
     """
 
     def __init__(self, base: torch.optim.Optimizer, rho: float = 0.05) -> None:
@@ -93,6 +97,12 @@ class ASAM(SharpnessAware):
     sharpness as it is too (for eta 0). A group with `adaptive=False` has t = 1, as the authors use for biases.
 
     Guarantee, cost and limits: as `SAM`. Reference: Kwon, Kim, Park, Choi 2021 (rho 0.5 to 2, eta 0.01).
+
+    Args:
+        base: The optimizer that takes the steps.
+        rho: Radius of the ball in scaled coordinates.
+        eta: Added to |w|, so that zero weights move too.
+        adaptive: Whether coordinates are scaled; groups may differ.
     """
 
     def __init__(self, base: torch.optim.Optimizer, rho: float = 0.5, eta: float = 0.01, adaptive: bool = True) -> None:

@@ -47,6 +47,10 @@ def layers_of(model: nn.Module, example: Example) -> tuple[LinearLayer, ...]:
 
     Cost: one evaluation. Limits: a convolution that the example does not reach is refused, because its shape is
     unknown; matrices that are no module of these kinds are not seen: `BoundPenalty` counts everything.
+
+    Args:
+        model: Any torch model; it is run once in evaluation mode.
+        example: Its input: a tensor, a sequence of arguments, or a mapping of keyword arguments, with a batch axis.
     """
     shapes = _shapes(model, example)
     missing = [name for name, module in model.named_modules() if isinstance(module, Convolution) and name not in shapes]

@@ -26,6 +26,12 @@ class Attack(ABC):
 
     The model may be any callable from inputs to logits. A module is run in evaluation mode and left as it was:
     its modes, parameters, their `grad` and `requires_grad`. `low` and `high` are in the units of the inputs.
+
+    Args:
+        eps: Radius of the ball around each input.
+        p: Exponent of the norm: 1, 2 or infinity.
+        low: Smallest valid entry of an input.
+        high: Largest valid entry of an input.
     """
 
     eps: float

@@ -27,6 +27,9 @@ class BoundaryStep(Attack):
 
     Guarantee: inside the ball, as for every `Attack`. Where g = 0, the point does not move. Cost: two passes.
     Reference: corollary 3 in chapter 4 of Béthune 2024 for signed distances; Moosavi-Dezfooli et al. 2016 for the step.
+
+    Args:
+        overshoot: Share by which the step goes beyond the boundary.
     """
 
     overshoot: float = 1e-3

@@ -29,6 +29,9 @@ class Foolbox(Attack):
     from torch's global generator, whatever `generator` is.
 
     Guarantee: inside the ball and the box, as for every `Attack`. Reference: Rauber, Brendel, Bethge 2017.
+
+    Args:
+        attack: An attack object of foolbox, such as `foolbox.attacks.L2PGD()`.
     """
 
     attack: Callable[..., Any] = _refuse_missing_attack

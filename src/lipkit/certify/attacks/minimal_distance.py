@@ -46,6 +46,12 @@ class MinimalRadius:
     Guarantee: UPPER: `radius` is at least the true distance, with a point to show; it is 0 for inputs that are wrong as
     they are. Cost: rounds + 1 attacks, each with (normals + 1) pulls forward and `normals` backward passes.
     One normal gives the distance to an affine boundary to 2^-pulls.
+
+    Args:
+        attack: Attack that is tried at each radius; its `eps` is the first.
+        rounds: Further radii that are tried.
+        normals: Attempts along the normal of the boundary, for each success.
+        pulls: Halvings of the segment to the input.
     """
 
     attack: Attack

@@ -94,6 +94,14 @@ class PGD(Attack):
     Guarantee: the result is inside the ball (see `Attack`); finding nothing proves nothing.
     Cost: steps x restarts x rounds forward and backward passes over the samples that still stand.
     Reference: Madry et al. 2018; algorithm 1 of Delattre 2025.
+
+    Args:
+        steps: Gradient steps of one run.
+        step_size: Length of the first step in the norm of the ball; the schedule chooses it if None.
+        restarts: Number of runs from random starts.
+        random_start: Whether a run starts at a random point of the ball, or at the input.
+        objective: Number that the steps increase.
+        schedule: Lengths of the steps.
     """
 
     steps: int = 40

@@ -67,6 +67,12 @@ class Halving(Schedule):
         z <- P(z + (1 - a) (P(z + step d) - z) + a (z - z_previous)).
     After k halvings the walk is within 2^-k of the radius of where it looks, so the last steps refine what the first
     found. Reference: the idea is Croce, Hein 2020 (APGD); windows of one length and these numbers are ours.
+
+    Args:
+        start: First step, in radii.
+        keep: Momentum: share of the previous move that is kept, in [0, 1).
+        looks: How often progress is judged in a run.
+        share: Share of better steps in a window that is enough, in (0, 1].
     """
 
     start: float = 2.0

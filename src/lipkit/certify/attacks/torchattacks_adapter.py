@@ -31,6 +31,9 @@ class TorchAttacks(Attack):
     attacks draw from torch's global generator, whatever `generator` is; most want images (n, channels, height, width).
 
     Guarantee: inside the ball and the box, as for every `Attack`. Reference: Kim 2020.
+
+    Args:
+        build: Makes an attack of torchattacks from a model and a radius.
     """
 
     build: Callable[[nn.Module, float], Any] = _refuse_missing_attack

@@ -19,6 +19,9 @@ class TwoClasses(nn.Module):
 
     Guarantee: the constant of the difference of the logits is that of f in every norm, so radii are those of
     `binary_radius`, |f|/L, up to rounding. Cost: that of the score.
+
+    Args:
+        score: Gives one number for each sample.
     """
 
     def __init__(self, score: nn.Module | Classifier) -> None:

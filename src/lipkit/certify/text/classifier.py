@@ -22,6 +22,14 @@ class EditClassifier(nn.Module):
     the end only, and embedded as 0; the head may have a bias. `constants` says how much one edit can change the logits.
 
     Reference: the architecture of Abad Rocamora, Chrysos, Cevher 2025 (LipsLev); the constants are ours.
+
+    Args:
+        tokens: Size of the vocabulary, padding included.
+        width: Length of the vector of a token.
+        channels: Output channels of each convolution.
+        kernel: Taps of each convolution.
+        classes: Number of classes.
+        pool: Sum or mean over positions.
     """
 
     def __init__(

@@ -87,6 +87,13 @@ def edit_constants(
 
     Guarantee: UPPER, differentiable. d edits cost d times as much. Cost: tokens^2 distances, one norm a tap.
     Limit: no biases and no normalisation in the convolutions; D uses all tokens.
+
+    Args:
+        embedding: Vectors of the tokens, without padding.
+        kernels: Kernels of the convolutions, (outputs, inputs, taps) each.
+        head: Weight of the last layer.
+        p: Exponent of the norm of hidden vectors: 1, 2 or infinity.
+        pool: Sum or mean over positions.
     """
     if p not in (1.0, 2.0, math.inf):
         raise ArgumentError(f"Edit constants are known in l1, l2 and linf, got p={p}.")

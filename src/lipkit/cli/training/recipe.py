@@ -111,6 +111,17 @@ class Recipe(ABC):
 
     A recipe file defines one subclass, a frozen dataclass whose docstring is the claim. Everything random must come
     from torch's generators: they are seeded and stored, so that an interrupted run continues to the same result.
+
+    Args:
+        epochs: Passes over the training set.
+        batch: Examples in a step, over all processes together.
+        seed: Draws weights, batches and augmentation.
+        precision: Type of the activations.
+        compile: Whether the model is compiled.
+        graph: Whether steps are recorded as a CUDA graph.
+        ema: Decay of the average of the weights, in [0, 1); 0 for none.
+        clip: Largest l2 norm of the gradient; 0 for none.
+        data: Folder with the files of the data set.
     """
 
     epochs: int = 10

@@ -25,6 +25,11 @@ class Teacher(nn.Module):
     It is trained with batch normalisation by `teach`, which folds that into the convolutions; so it computes the same
     in training and evaluation mode. It knows nothing of Lipschitz constants.
     Reference: Page 2018 (how to train your ResNet) for the network.
+
+    Args:
+        channels: Channels of the images.
+        classes: Number of classes.
+        width: Channels of the first layer; later ones have up to eight times as many.
     """
 
     def __init__(self, channels: int, classes: int, width: int = 64) -> None:

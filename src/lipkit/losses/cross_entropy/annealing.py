@@ -22,6 +22,12 @@ class LogitAnnealing(Loss):
 
     Promise: >= 0, decreasing in the margin; gradients finite for beta = 0 or beta >= 1 (other values are refused).
     Cost: one pass. Reference: Lai et al. 2025 (block reflector orthogonal layers), whose values are the defaults.
+
+    Args:
+        temperature: Divides the logits; T above.
+        offset: Subtracted from the true logit before the softmax, in units of the logits.
+        beta: Exponent of the focal factor: 0, or at least 1.
+        reduction: As in torch: 'none', 'mean' or 'sum'.
     """
 
     temperature = Number(0.0, open_low=True)

@@ -22,6 +22,11 @@ class CertificateRegularized(Loss):
     Promise: the mean price is weight (1 - mean certified radius / radius), with radii cut at `radius`, so it never
     rewards a large radius of one sample with the loss of another's beyond that cut. Cost: one pass.
     Reference: ours; the hard minimum of what `CRM(Truncated(radius))` smooths.
+
+    Args:
+        radius: Radius that is asked for, in the norm of the constants.
+        weight: Price of a sample without any certified radius.
+        reduction: As in torch: 'none', 'mean' or 'sum'.
     """
 
     radius = Number(0.0, open_low=True)

@@ -64,6 +64,12 @@ class CRM(Loss):
 
     Promise: none for a number; minimising it enlarges a lower bound of the certified radius. Cost: one pass, no attack.
     Reference: Fazlyab, Entesari, Roy, Chellappa 2023.
+
+    Args:
+        goal: Worth of a radius: a `RadiusGoal`, or any decreasing function of a tensor of radii.
+        weight: Factor on the worth.
+        temperature: Sharpness t of the smooth minimum, per unit of radius: R_t is off by log(K - 1) / t at most.
+        reduction: As in torch: 'none', 'mean' or 'sum'.
     """
 
     weight = LiveNumber(0.0)

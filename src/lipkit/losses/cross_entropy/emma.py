@@ -29,6 +29,11 @@ class EMMA(Loss):
 
     Promise: between `LipschitzMargin` at floor epsilon and at epsilon. Cost: one pass; in float64 if the constants are.
     Reference: Hu, Zou, Wang, Leino, Fredrikson 2023 (deterministic certification on ImageNet).
+
+    Args:
+        epsilon: Radius of the perturbation, in the norm of the constants.
+        floor: Smallest share of `epsilon` that a rival is moved by, in [0, 1].
+        reduction: As in torch: 'none', 'mean' or 'sum'.
     """
 
     epsilon = LiveNumber(0.0)

@@ -37,6 +37,11 @@ class GloRo(Loss):
 
     Promise: a loss below log 2 (weight 1) means that z_y > z_bot: right, and certified at epsilon. Cost: one pass.
     Reference: Leino, Wang, Fredrikson 2021; the closed form of the divergence is ours.
+
+    Args:
+        epsilon: Radius of the perturbation, in the norm of the constants.
+        weight: Factor on the term for abstaining.
+        reduction: As in torch: 'none', 'mean' or 'sum'.
     """
 
     epsilon = Number(0.0)

@@ -23,6 +23,10 @@ class LipschitzMargin(Loss):
     Promise: where the true class leads the modified logits, the prediction is right and constant within epsilon.
     The loss grows with epsilon. Cost: one pass; in float64 if the constants are.
     Reference: Tsuzuku, Sato, Sugiyama 2018; constants of pairs in place of sqrt 2 K are a refinement of ours.
+
+    Args:
+        epsilon: Radius of the perturbation, in the norm of the constants.
+        reduction: As in torch: 'none', 'mean' or 'sum'.
     """
 
     epsilon = Number(0.0)

@@ -22,6 +22,11 @@ class OffsetCrossEntropy(Loss):
     Promise: at least max(0, offset - margin), so a loss l means a margin >= offset - l, and an l2 radius of
     (offset - l) / sqrt 2 for 1-Lipschitz networks. Offset 0 and temperature 1 is cross-entropy. Cost: one pass.
     Reference: Prach and Lampert 2022.
+
+    Args:
+        offset: Subtracted from the true logit, in units of the logits.
+        temperature: Divides the logits, and multiplies the loss.
+        reduction: As in torch: 'none', 'mean' or 'sum'.
     """
 
     offset = Number(0.0)

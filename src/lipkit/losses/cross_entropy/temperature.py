@@ -13,7 +13,13 @@ from lipkit.losses.margins import check_classes, check_probabilities
 
 
 class _Tempered(Loss, ABC):
-    """A loss of scores times an inverse temperature tau, divided by it or not; abstract."""
+    """A loss of scores times an inverse temperature tau, divided by it or not; abstract.
+
+    Args:
+        tau: Inverse temperature: the factor on the scores.
+        divided: Whether the loss is divided by `tau`.
+        reduction: As in torch: 'none', 'mean' or 'sum'.
+    """
 
     tau = Number(0.0, open_low=True)
 

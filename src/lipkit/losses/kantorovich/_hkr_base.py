@@ -54,7 +54,15 @@ class HingedKR(Loss, ABC):
 
 
 class RivalHKR(HingedKR, ABC):
-    """HKR of the own logit and of the rivals, weighted by a temperature; abstract."""
+    """HKR of the own logit and of the rivals, weighted by a temperature; abstract.
+
+    Args:
+        margin: Margin of the hinge, in units of the logits.
+        alpha: Weight of the hinge against KR.
+        temperature: Sharpness of the choice among rivals, per unit of the logits.
+        scale: Factor on the whole loss.
+        reduction: As in torch: 'none', 'mean' or 'sum'.
+    """
 
     temperature = Number(0.0)
 

@@ -22,6 +22,12 @@ class Hinge(Loss):
 
     Promise: 0 exactly if every sample has |f| >= margin on its side; then an L-Lipschitz f is certified to margin / L.
     Cost: one pass. Reference: Cortes and Vapnik 1995.
+
+    Args:
+        margin: Score below which a sample counts, on its side of 0.
+        balanced: Whether both classes count alike, however many samples they have.
+        synchronise: Whether classes are counted over all processes of torch.distributed.
+        reduction: As in torch: 'none', 'mean' or 'sum'.
     """
 
     margin = Number(0.0, open_low=True)
@@ -62,6 +68,10 @@ class MulticlassHinge(Loss):
 
     Promise: 0 exactly if z_y >= margin and z_j <= -margin for all others, so the margin of the logits is 2 `margin`.
     Cost: one pass. Reference: Serrurier et al. 2021, weights as in deel-lip and deel-torchlip.
+
+    Args:
+        margin: Logit below which the own class counts; rivals count above its negative.
+        reduction: As in torch: 'none', 'mean' or 'sum'.
     """
 
     margin = Number(0.0, open_low=True)

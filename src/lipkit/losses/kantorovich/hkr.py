@@ -27,6 +27,14 @@ class HKR(HingedKR):
 
     Promise: minimisers over 1-Lipschitz f exist; large alpha and small margin favour accuracy, the rest robustness.
     Cost: one pass. Reference: Serrurier et al. 2021; class means as in Béthune 2024, theorem 2.
+
+    Args:
+        margin: Margin of the hinge, in units of the score.
+        alpha: Weight of the hinge against KR.
+        scale: Factor on the whole loss.
+        balanced_hinge: Whether the hinge, too, is a sum of class means; False for a plain mean.
+        synchronise: Whether classes are counted over all processes of torch.distributed.
+        reduction: As in torch: 'none', 'mean' or 'sum'.
     """
 
     def __init__(
@@ -72,6 +80,13 @@ class MulticlassHKR(HingedKR):
     at min_margin / 2.
 
     Promise, cost: as `MulticlassKR` and `MulticlassHinge`. Reference: Serrurier et al. 2021, weights as in deel-lip.
+
+    Args:
+        margin: Margin of the hinge, in units of the logits.
+        alpha: Weight of the hinge against KR.
+        scale: Factor on the whole loss.
+        synchronise: Whether classes are counted over all processes of torch.distributed.
+        reduction: As in torch: 'none', 'mean' or 'sum'.
     """
 
     def __init__(

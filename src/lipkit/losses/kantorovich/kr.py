@@ -24,6 +24,10 @@ class KR(Loss):
     potential is the classifier of largest mean certificate and may classify hardly better than chance.
     Invariant to f + c. Cost: one pass, and one all-reduce of two numbers if synchronised.
     Reference: Arjovsky et al. 2017; Béthune 2024, property 4.
+
+    Args:
+        synchronise: Whether classes are counted over all processes of torch.distributed.
+        reduction: As in torch: 'none', 'mean' or 'sum'.
     """
 
     def __init__(self, *, synchronise: bool = False, reduction: Reduction = "mean") -> None:
@@ -47,6 +51,10 @@ class MulticlassKR(Loss):
 
     Promise: if each logit is L-Lipschitz, at least -L times the mean of W_1(class k, rest). Cost: one pass.
     Reference: Serrurier et al. 2021; the weights are those of the deel-lip and deel-torchlip libraries.
+
+    Args:
+        synchronise: Whether classes are counted over all processes of torch.distributed.
+        reduction: As in torch: 'none', 'mean' or 'sum'.
     """
 
     def __init__(self, *, synchronise: bool = False, reduction: Reduction = "mean") -> None:

@@ -51,6 +51,11 @@ class ReweightedKR(Loss):
 
     Promise: the gradient, not the value. Cost: one pass, 64 more with `balanced`.
     Reference: Béthune 2024, equations 4.15 to 4.17.
+
+    Args:
+        tau: Inverse temperature: the factor on the scores.
+        balanced: Whether scores are shifted so that both classes have equal soft errors.
+        reduction: As in torch: 'none', 'mean' or 'sum'.
     """
 
     tau = Number(0.0, open_low=True)

@@ -25,6 +25,11 @@ class HouseholderActivation(Contraction):
     family with one angle less than the order 2 of the authors, whose four rotated pieces do not meet exactly once their
     entries are rounded. Limit: an even number of channels. Cost: about five products an entry and fold.
     Reference: Singla, Singla and Feizi 2022 (order 1); the composition is ours.
+
+    Args:
+        channels: Number of channels, even.
+        order: Number of folds, 1 or 2.
+        axis: Axis of the channels; 1 after a batch axis.
     """
 
     def __init__(

@@ -47,6 +47,9 @@ class CLipSwish(Stated):
     With g the slope of swish at beta x, the slope at -x is 1 - g, so the constant is sqrt(g^2 + (1 - g)^2)/(1.1 *
     1.004) at the largest g: .999966 (rounded up). Gradients are kept on both half-lines: the slope is at least .64
     everywhere. Reference: Perugachi-Diaz, Tomczak and Bhulai 2021, i-DenseNets.
+
+    Args:
+        axis: Axis that is doubled.
     """
 
     def __init__(self, axis: int = 1, device: torch.device | None = None, dtype: torch.dtype | None = None) -> None:

@@ -17,6 +17,11 @@ class PReLU(EveryNorm, Contraction):
 
     sin reaches both ends, -1 (absolute value) and 1 (identity), and its derivative never stays zero, as a clipped
     slope's would once it is outside. Guarantee: constant 1 (exact: the slope on the right is 1).
+
+    Args:
+        channels: Number of slopes: 1 for all channels, or one for each.
+        start: Slope on the left at the start, in [-1, 1].
+        axis: Axis of the channels; 1 after a batch axis.
     """
 
     def __init__(

@@ -16,6 +16,9 @@ class GELU(EveryNorm, Contraction):
     """GELU / 1.1289..., the slope of GELU at sqrt(2); with `tanh`, its tanh form divided by its own largest slope.
 
     Guarantee: constant 1. The factor is rounded down.
+
+    Args:
+        tanh: Whether the tanh form is taken.
     """
 
     def __init__(self, tanh: bool = False) -> None:
@@ -59,6 +62,9 @@ class Softplus(EveryNorm, Contraction):
     """log(1 + exp(beta x)) / beta: its slope is a sigmoid, at most 1, so it needs no factor.
 
     torch's version jumps by 2e-9 / beta where it switches to x; this one does not switch. Guarantee: constant 1.
+
+    Args:
+        beta: Sharpness: larger ones are nearer to ReLU.
     """
 
     def __init__(self, beta: float = 1.0) -> None:
@@ -77,6 +83,9 @@ class Rescaled(Contraction):
     """A module divided by its own constant where that is above 1, e.g. Rescaled(nn.SELU()).
 
     Guarantee: constant 1. A module whose constant is not known is refused.
+
+    Args:
+        module: A module whose constant is known, see `gain_of`.
     """
 
     def __init__(self, module: nn.Module) -> None:

@@ -44,6 +44,10 @@ class GroupSort(EveryNorm, Isometric):
     The Jacobian is a permutation at every point, ties included: constant 1 in every l_p (exact), norms of inputs and of
     gradients are kept. Cost: pairs by one minimum and one maximum, larger groups by torch.sort.
     The number of channels must be a multiple of `size`. Reference: Anil, Lucas and Grosse 2019.
+
+    Args:
+        size: Number of neighbouring channels in a group.
+        axis: Axis of the channels; 1 after a batch axis.
     """
 
     def __init__(self, size: int, axis: int = 1) -> None:
@@ -69,6 +73,10 @@ class MaxMin(EveryNorm, Isometric):
 
     The Jacobian is a permutation at every point, ties included: constant 1 in every l_p (exact). The smaller comes
     first. The number of channels must be even. Reference: Anil, Lucas and Grosse 2019.
+
+    Args:
+        pairing: Which channels are pairs: neighbours, or halves.
+        axis: Axis of the channels; 1 after a batch axis.
     """
 
     def __init__(self, pairing: ChannelPairing = ChannelPairing.NEIGHBOURS, axis: int = 1) -> None:
@@ -91,6 +99,9 @@ class OPLU(EveryNorm, Isometric):
 
     The Jacobian is a permutation at every point, ties included: constant 1 in every l_p (exact). The number of channels
     must be even. Reference: Chernodub and Nowicki 2016.
+
+    Args:
+        axis: Axis of the channels; 1 after a batch axis.
     """
 
     def __init__(self, axis: int = 1) -> None:
@@ -109,6 +120,9 @@ class FullSort(EveryNorm, Isometric):
 
     The Jacobian is a permutation at every point: constant 1 in every l_p (exact). Cost: torch.sort.
     Reference: Anil, Lucas and Grosse 2019.
+
+    Args:
+        axis: Axis of the channels; 1 after a batch axis.
     """
 
     def __init__(self, axis: int = 1) -> None:

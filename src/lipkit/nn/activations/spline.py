@@ -42,6 +42,13 @@ class Spline(EveryNorm, Contraction):
     Guarantee: constant 1, because every slope is in [-1, 1] by construction. The value at a knot is the sum of what
     comes before it, so the pieces meet. At a knot the derivative is that of the piece on the right.
     Reference: Bohra et al. 2021 and Ducotterd et al. 2024 project the slopes instead.
+
+    Args:
+        channels: Number of channels, each with a function of its own.
+        pieces: Number of intervals between the outer knots.
+        radius: Place of the outer knots, in units of the input.
+        start: Function at the start.
+        axis: Axis of the channels; 1 after a batch axis.
     """
 
     def __init__(

@@ -19,6 +19,10 @@ class TriangularStairs(EveryNorm, Isometric):
 
     Guarantee: constant 1 (exact): the slope is 1 or -1 everywhere, which keeps norms of gradients. The printed second
     branch a - r would not be continuous. The derivative at a peak is torch's, the mean of both.
+
+    Args:
+        slope: Slope of the line that the zigzag follows, in [-1, 1].
+        width: Width of one stair, in units of the input.
     """
 
     def __init__(self, slope: float, width: float = 1.0) -> None:

@@ -18,6 +18,10 @@ class Branch(Stated):
 
     ||(f_i(x) - f_i(y))_i||^2 is the sum of squares. It is not divided by its constant: put it into `Sequential`, or use
     `Concat` behind it. A branch whose constant is not known is refused.
+
+    Args:
+        branches: Modules with known constants; all get the same input.
+        axis: Axis along which the outputs are concatenated.
     """
 
     def __init__(self, *branches: nn.Module, axis: int = 1) -> None:
@@ -43,6 +47,11 @@ class Parallel(Stated):
     """(x_1, ..., x_n) -> (f_1(x_1), ..., f_n(x_n)): each branch gets its own `sizes[i]` channels of the input.
 
     The map is block-diagonal: its constant is the largest of the branches', not the root of the sum of squares.
+
+    Args:
+        branches: Modules with known constants; each gets its part of the input.
+        sizes: Number of channels of each part.
+        axis: Axis that is split and concatenated.
     """
 
     def __init__(self, *branches: nn.Module, sizes: tuple[int, ...], axis: int = 1) -> None:
@@ -78,6 +87,10 @@ class Concat(nn.Module):
 
     The weights are equal, 1/sqrt(n), or those given, divided by the root of their sum of squares. Guarantee: the
     largest constant of its parts.
+
+    Args:
+        axis: Axis of the concatenation.
+        weights: Positive weight of each part; equal ones if None.
     """
 
     def __init__(self, axis: int = 1, weights: tuple[float, ...] | None = None) -> None:

@@ -20,6 +20,11 @@ class Normalize(EveryNorm):
     A certificate for a model behind such a transform holds in the units of the transformed images; with the transform
     as a layer it holds in those of the user's. mean and std have one entry for each channel, or one for all. They
     belong to the architecture and are no state: casting or loading the model does not change them.
+
+    Args:
+        mean: Mean of each channel, or one for all.
+        std: Deviation of each channel, or one for all.
+        axis: Axis of the channels; 1 after a batch axis.
     """
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], axis: int = 1) -> None:

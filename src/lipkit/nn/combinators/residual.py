@@ -17,6 +17,10 @@ class ConvexResidual(Contraction):
     Guarantee: constant 1 for every a, because the combination is convex: see `ConvexSum`. A branch whose constant is
     not known is refused. As a goes to 0 the block becomes the identity; it cannot become 1 + Lip f > 1 as x + f(x)
     does.
+
+    Args:
+        branch: The module f, whose constant is known.
+        start: Share a of the branch at the start, in (0, 1).
     """
 
     def __init__(self, branch: nn.Module, start: float = 0.5) -> None:
@@ -44,6 +48,9 @@ class ScaledResidual(Contraction):
 
     Guarantee: constant 1; the division is undone by `Sequential(..., K=...)` where a larger constant is wanted. A
     branch whose constant is not known is refused.
+
+    Args:
+        branch: The module f, whose constant is known.
     """
 
     def __init__(self, branch: nn.Module) -> None:

@@ -11,7 +11,11 @@ from lipkit.rounding.slacks import FLOAT32_ROUNDINGS_2
 
 @final
 class Scale(EveryNorm):
-    """x -> factor x: constant |factor| (exact, up to the 24 digits with which the factor multiplies)."""
+    """x -> factor x: constant |factor| (exact, up to the 24 digits with which the factor multiplies).
+
+    Args:
+        factor: Number that multiplies the input.
+    """
 
     def __init__(self, factor: float) -> None:
         super().__init__()

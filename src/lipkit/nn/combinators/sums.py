@@ -20,6 +20,9 @@ class ConvexSum(nn.Module):
     2) is a concatenation, of constant sqrt(2). `start` gives the first weights.
 
     Guarantee: the largest of the constants of its parts. Cost: a few passes over the tensors.
+
+    Args:
+        start: First weights, one for each part; only their ratios count.
     """
 
     def __init__(

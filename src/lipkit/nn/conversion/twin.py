@@ -83,6 +83,13 @@ def lipschitzify(
 
     Guarantee: ||twin(x) - twin(y)|| <= K ||x - y||. Limit: models that torch.fx can trace; batch statistics of the
     original are kept as running means.
+
+    Args:
+        model: An ordinary model that torch.fx can trace; it is copied.
+        K: The constant of the twin.
+        linear: Method for nn.Linear; `Bjorck()` if None.
+        conv: Method for convolutions; `AOL()` if None.
+        start: Where the constrained weights start.
     """
     if not 0 < K < math.inf:
         raise ArgumentError(f"lipschitzify needs a positive constant K, got {K}.")

@@ -42,6 +42,10 @@ def condense(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
     float64, and the weight is shrunk until that bound is at most one.
 
     Guarantee: every weight has the constant its layer had.
+
+    Args:
+        model: A model with constrained layers; it is copied.
+        dtype: Type of all floating tensors of the copy; None keeps them.
     """
     if dtype is not None and not dtype.is_floating_point:
         raise ArgumentError(f"Weights are floating-point numbers, got dtype {dtype}; use torch.bfloat16, for example.")

@@ -59,6 +59,11 @@ def parametrize(module: nn.Module, name: str, method: WeightMethod) -> nn.Module
     On top of torch.nn.utils.parametrize: the free numbers are module.parametrizations.<name>.original, and
     `remove_parametrizations` undoes it. The present weight is kept where it is feasible, and replaced by one near it
     otherwise. A geometry in which the method guarantees nothing is refused.
+
+    Args:
+        module: nn.Linear or a convolution of torch.
+        name: The weight; only "weight" can be constrained.
+        method: Computes the weight from free numbers.
     """
     geometry = unchecked_geometry(module)
     if name != "weight":

@@ -48,6 +48,9 @@ def gain_of(module: nn.Module) -> float:
 
     What changes with weights or statistics (nn.Linear, nn.BatchNorm, nn.PReLU) and what draws random numbers is
     refused: a gain is a promise about the module, not about a moment.
+
+    Args:
+        module: A layer of lipkit.nn, a known module of torch.nn, or a module with a property `gain`.
     """
     if isinstance(module, HasGain):
         return _check_gain(module, module.gain)

@@ -38,6 +38,11 @@ def project(model: nn.Module, linear: WeightMethod | None = None, conv: WeightMe
     Cost: two calls of the method in float64 for a weight that is changed, one for a weight that is not.
     Limit: where a method jumps (QR of a singular matrix in bfloat16) a second call may change weights again.
     Reference: Gouk et al. 2021; Béthune 2024, section 2.2.
+
+    Args:
+        model: A model, changed in place.
+        linear: Method for plain nn.Linear; None leaves them alone.
+        conv: Method for plain convolutions; None leaves them alone.
     """
     found = list(sites(model))
     constrained = {site.module for site in found}

@@ -16,6 +16,9 @@ class Linear(ConstrainedLayer, nn.Linear):
 
     The default method is `Bjorck()`: every singular value is 1. Inputs may have further axes before the last, as for
     nn.Linear. Under `frozen` and after `condense` it costs what nn.Linear costs.
+
+    Args:
+        method: Computes the weight from free numbers; `Bjorck()` if None. All others are those of nn.Linear.
     """
 
     def __init__(

@@ -18,6 +18,9 @@ class LayerCentering(Contraction):
 
     Guarantee: constant 1 (exact unless n = 1, where everything becomes zero). Layer normalisation itself divides by a
     deviation and has the constant max|gamma| / sqrt(eps). Reference: Bethune, thesis 2024.
+
+    Args:
+        dim: Axes over which the mean is taken.
     """
 
     def __init__(self, dim: int | Sequence[int] = 1) -> None:
@@ -36,6 +39,9 @@ class CenterNorm(Contraction):
     The published layer has the factor d/(d-1) in front and so the constant max|gamma| d/(d-1), above 1 at its own start
     gamma = 1; without the factor and with gamma clipped it is max|gamma| <= 1. For d = 1 the output is beta.
     Guarantee: constant 1. Reference: Qi et al. 2023 (LipsFormer); the normalisation to 1 is ours.
+
+    Args:
+        features: Length of the last axis.
     """
 
     def __init__(self, features: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> None:
@@ -97,6 +103,10 @@ class BatchCentering(_Statistics):
     Guarantee: constant 1. In evaluation it is a translation. In training it is a projector of the whole batch, so the
     constant holds for the batch as one input, and 1 - 1/n for one sample with the others fixed.
     Reference: Bethune, thesis 2024.
+
+    Args:
+        features: Number of channels, on axis 1.
+        momentum: Weight of the newest batch in the running mean, in (0, 1].
     """
 
     def __init__(
@@ -128,6 +138,11 @@ class BatchNorm(_Statistics):
     projector, elsewhere (gamma / std)(I - 11'/n - zz'/n) with z the normalised batch, whose norm is |gamma| / std <= 1.
     It is NOT a statement about evaluation: what a batch was scaled by in training is not what it is scaled by later.
     Limit: batch normalisation enlarges small activations, and this one cannot: put it where norms are kept.
+
+    Args:
+        features: Number of channels, on axis 1.
+        eps: Added to the variance.
+        momentum: Weight of the newest batch in the running statistics, in (0, 1].
     """
 
     running_var: Tensor

@@ -18,6 +18,10 @@ def one_batch_norm(model: nn.Module, *, bounded: bool = True) -> nn.Module:
     one is `lipkit.nn.BatchNorm`, of constant 1; otherwise nn.BatchNorm1d. "Last" is the order of registration.
     Guarantee: none by itself; bound the model, or convert it with `lipschitzify`.
     Reference: Delattre, thesis 2024, section 4.4.
+
+    Args:
+        model: Any torch model with an nn.Linear; it is copied.
+        bounded: Whether the remaining normalisation has constant 1.
     """
     copied = deepcopy(model)
     dense = [(path, module) for path, module in copied.named_modules() if isinstance(module, nn.Linear)]

@@ -29,6 +29,9 @@ def orthonormal_(weights: Iterable[Tensor]) -> None:
 
     Guarantee: that of `Bjorck`: norm at most 1 as stored, and orthonormal up to rounding unless a singular value is far
     below the others or all are tiny, which averages over late steps are not. Cost: 8 Björck steps for each matrix.
+
+    Args:
+        weights: Matrices, or kernels with one tap, changed in place.
     """
     if isinstance(weights, Tensor):
         raise ArgumentError(f"orthonormal_ takes a list of weights, got one {tuple(weights.shape)}; wrap it in [].")

@@ -32,7 +32,13 @@ def windows_per_entry(kernel: tuple[int, ...], stride: tuple[int, ...], dilation
 
 
 class _Windows(Contraction):
-    """Windows of `kernel_size` every `stride` (by default without overlap), with zero padding."""
+    """Windows of `kernel_size` every `stride` (by default without overlap), with zero padding.
+
+    Args:
+        kernel_size: Length of a window, for all axes or one for each.
+        stride: Distance of neighbouring windows; that of the kernel if None.
+        padding: Zeros on both sides.
+    """
 
     dims: ClassVar[int]
 
@@ -195,6 +201,10 @@ class GlobalAvgPool(Contraction):
     """The sum over all positions of a channel divided by sqrt(positions): constant 1 exactly, where the mean has less.
 
     `dims` trailing axes are pooled, and kept with length 1 if `keepdim`. The factor depends on the size of the input.
+
+    Args:
+        dims: Number of trailing axes that are pooled.
+        keepdim: Whether pooled axes stay, with length 1.
     """
 
     def __init__(self, dims: int = 2, keepdim: bool = True) -> None:

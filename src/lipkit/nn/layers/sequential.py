@@ -30,6 +30,10 @@ class Sequential(nn.Sequential):
     float16 those are what rounding can make of weights at worst, so `.bfloat16()` makes the output smaller: ten layers
     of 256 units keep 0.54 of it. Leave the parameters in float32 instead: train under autocast, which computes weights
     in float32 and rounds them then, and let `condense(model, torch.bfloat16)` prove the rounded weights.
+
+    Args:
+        modules: The parts in order, or one OrderedDict, as for nn.Sequential.
+        K: The constant of the whole chain.
     """
 
     def __init__(self, *modules: Any, K: float = 1.0) -> None:

@@ -38,6 +38,11 @@ class ShiftBlock(nn.Module):
     bfloat16 and float16 the most that rounding can make of it; without one, the norm of the weight as it is, by
     `NearIsometry`. Cost: one product with W per pixel; sort and moves are one pass over memory in compiled networks on
     CUDA, copies elsewhere.
+
+    Args:
+        channels: Number of channels, a multiple of 8.
+        rank: Number of spatial axes, 1 to 3.
+        method: Keeps W orthogonal; None for a plain weight that an optimizer keeps so.
     """
 
     weight: Tensor

@@ -14,6 +14,10 @@ class SpaceToDepth(EveryNorm, Isometric):
 
     A permutation of entries: constant 1 (exact), and it loses nothing, unlike a stride. In two dimensions it is
     nn.PixelUnshuffle; `dims` trailing axes are blocked. Sizes must be multiples of the block.
+
+    Args:
+        block: Side of a block of positions.
+        dims: Number of trailing axes that are blocked.
     """
 
     def __init__(self, block: int, dims: int = 2) -> None:
@@ -41,6 +45,10 @@ class DepthToSpace(EveryNorm, Isometric):
 
     A permutation of entries: constant 1 (exact). In two dimensions it is nn.PixelShuffle. The number of channels must
     be a multiple of block^dims.
+
+    Args:
+        block: Side of a block of positions.
+        dims: Number of trailing axes that are blocked.
     """
 
     def __init__(self, block: int, dims: int = 2) -> None:

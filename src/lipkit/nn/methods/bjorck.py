@@ -44,6 +44,9 @@ class Bjorck(MatrixMethod):
     backward: the steps are those of its Gram matrix (up to 8 steps, without tf32, on a GPU from 512 columns).
     Gradient: through all steps.
     Reference: Björck and Bowie 1971; Anil, Lucas and Grosse 2019; the factors c: Chen and Chow 2014.
+
+    Args:
+        steps: Iterations; each reaches singular values 2.6 times smaller.
     """
 
     steps: int = 8

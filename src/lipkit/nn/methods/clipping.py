@@ -25,6 +25,9 @@ class Clip(WeightMethod):
     Guarantee: norm at most 1 as stored, in every geometry. Reaches every such matrix, which is its own free matrix.
     Cost: one pass. Gradient: 1 inside, 0 outside.
     Reference: Arjovsky, Chintala and Bottou 2017.
+
+    Args:
+        limit: Largest absolute value of an entry; None for the largest that proves norm one.
     """
 
     limit: float | None = None

@@ -33,6 +33,10 @@ class LpBall(WeightMethod):
     matrix (for p = 2: with the bound in place of the norm). Cost: one pass; 6 products of the smaller side for p = 2.
     Gradient: of the formula.
     Reference: Gouk et al. 2021; Delattre et al. 2023 for the bound.
+
+    Args:
+        p: Exponent of the norm: 1, 2 or infinity.
+        radius: Largest norm, in (0, 1].
     """
 
     p: float = 2.0

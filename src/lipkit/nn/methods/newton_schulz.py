@@ -30,6 +30,9 @@ class NewtonSchulz(IsometryMethod):
     Guarantee: norm at most 1 as stored. Reaches every isometry, which is its own free matrix. Cost: 3 steps cols^3 +
     4 rows cols^2. Gradient: through all steps.
     Reference: Higham 2008, section 6.7; Huang et al. 2020 (ONI).
+
+    Args:
+        steps: Iterations; fewer make a softer constraint.
     """
 
     may_fall_short: ClassVar[bool] = True

@@ -44,6 +44,9 @@ class QR(IsometryMethod):
     Guarantee: norm at most 1 as stored. Reaches every isometry, which is its own free matrix. Cost: 2 (rows + cols)
     cols^2; Gram-Schmidt has one step for each column, in Python. Gradient: of the factorisation.
     Reference: Gram-Schmidt in any textbook; Cholesky twice: Yamamoto et al. 2015.
+
+    Args:
+        by: Algorithm of the factorisation.
     """
 
     may_fall_short: ClassVar[bool] = True

@@ -56,6 +56,10 @@ class Rescale(WeightMethod):
     for every further one n^3 times half the squared number of taps, which is multiplied by about 2^axes each time.
     Gradient: exact. `inverse` finds the free numbers of any weight that Rescale made; of others, those of a multiple.
     Reference: Delattre 2025 (spectral rescaling); factors for each phase, and the rounding, are ours.
+
+    Args:
+        steps: Gram products, 1 to 6.
+        side: Side of the weight that is rescaled.
     """
 
     steps: int = 2
@@ -148,6 +152,9 @@ class AOL(WeightMethod):
     dilation, groups and transposed convolutions. Cost: n^2 m taps^2 / 2 products. Gradient: exact.
     Reference: Prach and Lampert 2022; the convolution as printed by Delattre 2025 has a wrong index and exponent
     (docs/errata.md). Factors for each phase of a stride, and the rounding, are ours.
+
+    Args:
+        side: Side of the weight that is rescaled.
     """
 
     side: RescaledSide = RescaledSide.COLUMNS

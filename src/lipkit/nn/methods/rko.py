@@ -29,6 +29,9 @@ class RKO(WeightMethod):
       - rows >= cols taps: circular convolutions with all windows, s dividing k, and s and d without common factor.
     Otherwise the singular values spread below 1: with rows <= cols taps the mean of their squares is 1/c.
     Cost: `inner` on that matrix. Reference: Li et al. 2019; the factor under dilation is ours.
+
+    Args:
+        inner: Method that makes the reshaped kernel orthogonal.
     """
 
     inner: MatrixMethod = field(default_factory=Bjorck)

@@ -88,7 +88,11 @@ class SqrtRho(_Scaled):
 
 @final
 class SqrtRhoConv(_Scaled):
-    """`SqrtRho` with convolutions in 1 to 3 dimensions, as `SLLConv`. Cost: that of `SLLConv`."""
+    """`SqrtRho` with convolutions in 1 to 3 dimensions, as `SLLConv`. Cost: that of `SLLConv`.
+
+    Args:
+        rho: The square of the constant.
+    """
 
     def __init__(
         self,

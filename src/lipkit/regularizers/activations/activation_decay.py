@@ -36,6 +36,10 @@ class ActivationDecay(HeadDecay):
     Guarantee: the inequality above, for cross-entropy and exact arithmetic. Gradient: sigma^2 h into the trunk, none
     into W. Cost: nothing. Reference: Delattre 2025, theorem 7.2.3 (sigma 0.1 for MLPs, 0.2 wide residual networks,
     0.05 BERT, 0.01 T5); the factor 1 - 1/c is ours.
+
+    Args:
+        sigma: Standard deviation of the noise on the weights of the last layer.
+        classes: Number of classes, for the sharper factor 1 - 1/classes; None leaves it out.
     """
 
     sigma: float = 0.1
@@ -71,6 +75,9 @@ class TaylorDecay(HeadDecay):
 
     Guarantee: none, an approximation for small sigma ||h||, not a bound; never above `ActivationDecay` with `classes`.
     Gradient: into the trunk and into W. Cost: one softmax. Reference: Delattre 2025, theorem D.2.1.
+
+    Args:
+        sigma: Standard deviation of the noise on the weights of the last layer.
     """
 
     sigma: float = 0.1
@@ -105,6 +112,12 @@ class DecayedCrossEntropy(nn.Module):
     count neither in the loss nor in the decay. `reduction` as in torch: "mean", "sum" or "none".
 
     Guarantee: that of the decay, for every position. Cost: the head. Reference: as of the decay.
+
+    Args:
+        head: The last linear layer.
+        decay: The term that is added for each position.
+        ignore_index: Label of positions that do not count.
+        reduction: As in torch: 'none', 'mean' or 'sum'.
     """
 
     def __init__(self, head: nn.Linear, decay: HeadDecay, *, ignore_index: int = -100, reduction: str = "mean") -> None:

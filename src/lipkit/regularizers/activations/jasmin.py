@@ -44,6 +44,9 @@ class JaSMin:
     Guarantee: exp of the k = 0 term bounds the largest ||M||_2 from above (up to the floor of 1e-12).
     Cost: k + 1 largest of each row. Limits: needs the probabilities, so no fused attention. In float32 at least.
     Reference: Yudin et al. 2025; the constant 1 in c/k is ours.
+
+    Args:
+        k: 0 for the largest singular value; k >= 1 for its ratio to the k-th.
     """
 
     k: int = 0

@@ -21,6 +21,10 @@ class LayerwiseActivation:
 
     Guarantee: none. Cost: one pass over the activations. Evaluated in float32 at least.
     Reference: Baek, Kolter, Raghunathan 2024; weights 1e-3 and 1e-2 as in Delattre 2025, appendix D.1.2.
+
+    Args:
+        activations: Weight of the squared activations.
+        head: Weight of the squared entries of the last layer.
     """
 
     activations: float = 1e-3

@@ -31,6 +31,10 @@ class GradientPenalty:
     training a backward pass through both, so everything in f needs second derivatives; under no_grad only the value is
     computed. Samples must not influence each other, as batch normalisation in training mode makes them do.
     References: Gulrajani et al. 2017 (two-sided, target 1, weight 10); Petzka, Fischer, Lukovnikov 2018 (one-sided).
+
+    Args:
+        target: Gradient norm that is free of charge.
+        side: Whether smaller norms cost too, or only larger ones.
     """
 
     target: float = 1.0
@@ -65,6 +69,9 @@ class InputGradient:
 
     Guarantee: none. Cost: as `GradientPenalty`.
     References: Drucker and LeCun 1992 (squares); Finlay and Oberman 2021 (norms).
+
+    Args:
+        squared: Whether half the squared norm is penalised, or the norm.
     """
 
     squared: bool = True

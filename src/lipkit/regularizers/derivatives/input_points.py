@@ -16,6 +16,11 @@ def points_between(
 
     Where a critic separates two distributions, its slope matters between them, not only at the samples.
     Cost: one pass. Reference: Gulrajani et al. 2017.
+
+    Args:
+        real: One end of each segment.
+        fake: The other end, of the same shape.
+        generator: Source of the shares; torch's global one if None.
     """
     if real.shape != fake.shape:
         raise ShapeError(

@@ -40,6 +40,10 @@ class Hutchinson(JacobianEstimator):
 
     The relative deviation of one draw is at most 2^(1/2), that of the mean over a batch smaller by its root.
     References: Hutchinson 1990; Hoffman, Roberts, Yaida 2019 for Jacobians.
+
+    Args:
+        draws: Number of random vectors; the variance falls with it.
+        generator: Source of the vectors; torch's global one if None.
     """
 
     draws: int = 1
@@ -67,6 +71,9 @@ class JacobianPenalty:
     (`ExactJacobian`) or draw (`Hutchinson`), and when training one through all of these. Samples must not influence
     each other.
     Reference: Hoffman, Roberts, Yaida 2019 (weight 1/2 lambda).
+
+    Args:
+        estimator: Finds ||J||_F^2: `Hutchinson()` by draws, `ExactJacobian()` by one pass for each output.
     """
 
     estimator: JacobianEstimator = field(default_factory=Hutchinson)
@@ -93,6 +100,10 @@ class DirichletEnergy:
     (mean ||J||_F^2 / min(inputs, outputs))^(1/2). Cost: as `JacobianPenalty`. With power 1, `Hutchinson` is biased low
     (a root of an unbiased number), so `ExactJacobian` is the default.
     References: Dherin et al. 2022 (power 2); Béthune 2024, remark 2.2 (power 1, scalar functions).
+
+    Args:
+        power: Exponent of ||J||_F, 1 or 2.
+        estimator: Finds ||J||_F^2.
     """
 
     power: int = 2

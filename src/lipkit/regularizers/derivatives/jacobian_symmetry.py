@@ -45,6 +45,9 @@ class JacobianSymmetry(SymmetryPenalty):
 
     Guarantee: zero if and only if J is symmetric at the points. Cost: n backward passes, and memory for n^2 numbers a
     sample. Reference: Uscidda and Cuturi 2023; Béthune 2024, equation 7.6.
+
+    Args:
+        squared: Whether the squared norm is penalised, or the norm.
     """
 
     squared: bool = False
@@ -64,6 +67,9 @@ class StochasticSymmetry(SymmetryPenalty):
     Guarantee: unbiased for the square (the norm itself would be biased). Cost: two backward passes a draw, one of them
     through the other; J v is the derivative of u -> J'u in the direction v, so second derivatives are needed.
     The estimator is ours; probes after Hutchinson 1990.
+
+    Args:
+        probes: Number and source of the random vectors.
     """
 
     probes: Hutchinson = field(default_factory=Hutchinson)

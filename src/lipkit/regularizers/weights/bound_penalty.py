@@ -29,6 +29,10 @@ class BoundPenalty:
     gradient: 0.17 s for a 784-256-256-10 MLP, 0.37 s for six convolutions and two matrices on 32 x 32 (capture 0.08 and
     0.15 s of it; `LogNormSum`, which needs none, 0.08 and 0.23 s). Limits: a network whose constant is proven to be 0
     has no logarithm and is refused. Reference: Araujo et al. 2021 for the logarithm.
+
+    Args:
+        method: Bounds the constant of the network.
+        region: Set of inputs on which the bound holds.
     """
 
     method: Method = field(default_factory=lambda: Product(TrainingNorm()))

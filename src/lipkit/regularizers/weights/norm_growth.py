@@ -43,6 +43,12 @@ class SpectrumAlignment:
     Guarantee: none proven; a zero penalty means no first-order change of any norm at this step. Cost: norms, a backward
     pass with a graph, and one through it. `norm` needs second derivatives for LIVE, which the default has; at
     sigma_1 = sigma_2 there are none. References: Luo 2025, section 7.3; growth only and detached are ours.
+
+    Args:
+        directions: Whether singular vectors are differentiated too.
+        counted: Whether decay of a norm counts, or growth alone.
+        relative: Whether drifts are divided by the norm.
+        norm: Measures the layers.
     """
 
     directions: SingularDirections = SingularDirections.LIVE
@@ -87,6 +93,12 @@ def remove_growth_(
     or preconditioning do not step along g, so for them the statement is about g.
 
     Guarantee: <d, g> = (1 - share) times what it was, up to rounding. Cost: one norm a layer. Ours, after Luo 2025.
+
+    Args:
+        layers: From `layers_of`; their parameters have gradients.
+        share: Part of the component along d that is removed, in [0, 1].
+        counted: Whether gradients that lower a norm are changed too.
+        norm: Measures the layers; `TrainingNorm()` if None.
     """
     if not 0 <= share <= 1:
         raise ArgumentError(f"The share of the component to remove must lie in [0, 1], got {share}.")

@@ -38,6 +38,11 @@ def parseval_step_(
     Guarantee: none; the norm is bounded in the limit only. Cost: two products a layer, in float32 at least.
     Weights that a parametrization computes are refused; layers of `lipkit.nn` keep their own constraints.
     Reference: Cisse et al. 2017 (rate 1e-4 to 1e-2, 30 % of the rows).
+
+    Args:
+        rate: Length of the step, in [0, 1/2].
+        rows: Share of the rows that the step acts on, in (0, 1].
+        generator: Draws the rows; torch's global one if None.
     """
     if not 0 < rows <= 1:
         raise ArgumentError(f"`rows` is the share of the rows to use, in (0, 1], got {rows}.")

@@ -19,6 +19,9 @@ def clip_(model: nn.Module, limit: float = 0.01) -> nn.Module:
 
     Guarantee: afterwards ||W||_2 <= limit (rows cols)^(1/2) and ||W||_inf <= limit cols for each matrix: crude bounds.
     Cost: one pass. Reference: Arjovsky, Chintala, Bottou 2017 (limit 0.01).
+
+    Args:
+        limit: Largest absolute value that an entry may have.
     """
     if not 0 < limit < math.inf:
         raise ArgumentError(f"The limit of clipping must be a positive number, got {limit}.")
@@ -37,6 +40,11 @@ def shrink_(layers: Sequence[LinearLayer], limit: float = 1.0, norm: Norm | None
     Guarantee: with a norm that certifies, ||W|| <= limit up to the rounding of the stored weights (2^-24 relative in
     float32); prove the result with `lipkit.certificate`. With `Power` the norm may stay above the limit.
     Cost: one norm a layer. Reference: Gouk et al. 2021.
+
+    Args:
+        layers: From `layers_of`.
+        limit: Largest norm that a layer may have.
+        norm: Measures the layers; `TrainingNorm()` if None.
     """
     if not 0 < limit < math.inf:
         raise ArgumentError(f"The limit of a norm must be a positive number, got {limit}.")

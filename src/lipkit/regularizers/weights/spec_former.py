@@ -47,6 +47,12 @@ class SpecFormer:
 
     Guarantee: none; the local constant of attention grows with these norms. Cost: three norms a layer, in one batch.
     Reference: Hu et al. 2024, who take power iteration (`norm=Power(1)`).
+
+    Args:
+        query: Weight of the query projections.
+        key: Weight of the key projections.
+        value: Weight of the value projections.
+        norm: Measures the projections.
     """
 
     query: float = 1e-4

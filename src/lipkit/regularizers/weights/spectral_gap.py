@@ -36,7 +36,12 @@ class GapOfExtremes(GapPair):
 @final
 @dataclass(frozen=True)
 class GapBetween(GapPair):
-    """The i-th and the j-th largest, counted from 1: |sigma_i - sigma_j|; `GapBetween(1, 2)` is the principal gap."""
+    """The i-th and the j-th largest, counted from 1: |sigma_i - sigma_j|; `GapBetween(1, 2)` is the principal gap.
+
+    Args:
+        first: Place of the larger value, counted from 1.
+        second: Place of the smaller value.
+    """
 
     first: int = 1
     second: int = 2
@@ -73,6 +78,10 @@ class SpectralGap:
     equal. Gradient: u_i v_i' - u_j v_j', a subgradient at ties. Cost: an SVD a layer, for convolutions one for each
     frequency.
     Reference: Luo 2025, section 7.2.
+
+    Args:
+        pair: The two singular values that are compared.
+        goal: Whether the gap is made smaller or larger.
     """
 
     pair: GapPair = GapOfExtremes()

@@ -94,6 +94,9 @@ class NormHinge(SpectralPenalty):
     Guarantee: none while training; what the norms are afterwards is for `lipkit.certificate` to say. Gradient: u_1 v_1'
     above the target, exactly 0 below. Cost: one norm a layer.
     Reference: Delattre 2025, equation 4.1 (target 1, weight 0.1).
+
+    Args:
+        target: Norm up to which a layer is left alone.
     """
 
     target: float = 1.0

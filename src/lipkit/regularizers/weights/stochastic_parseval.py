@@ -24,6 +24,10 @@ class StochasticParseval:
     Guarantee: none; unbiased, with a relative deviation of about (2/draws)^(1/2) at worst. Cost: `draws` applications
     of A and A'. Random: `generator` makes it reproducible. Evaluated in float32 at least.
     Reference: Béthune 2024, equation 2.23.
+
+    Args:
+        draws: Number of random vectors.
+        generator: Source of the vectors; torch's global one if None.
     """
 
     draws: int = 1

@@ -25,6 +25,10 @@ class TrainingNorm(Norm):
 
     Guarantee: EXACT or UPPER, so methods for whole networks take it too; training itself needs no guarantee.
     Cost, one core, value and gradient: 3x3 kernels 16 -> 16 channels 6 ms, 64 -> 64 55 ms; 256 x 256 matrix 12 ms.
+
+    Args:
+        steps: Gram products for a matrix or a symbol.
+        rtol: Largest relative excess that the grid of frequencies may add.
     """
 
     steps: int = 6
