@@ -5,7 +5,11 @@ import math
 import re
 import statistics
 
+import torch
+from torch import nn
+
 from lipkit.bounds.certificates.certificate import Certificate
+from lipkit.cli.inputs import load
 from support.repository import ROOT
 
 TEXT = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
@@ -51,3 +55,13 @@ def test_the_certificate_can_be_read_and_has_the_constant_of_the_page() -> None:
     assert paper.model.name == "ShiftNet"
     # Rounded up: what is printed is a bound too.
     assert f"K = {math.ceil(paper.value * 1e4) / 1e4:.4f};" in SECTION
+
+
+def test_the_certificate_is_of_the_network_that_the_recipe_names() -> None:
+    paper = Certificate.load(ROOT / "docs" / "cifar10_shift_certificate.json")
+    # On the meta device nothing is computed: only names and shapes count here.
+    with torch.device("meta"):
+        made = load.model(f"{ROOT / 'recipes' / 'cifar10_shift.py'}:network")
+    assert isinstance(made, nn.Module)
+    stored = {one.name: tuple(one.shape) for one in paper.model.state if one.stored}
+    assert stored == {name: tuple(value.shape) for name, value in made.state_dict().items()}
