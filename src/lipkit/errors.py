@@ -41,6 +41,10 @@ class NotProvenError(LipkitError, ArithmeticError):
     """A numerical proof did not go through; the message says how to give it a better chance."""
 
 
+class OutOfTimeError(NotProvenError):
+    """A method did not come to its end in the time that it was given; the message says how late it is."""
+
+
 class CaptureError(LipkitError, TypeError):
     """A model cannot be turned into a network; the message lists every obstacle with its place and its remedy."""
 

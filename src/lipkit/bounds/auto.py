@@ -9,6 +9,7 @@ from typing import final
 
 import torch
 
+from lipkit._deadline import no_time_limit, seconds_left, time_limit
 from lipkit.bound import L2, Bound, Metric, Scope
 from lipkit.bounds._base import Method, RegionMethod
 from lipkit.bounds.fold.dag import DAG, failures
@@ -22,7 +23,7 @@ from lipkit.bounds.sdp.interior_point import InteriorPoint
 from lipkit.bounds.sdp.lipsdp import LipSDP
 from lipkit.errors import ArgumentError, NotProvenError, TooLargeError
 from lipkit.norms import Auto as AutoNorm
-from lipkit.norms import Norm
+from lipkit.norms import Mixed, Norm
 from lipkit.regions import Everywhere, Region
 from lipkit.trace import Network
 from lipkit.trace.nodes import Pointwise
@@ -76,6 +77,10 @@ def _fastest(run: Callable[[], object]) -> float:
     return monotonic() - started
 
 
+# Forward passes that the norms of all blocks take about as long as: at most a few hundred steps for each.
+_PASSES = 1000
+# Norms in closed form, (||A||_1 ||A||_inf)^(1/2), and how much larger than usual the excess of hasty ones may be.
+_CLOSED, _LOOSE = Mixed(2.0, 2.0), 25.0
 # Neurons up to which semidefinite bounds are tried, on the whole space and on a region, where most are linear.
 _PROGRAM, _REGION = 400, 20000
 # Composed maps need more iterations than the blocks that the first rung measures, by about this factor for each block.
@@ -95,15 +100,18 @@ class Auto(RegionMethod):
         everywhere    the fold, LipLT with the largest window that fits, LipSDP up to 400 neurons;
         on a region   the same through `Local`, and `Condensed` up to 20,000 neurons.
 
-    The first rung is always taken, whatever it costs. LipLT is predicted from its time and from the number of blocks
-    that one application of each map passes; once a window has run, a larger one is predicted from the time of that.
-    LipLT and LipSDP stop by themselves when what is left of the budget is spent, and keep what they have.
+    Where the norms of the fold may take longer than the budget, a fold with norms of up to a quarter of excess comes
+    first; if not even that ends in time, the fold with norms in closed form is the answer. LipLT is predicted from the
+    time of the fold and from the number of blocks that one application of each map passes; once a window has run, a
+    larger one is predicted from the time of that. LipLT and LipSDP stop by themselves when what is left of the budget
+    is spent, and keep what they have.
     `Condensed` is predicted from the neurons that intervals leave uncertain, and limited to as many slopes as there is
     time for. A method that refuses a network as too large, or cannot prove anything, is left out. All results are in
     `parts`.
 
-    Guarantee: EXACT or UPPER, as the best rung's is. Cost: the budget, or the first rung; beyond it at most one norm of
-    a composed map, or one step and the proof of a semidefinite program, or what `Condensed` was underestimated by.
+    Guarantee: EXACT or UPPER, as the best rung's is. Cost: the budget, and beyond it at most one chunk of a norm, or
+    one step and the proof of a semidefinite program, or what `Condensed` was underestimated by; on a region also the
+    ranges of all values.
     """
 
     budget: float = 60.0
@@ -118,15 +126,17 @@ class Auto(RegionMethod):
         return f"the best within {self.budget:g} s"
 
     def _bound(self, network: Network, region: Region) -> Bound:
-        started = monotonic()
-        ladder = _Ladder(self, network, region, started + self.budget)
-        results = [ladder.first()]
-        for method in ladder.later(monotonic() - started):
-            try:
-                results.append(method(network, region))
-            except (TooLargeError, NotProvenError):
-                continue
-        return smallest(results)
+        with time_limit(self.budget):
+            ladder, results = _Ladder(self, network, region), []
+            for method in ladder.methods():
+                try:
+                    results.append(method(network, region))
+                except (TooLargeError, NotProvenError):
+                    continue
+        if results:
+            return smallest(results)
+        with no_time_limit():
+            return ladder.fold(_CLOSED if self.metric == L2 else self.norm)(network, region)
 
 
 @final
@@ -137,11 +147,6 @@ class _Ladder:
     chosen: Auto
     network: Network
     region: Region
-    end: float
-
-    @property
-    def left(self) -> float:
-        return self.end - monotonic()
 
     @property
     def everywhere(self) -> bool:
@@ -155,16 +160,20 @@ class _Ladder:
         samples = each_sample(self.region, self.network.source)
         return 2 if samples is None else 1 + len(samples)
 
-    def first(self) -> Bound:
-        fold = DAG(self.chosen.norm, metric=self.chosen.metric)
-        return (fold if self.everywhere else Local(fold))(self.network, self.region)
+    def fold(self, norm: Norm) -> Method:
+        fold = DAG(norm, metric=self.chosen.metric)
+        return fold if self.everywhere else Local(fold)
 
-    def later(self, first: float) -> Iterator[Method]:
-        """The rungs above the first one, which took `first` seconds."""
-        yield from self._windows(first)
+    def methods(self) -> Iterator[Method]:
+        """The rungs, cheapest first."""
+        if self.everywhere and self.chosen.metric == L2 and _PASSES * self._pass_seconds() > seconds_left():
+            yield DAG(self.chosen.norm.loosened(_LOOSE))
+        begun = monotonic()
+        yield self.fold(self.chosen.norm)
+        yield from self._windows(monotonic() - begun)
         neurons = sum(math.prod(node.shape) for node in self.network.nodes if not node.is_identity)
         # About a second for two hundred neurons, growing with their cube.
-        left = self.left
+        left = seconds_left()
         fits = left > 0 and (neurons / 200) ** 3 <= left
         # Without neurons there is nothing to multiply: LipLT has measured the one linear map.
         if self.everywhere and self.chosen.metric == L2 and 0 < neurons <= _PROGRAM and fits:
@@ -172,18 +181,24 @@ class _Ladder:
         if not self.everywhere and neurons <= _REGION:
             yield from self._condense()
 
+    def _pass_seconds(self) -> float:
+        """Seconds for one sample through the network, forward."""
+        x = torch.zeros(1, *self.network.source, dtype=torch.float64, device=self.network.device)
+        with torch.no_grad():
+            return _fastest(lambda: self.network.to(torch.float64)(x).sum().item())
+
     def _windows(self, first: float) -> Iterator[Method]:
         # LipLT measures the blocks by themselves first, as the fold did.
-        if first >= self.left:
+        if first >= seconds_left():
             return
         blocks = len(DAG().fused(self.network).blocks)
         unit, done = _HARDER * first / max(1, blocks), 0
         works = {window: LipLT(window=window).work(self.network) for window in (2, 6, None)}
         for window, work in works.items():
-            larger = [w for w in works.values() if w > work and unit * w <= self.left]
-            if work <= done or (done and unit * work > _PATIENCE * self.left) or larger:
+            larger = [w for w in works.values() if w > work and unit * w <= seconds_left()]
+            if work <= done or (done and unit * work > _PATIENCE * seconds_left()) or larger:
                 continue
-            begun, seconds = monotonic(), _SHARE * self.left / self.runs
+            begun, seconds = monotonic(), _SHARE * seconds_left() / self.runs
             if seconds <= 0:
                 return
             inner = LipLT(self.chosen.norm, window, self.chosen.metric, budget=seconds)
@@ -191,10 +206,10 @@ class _Ladder:
             unit, done = (monotonic() - begun) / work, work
 
     def _condense(self) -> Iterator[Method]:
-        if self.left <= 0 or not all(isinstance(node, Pointwise) for node in self.network.nodes):
+        if seconds_left() <= 0 or not all(isinstance(node, Pointwise) for node in self.network.nodes):
             return
         samples = each_sample(self.region, self.network.source) or [self.region]
-        spare = self.left - row_seconds(self.network, samples)
+        spare = seconds_left() - row_seconds(self.network, samples)
         if spare <= 0:
             return
         limit = Condensed().limit

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
+from lipkit._deadline import seconds_left, time_limit
 from lipkit.bound import Bound, Kind, Metric, Scope
 from lipkit.bounds._base import Method, require_method
 from lipkit.bounds.auto import Auto
@@ -28,6 +29,9 @@ Program = nn.Module | ExportedProgram
 Model = Program | Network
 Example = Tensor | tuple[Any, ...] | Mapping[str, Any] | None
 Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+# The share of the time left that the bound may use; the rest is for the search of the lower bound.
+_FOR_THE_BOUND = 0.8
 
 
 def network_of(
@@ -114,18 +118,30 @@ def lipschitz(
         output: which of several results it is the constant of, as in `capture`.
 
     Guarantee: the kind of the bound; nothing but EXACT and UPPER certifies. Unknown operations are refused.
-    Cost: about the budget of `Auto` (60 s), or what the method says; for the lower bound a thousand points of a
-    small model, fewer of a larger one.
+    Cost: the budget of `Auto` (60 s) for the whole call; with another method what that says, and for the lower bound a
+    thousand points of a small model, fewer of a larger one. Capture itself cannot be cut short.
     """
     require_method(method)
-    network = network_of(model, example, wrt, output)
-    bound = _identified(method(network, region), model)
-    if not bound.kind.certifies:
-        return bound
-    below = (default_search(network, bound.metric) if lower is None else lower)(network.detach(), region)
+    with time_limit(budget_of(method)):
+        network = network_of(model, example, wrt, output)
+        bound = _identified(bound_in_time(network, method, region), model)
+        if not bound.kind.certifies or (lower is None and seconds_left() <= 0):
+            return bound
+        below = (default_search(network, bound.metric) if lower is None else lower)(network.detach(), region)
     if lower is not None and below.kind is not Kind.LOWER:
         raise ArgumentError(f"`lower` must be a method that gives lower bounds, got {below}.")
     return with_lower(bound, below)
+
+
+def budget_of(method: Method) -> float:
+    """The seconds that a whole call with this method may take: capture, bound and lower bound."""
+    return method.budget if isinstance(method, Auto) else math.inf
+
+
+def bound_in_time(network: Network, method: Method, region: Region) -> Bound:
+    """The bound by a method that leaves a fifth of the time for the search of a lower bound."""
+    with time_limit(_FOR_THE_BOUND * seconds_left()):
+        return method(network, region)
 
 
 def with_lower(bound: Bound, below: Bound) -> Bound:

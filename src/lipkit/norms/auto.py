@@ -41,6 +41,8 @@ _TINY = 64
 _WRITTEN_OUT = 2**22
 # Applications of a composed operator, each by itself: about twice as many as a randomised bound makes.
 _APPLICATIONS = 256
+# From this excess on a randomised bound takes a few steps only, fewer than writing out takes applications.
+_HASTY = 0.1
 # From this torus on, zero padding lowers the norm by less than a fifth of a percent below the symbol's supremum.
 _WIDE = 28
 
@@ -106,7 +108,7 @@ class Auto(Norm):
 
     def _applies_sooner(self, op: LinearOperator, side: int) -> bool:
         """Whether writing out takes longer than a randomised bound: one application for each entry of a side."""
-        return self.failure > 0 and side > _APPLICATIONS and count_layers(op) > 1
+        return self.failure > 0 and side > _APPLICATIONS and (self.rtol >= _HASTY or count_layers(op) > 1)
 
     def _matrix(self) -> Norm:
         return Cholesky(rtol=min(self.rtol, 1e-6))

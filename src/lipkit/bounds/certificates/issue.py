@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 
+from lipkit._deadline import seconds_left, time_limit
 from lipkit.bound import Bound, Metric, Rule, Scope
 from lipkit.bounds._base import Method, require_method
 from lipkit.bounds.auto import Auto
@@ -15,7 +16,7 @@ from lipkit.bounds.certificates.region_record import RegionRecord
 from lipkit.bounds.fold.dag import DAG, Product
 from lipkit.bounds.fold.layer_table import LayerRow, layer_table
 from lipkit.bounds.fold.liplt import LipLT
-from lipkit.bounds.lipschitz import Example, Program, call_of, default_search, with_lower
+from lipkit.bounds.lipschitz import Example, Program, bound_in_time, budget_of, call_of, default_search, with_lower
 from lipkit.bounds.local.local import Local, restrict
 from lipkit.bounds.local.ranges import Intervals
 from lipkit.errors import ArgumentError, KindError
@@ -43,14 +44,16 @@ def certificate(
     """
     require_method(method)
     begin = time.perf_counter()
-    with explaining_axis_zero(model, *split_example(example)):
-        subject = Subject.of(model, call_of(model, example), wrt, output)
-    network = subject.network
-    with torch.no_grad():
-        bound = method(network, region)
+    with torch.no_grad(), time_limit(budget_of(method)):
+        with explaining_axis_zero(model, *split_example(example)):
+            subject = Subject.of(model, call_of(model, example), wrt, output)
+        network = subject.network
+        bound = bound_in_time(network, method, region)
         seconds = time.perf_counter() - begin
         _require_certifying(bound)
-        bound = with_lower(bound, default_search(network, bound.metric)(network.detach(), region))
+        if seconds_left() > 0:
+            bound = with_lower(bound, default_search(network, bound.metric)(network.detach(), region))
+    with torch.no_grad():
         table = table_on(network, bound.metric, region, savings=False)
     return make_certificate(bound, subject, method, region, table, seconds)
 

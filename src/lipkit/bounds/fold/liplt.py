@@ -15,7 +15,7 @@ from lipkit.bounds._base import Method
 from lipkit.bounds.fold.block_norms import Meter, dominating_diagonals, scale_rows
 from lipkit.bounds.fold.dag import DAG, Term, disjoint, failures, fold_row, joins
 from lipkit.bounds.fold.linear_paths import DensePaths, Paths, Pulled, SweepPaths
-from lipkit.errors import ArgumentError, MetricError, NonFiniteError
+from lipkit.errors import ArgumentError, MetricError, NonFiniteError, OutOfTimeError
 from lipkit.linops import LinearOperator
 from lipkit.norms import Auto, Norm
 from lipkit.regions import Region
@@ -129,8 +129,8 @@ class Expansion:
                 break
             try:
                 term = self._measure(s, source, math.exp(min(total - float(weights_left[i]), 300.0)) / _MINOR)
-            except NonFiniteError:
-                # A map that leaves the range of float64 on its way; logarithms of shorter ones do not.
+            except (NonFiniteError, OutOfTimeError):
+                # A map that leaves the range of float64 on its way; logarithms of shorter ones do not. Or it is late.
                 term = self._bound_from_shorter(s, source, log)
                 measured = False
             found.append(term)

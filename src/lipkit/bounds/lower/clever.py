@@ -14,7 +14,7 @@ from lipkit.bound import L2, Bound, Kind, Metric, Scope
 from lipkit.bounds._base import RegionMethod
 from lipkit.bounds.local.local import each_sample
 from lipkit.bounds.lower.difference_quotients import draw_points
-from lipkit.bounds.lower.sampling import steepest
+from lipkit.bounds.lower.point_jacobians import steepest
 from lipkit.errors import ArgumentError
 from lipkit.regions import Region
 from lipkit.trace import Network

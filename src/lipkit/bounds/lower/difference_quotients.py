@@ -11,10 +11,11 @@ from jaxtyping import Float64
 from scipy import special
 from torch import Tensor
 
+from lipkit._deadline import seconds_left
 from lipkit.bound import Bound, Kind, Metric, Scope
 from lipkit.bounds.local.ranges import intervals_of
 from lipkit.bounds.local.relaxation import functional
-from lipkit.errors import ArgumentError
+from lipkit.errors import ArgumentError, OutOfTimeError
 from lipkit.linops import Shape
 from lipkit.norms import dual_exponent
 from lipkit.regions import Ball, Box, Everywhere, Region
@@ -153,8 +154,11 @@ def prover(network: Network, metric: Metric) -> Callable[[Tensor, Tensor], Pair]
         direction = _align(rise, metric.p_out)
         found = 0.0
         for way, enough in enumerate((_NEARLY, KEPT, math.inf)):
-            found = max(found, _from_below(enclosure(way), x, y, direction, metric))
-            if found >= enough * value:
+            try:
+                found = max(found, _from_below(enclosure(way), x, y, direction, metric))
+            except OutOfTimeError:
+                break
+            if found >= enough * value or seconds_left() <= 0:
                 break
         return Pair(x, y, value, found)
 
@@ -200,7 +204,7 @@ def best_pair(
     order = torch.where(torch.isfinite(found), found, -math.inf).argsort(descending=True)[:4].tolist()
     best = prove(x[order[0]], y[order[0]])
     for i in order[1:]:
-        if best.proven >= _NEARLY * best.value:
+        if best.proven >= _NEARLY * best.value or seconds_left() <= 0:
             break
         pair = prove(x[i], y[i])
         best = pair if pair.proven > best.proven else best

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lipkit._deadline import refuse_late
 from lipkit.linops._base import Adjoint, Compose, LinearOperator, Scaled, Shape, Sum
 from lipkit.linops.batch_norm import BatchNorm
 from lipkit.linops.block import BlockColumn, BlockDiagonal, BlockRow
@@ -220,6 +221,7 @@ class _Rowwise(LinearOperator):
     def _rows(self, like: Tensor) -> Iterator[tuple[int, Tensor]]:
         step = max(1, _CHUNK_ENTRIES // max(self.in_size, self.out_size))
         for at in range(0, self.out_size, step):
+            refuse_late()
             count = min(step, self.out_size - at)
             units = like.new_zeros((count, self.out_size))
             units[torch.arange(count), torch.arange(at, at + count)] = 1

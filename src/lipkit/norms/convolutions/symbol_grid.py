@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from lipkit._deadline import refuse_late
 from lipkit.bound import Bound, Kind
 from lipkit.linops import LinearOperator, Shape, Symbol, symbol
 from lipkit.norms._base import BlockNorm, Enclosure, Norm
@@ -65,6 +66,7 @@ def _largest(first: Symbol, kernels: Tensor, inner: BlockNorm, grid: Shape) -> t
     best: Enclosure | None = None
     index = torch.zeros(count, dtype=torch.int64, device=kernels.device)
     for i in range(0, len(points), width):
+        refuse_late()
         blocks = every.at(points[i : i + width], grid).flatten(1, 2)
         found = inner.enclose(blocks)
         better = torch.ones_like(index, dtype=torch.bool) if best is None else found.log_upper > best.log_upper

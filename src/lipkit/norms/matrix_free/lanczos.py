@@ -9,6 +9,7 @@ import scipy.special
 import torch
 from torch import Tensor
 
+from lipkit._deadline import refuse_late
 from lipkit._seeds import draw
 from lipkit.bound import Bound, Kind, Witness
 from lipkit.errors import ArgumentError, TooLargeError
@@ -101,7 +102,7 @@ class Lanczos(Norm):
                 iteration.start(state, record.seed or 0, own=proving),
                 self.steps,
                 noise,
-                done=lambda k: k.within((1 + self.rtol) ** 2 - 1, delta, noise),
+                done=lambda k: refuse_late() or k.within((1 + self.rtol) ** 2 - 1, delta, noise),
                 record=recordable(iteration.side),
             )
             vector = krylov.ritz()

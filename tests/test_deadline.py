@@ -1,0 +1,102 @@
+"""Time limits by a clock of the test's own: what is late stops, what must answer answers, and stays sound."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import lipkit
+from lipkit import _deadline
+from lipkit._deadline import no_time_limit, refuse_late, seconds_left, time_limit
+from lipkit.bound import Kind
+from lipkit.bounds import DAG, Auto, LipLT, Sampling
+from lipkit.bounds.lipschitz import network_of
+from lipkit.errors import OutOfTimeError
+from lipkit.linops import of
+from lipkit.norms import Lanczos, Mixed
+from lipkit.trace import Network
+
+
+@pytest.fixture
+def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that goes on by a second whenever somebody looks at it."""
+    seconds = itertools.count()
+    monkeypatch.setattr(_deadline, "monotonic", lambda: float(next(seconds)))
+    return
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    layers = (nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1), nn.ReLU(), nn.Flatten())
+    return nn.Sequential(*layers, nn.Linear(4 * 36, 3)).double().eval()
+
+
+def example() -> torch.Tensor:
+    return torch.zeros(1, 2, 6, 6, dtype=torch.float64)
+
+
+def network() -> Network:
+    return network_of(model(), example()).detach()
+
+
+def steepest_seen() -> float:
+    """The largest Jacobian norm of the model at random points, by autograd and a dense decomposition."""
+    points = torch.randn(64, 2, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    jacobians = [torch.autograd.functional.jacobian(model(), x[None]).reshape(3, 72) for x in points]  # pyright: ignore[reportArgumentType, reportCallIssue, reportAttributeAccessIssue]
+    return max(float(torch.linalg.matrix_norm(jacobian, ord=2)) for jacobian in jacobians)
+
+
+@pytest.mark.usefixtures("ticking")
+def test_blocks_inside_cannot_extend_the_time() -> None:
+    assert seconds_left() == math.inf
+    with time_limit(10):
+        with time_limit(100):
+            assert seconds_left() < 10
+        with no_time_limit():
+            assert seconds_left() == math.inf
+            refuse_late()
+        with time_limit(-1), pytest.raises(OutOfTimeError, match="give more"):
+            refuse_late()
+        refuse_late()
+    assert seconds_left() == math.inf
+
+
+def test_norms_stop_when_the_time_is_over() -> None:
+    op = of(nn.Conv2d(2, 4, 3, padding=1).double(), (2, 6, 6))
+    for norm in (Lanczos(), Mixed(2.0, 2.0)):
+        with time_limit(-1), pytest.raises(OutOfTimeError):
+            norm.many([op])
+
+
+@pytest.mark.usefixtures("ticking")
+@pytest.mark.parametrize("budget", [0.5, 3.0, 8.0, 20.0, 1e4])
+def test_every_budget_gives_an_upper_bound(budget: float) -> None:
+    bound = Auto(budget=budget)(network())
+    assert bound.kind is Kind.UPPER
+    assert bound.value.item() >= steepest_seen()
+
+
+def test_without_time_norms_have_a_closed_form() -> None:
+    bound = Auto(budget=1e-9)(network())
+    closed = DAG(Mixed(2.0, 2.0))(network())
+    assert bound.value.item() == closed.value.item()
+    assert bound.method == DAG(Mixed(2.0, 2.0))
+
+
+@pytest.mark.usefixtures("ticking")
+@pytest.mark.parametrize("seconds", [-1.0, 4.0, 12.0])
+def test_a_search_without_time_proves_what_it_has(seconds: float) -> None:
+    with time_limit(seconds):
+        found = Sampling(64)(network())
+    assert found.kind is Kind.LOWER
+    assert 0 < float(found.value) <= float(LipLT()(network()).value)
+
+
+def test_a_call_that_is_late_has_no_lower_bound() -> None:
+    bound = lipkit.lipschitz(model(), example(), Auto(budget=1e-9))
+    assert bound.kind is Kind.UPPER
+    assert bound.lower is None
+    assert lipkit.lipschitz(model(), example(), Auto(budget=1e4)).lower is not None
+    assert lipkit.certificate(model(), example(), Auto(budget=1e-9)).log_lower is None
