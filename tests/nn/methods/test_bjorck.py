@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipkit.nn.methods._arithmetic.bjorck_gram_steps import by_gram
 from lipkit.nn.methods._base import MatrixMethod
-from lipkit.nn.methods.bjorck import Bjorck, factors
+from lipkit.nn.methods.bjorck import Bjorck, by_gram, factors
 from lipkit.nn.methods.cayley import Cayley
 from lipkit.nn.methods.exponential import Exponential
 from support.layers.matrix_methods import degenerate, gaussian, orthogonal

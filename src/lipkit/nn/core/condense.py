@@ -10,10 +10,9 @@ from lipkit.errors import ArgumentError, NotProvenError, UnsupportedError
 from lipkit.linops import Padding
 from lipkit.nn.core.constrained import Constrained, parametrized_names, sites
 from lipkit.nn.core.geometry import Geometry
-from lipkit.nn.core.precision import narrow_weight
+from lipkit.nn.core.precision import narrow_weight, store
 from lipkit.nn.layers._constrained_layer import ConstrainedLayer
 from lipkit.nn.layers.size_checked import SIZED, HasKernel, SizeChecked
-from lipkit.nn.methods._arithmetic.stored_digits import store
 
 # Types in which a method's own result is proven already; for others rounding is, after the fact.
 _PROVEN = (torch.float32, torch.float64)

@@ -1,15 +1,16 @@
-"""In which numbers weights are computed, and in which they are used."""
+"""Precision of weights: the types they are computed, stored and used in, and the room that rounding needs."""
 
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from lipkit._runtime import constant_for_compilers, is_compiling, is_reading
 from lipkit.linops import Shape
-from lipkit.rounding.slacks import FLOAT32_ROUNDINGS_16, UNIT, UNIT_OF
+from lipkit.rounding.slacks import FLOAT32_ROUNDINGS_16, ROUNDINGS_8192, UNIT, UNIT_OF
 
 # The factor on a weight before it is rounded to so few digits: more than rounding an isometry adds to its norm
 # (2.3e-3 in bfloat16, 2.9e-4 in float16, at every width), less than it can add to weights chosen for the purpose.
@@ -81,11 +82,35 @@ def worst_norm(shape: Shape, dtype: torch.dtype) -> float:
     """The largest norm that `narrow_weight` can give a weight of norm one; 1 where its method counts rounding.
 
     With blocks of `shape` = (groups, rows, cols, *taps), margin (1 + u sqrt(taps max(rows, cols))) and what underflows:
-    the argument of `stored_digits.shrink`.
+    the argument of `shrink`.
     """
     if dtype not in _MARGIN:
         return 1.0
     return max(1.0, _MARGIN[dtype] * (1 + _rounding_loss(shape, dtype)) * (1 + FLOAT32_ROUNDINGS_16))
+
+
+def shrink(rows: int, cols: int, taps: int, dtype: torch.dtype) -> float:
+    """A factor c < 1 such that rounding c W to `dtype` leaves an operator of norm at most ||W|| <= 1.
+
+    Rounding changes each entry by at most u times itself, so the operator by E with
+        ||E|| <= sum over taps of ||E_t||_F <= u sqrt(taps) ||W||_F <= u sqrt(taps max(rows, cols)) ||W||,
+    the last because the mean over all frequencies of the squared Frobenius norm of the symbol is ||W||_F^2. Four more
+    units cover the product with c and this formula.
+    """
+    return 1 - UNIT_OF[dtype] * (math.sqrt(taps * max(rows, cols)) + 4)
+
+
+def room_for(rows: int, cols: int, taps: int, dtype: torch.dtype) -> float:
+    """The factor by which a float64 weight of norm at most 1 + 2^-40 has norm at most 1 when rounded to `dtype`."""
+    return shrink(rows, cols, taps, dtype) * (1 - 2 * ROUNDINGS_8192)
+
+
+def store(
+    weight: Float[Tensor, "groups rows cols *taps"], dtype: torch.dtype
+) -> Float[Tensor, "groups rows cols *taps"]:
+    """A float64 weight of norm at most 1 + 2^-40, in `dtype`, with norm at most 1."""
+    rows, cols, *taps = weight.shape[1:]
+    return (weight * room_for(rows, cols, math.prod(taps), dtype)).to(dtype)
 
 
 def rooms(shape: Shape, dtype: torch.dtype) -> tuple[float, ...]:

@@ -8,9 +8,8 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from lipkit.nn.core.geometry import Geometry
+from lipkit.nn.core.precision import room_for
 from lipkit.nn.methods._arithmetic.derivative import Gradients, Tensors, with_derivative
-from lipkit.nn.methods._arithmetic.precise_products import step_factors
-from lipkit.nn.methods._arithmetic.stored_digits import room_for
 from lipkit.nn.methods._base import Blocks, MatrixMethod
 from lipkit.rounding.slacks import UNIT
 
@@ -112,6 +111,11 @@ def excess_of(
         square = torch.minimum(square, torch.linalg.vector_norm(eighth, dim=(-2, -1), keepdim=True) ** 0.25)
     # Below the 3 of the argument by more than any rounding of the bound.
     return torch.threshold(square if error is None else square + error, 2.9, 1.0)
+
+
+def step_factors(scale: float, room: float = 1.0) -> tuple[float, float]:
+    """(a, b) of a W + b W (W'W): a Björck step from c W, times r, for c = `scale` and r = `room`."""
+    return 1.5 * room * scale, -0.5 * room * scale**3
 
 
 def last_step(

@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from lipkit.errors import ArgumentError
-from lipkit.nn.core.precision import exact_products
-from lipkit.nn.methods._arithmetic.bjorck_gram_steps import by_gram
+from lipkit.nn.core.precision import exact_products, room_for
 from lipkit.nn.methods._arithmetic.derivative import Gradients, Tensors, with_derivative
-from lipkit.nn.methods._arithmetic.precise_products import pull_back, push_forward, step_factors
-from lipkit.nn.methods._arithmetic.safe_scaling import dot, largest, sizes_of
+from lipkit.nn.methods._arithmetic.precise_products import gram_of, product
+from lipkit.nn.methods._arithmetic.safe_scaling import divide_by_largest, dot, largest, size_of, sizes_of
 from lipkit.nn.methods._base import MatrixMethod
-from lipkit.nn.methods._isometry import last_step, room_of_step
+from lipkit.nn.methods._isometry import excess_of, last_step, room_of_step, step_factors
+from lipkit.rounding.slacks import ULP
 
 # The distance of singular values from 1 before the last step, which turns e into 3/2 e^2: 2e-12.
 _NEAR = 1e-6
@@ -136,7 +136,7 @@ def _backward(inputs: tuple[Any, ...], outputs: Tensors, gradients: Gradients) -
     for i in reversed(range(len(pairs))):
         tall, inner = steps[2 * i : 2 * i + 2]
         by_tall, by_inner = by_steps[2 * i : 2 * i + 2]
-        out, more = pull_back(tall, inner, pairs[i], out, by_inner)
+        out, more = _pull_back(tall, inner, pairs[i], out, by_inner)
         out = out if by_tall is None else out + by_tall
         if i == 0:
             # W / b moves by -W / b times dlog b, half of what its square does; `along` is what it receives there.
@@ -157,7 +157,7 @@ def _jvp(inputs: tuple[Any, ...], outputs: Tensors, tangents: Tensors) -> Gradie
     moved: list[Tensor] = []
     for i, pair in enumerate(_pairs(inputs)):
         tall, inner = steps[2 * i : 2 * i + 2]
-        after, both = push_forward(tall, inner, pair, change)
+        after, both = _push_forward(tall, inner, pair, change)
         moved += change, both
         change = after
     return change, size * growth, *moved, None, None, None, None
@@ -174,3 +174,82 @@ def _slope(inner: Tensor, square: Tensor, whole: Tensor, rows: Tensor) -> Tensor
     chosen = rows == square
     share = chosen / chosen.sum(-2, keepdim=True, dtype=inner.dtype).clamp(min=1)
     return torch.where(whole == square, inner, inner.sgn() * share)
+
+
+def _pull_back(
+    tall: Tensor, inner: Tensor, factors: tuple[float, float], out: Tensor, by_inner: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Back through a W + b W M with M = W'W and (a, b) = `factors`: D and N, of which W receives D + W (N + N')."""
+    linear, cubic = factors
+    # With beta = 0 the first argument is not read: a product and its factor in one launch.
+    start, weight = (inner, 0) if by_inner is None else (by_inner, 1)
+    more = torch.baddbmm(start, tall.mT, out, beta=weight, alpha=cubic)
+    return torch.baddbmm(out, out, inner, beta=linear, alpha=cubic), more
+
+
+def _push_forward(tall: Tensor, inner: Tensor, factors: tuple[float, float], change: Tensor) -> tuple[Tensor, Tensor]:
+    """Forward through a W + b W M: how it moves, and how M = W'W does."""
+    linear, cubic = factors
+    half = torch.bmm(tall.mT, change)
+    both = half + half.mT
+    direct = torch.baddbmm(change, change, inner, beta=linear, alpha=cubic)
+    return torch.baddbmm(direct, tall, both, alpha=cubic), both
+
+
+def by_gram(tall: Float[Tensor, "batch rows cols"], scales: tuple[float, ...]) -> Float[Tensor, "batch rows cols"]:
+    """Björck steps from c W / b, c in `scales`, b >= ||W||, and a last one with c = 1, with norm at most 1 as stored.
+
+    All steps multiply W from the right by functions of A = W'W / b^2, so only those are computed, T being their
+    product so far:  P = 3/2 c I - 1/2 c^3 A,   T <- T P,   A <- A P^2.
+    The last step, W T (3/2 I - 1/2 T'W'W T), is done in float64; rounding before it changes T, which it squares away.
+    A Gram matrix has half the digits for small singular values: in float32 those below b / 1000 come out short.
+
+    Cost: two products of rows cols^2 in float64, forward; three in the type of W, backward; about 3 `steps` of cols^3.
+    """
+    rows, cols = tall.shape[-2:]
+    scaled = divide_by_largest(tall)
+    gram = gram_of(scaled, torch.float64)
+    size = size_of(gram)
+    root = (_gram_root((gram / size.square()).to(tall.dtype), scales) / size).to(tall.dtype)
+    half = product(root.mT, gram, torch.float64)
+    inner = product(root.mT, half.mT, torch.float64)
+    error = _gram_error(scaled, root)
+    excess = excess_of(inner, False, error)
+    room = room_for(rows, cols, 1, tall.dtype) / (1 + error)
+    whole = product(root, _step_factor(inner, excess.rsqrt(), room), torch.float64)
+    return product(scaled, whole, tall.dtype)
+
+
+def _gram_root(gram: Float[Tensor, "batch cols cols"], scales: tuple[float, ...]) -> Float[Tensor, "batch cols cols"]:
+    root = step = _step_factor(gram, scales[0])
+    for scale in scales[1:]:
+        gram = torch.bmm(gram, gram_of(step, step.dtype))
+        step = _step_factor(gram, scale)
+        root = torch.bmm(root, step)
+    return root
+
+
+def _step_factor(
+    gram: Float[Tensor, "batch cols cols"], scale: float | Tensor, room: float | Tensor = 1.0
+) -> Float[Tensor, "batch cols cols"]:
+    """(3/2 c I - 1/2 c^3 W'W) r: what a Björck step from c W multiplies W by, with r in [0, 1] for rounding."""
+    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    return (1.5 * room * scale) * identity - (0.5 * room * scale**3) * gram
+
+
+def _gram_error(
+    scaled: Float[Tensor, "batch rows cols"], root: Float[Tensor, "batch cols cols"]
+) -> Float64[Tensor, "batch 1 1"]:
+    """A bound of what rounding in the five products of the last step adds to its norm, and to that of T'W'W T.
+
+    With t^2 = min(||T||_F^2, ||T||_1 ||T||_inf), a bound of ||abs(T)||^2, and q = t ||W||_F: the Gram matrix is known
+    up to gamma_rows ||W||_F^2 and T'W'W T up to (gamma_rows + 2 gamma_cols) q^2; the factor has norm at most 3/2, which
+    leaves 3 cols^(1/2) gamma_(cols + 5) q for the other two. Twice that, for the rounding of this formula.
+    """
+    rows, cols = scaled.shape[-2:]
+    both = (-2, -1)
+    entries = root.detach().to(torch.float64)
+    by_row, by_col = (torch.linalg.vector_norm(entries, 1, axis, keepdim=True).amax(both, True) for axis in (-1, -2))
+    square = torch.minimum(torch.linalg.vector_norm(entries, dim=both, keepdim=True).square(), by_row * by_col)
+    q = square.sqrt() * torch.linalg.vector_norm(scaled.detach(), dim=both, keepdim=True, dtype=torch.float64)
+    return ULP * (rows + 5 * cols + 16) * q * (q + math.sqrt(cols))

@@ -7,8 +7,8 @@ from typing import final
 import torch
 
 from lipkit.nn.core.geometry import Geometry
+from lipkit.nn.core.precision import store
 from lipkit.nn.methods._arithmetic.safe_scaling import LEAST
-from lipkit.nn.methods._arithmetic.stored_digits import store
 from lipkit.nn.methods._base import Blocks, WeightMethod
 from lipkit.nn.methods.rko import overlap
 from lipkit.rounding.slacks import UNIT

@@ -10,7 +10,7 @@ from torch import Tensor
 from lipkit.bound import Metric
 from lipkit.errors import ArgumentError, UnsupportedError
 from lipkit.nn.core.geometry import Geometry
-from lipkit.nn.methods._arithmetic.stored_digits import store
+from lipkit.nn.core.precision import store
 from lipkit.nn.methods._base import Blocks, Promise, WeightMethod
 from lipkit.norms import Auto, Mixed, Norm
 from lipkit.rounding.slacks import UNIT

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError
 from lipkit.nn.core.geometry import Geometry
+from lipkit.nn.core.precision import room_for
 from lipkit.nn.methods._arithmetic.filter_gram import absolute_gram, merge_phases, split_phases
 from lipkit.nn.methods._arithmetic.majorant import majorant
 from lipkit.nn.methods._arithmetic.rescaling_step import (
@@ -21,7 +22,6 @@ from lipkit.nn.methods._arithmetic.rescaling_step import (
     scale_for_room,
     worth_it,
 )
-from lipkit.nn.methods._arithmetic.stored_digits import room_for
 from lipkit.nn.methods._base import Blocks, WeightMethod
 
 # Rounds of the fixed point behind `inverse`, each a product of small matrices, or with more steps a whole rescaling.

@@ -9,8 +9,8 @@ import torch
 
 from lipkit.linops import Padding
 from lipkit.nn.core.geometry import Geometry
+from lipkit.nn.core.precision import shrink
 from lipkit.nn.layers.pooling import windows_per_entry
-from lipkit.nn.methods._arithmetic.stored_digits import shrink
 from lipkit.nn.methods._base import ALMOST_ONE, Blocks, MatrixMethod, Promise, WeightMethod, smallest
 from lipkit.nn.methods.bjorck import Bjorck
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from lipkit.errors import UnsupportedError
 from lipkit.nn.core.geometry import Geometry
+from lipkit.nn.core.precision import store
 from lipkit.nn.methods._arithmetic.derivative import Gradients, Tensors, with_derivative
-from lipkit.nn.methods._arithmetic.stored_digits import store
 from lipkit.nn.methods._base import MatrixMethod, Promise
 from lipkit.rounding.slacks import UNIT
 

@@ -7,8 +7,8 @@ import torch
 
 from lipkit.errors import ArgumentError
 from lipkit.nn.core.geometry import Geometry
+from lipkit.nn.core.precision import store
 from lipkit.nn.methods._arithmetic.filter_gram import split_phases
-from lipkit.nn.methods._arithmetic.stored_digits import store
 from lipkit.nn.methods._arithmetic.symbol_norm import norm_above
 from lipkit.nn.methods._base import Blocks, WeightMethod
 

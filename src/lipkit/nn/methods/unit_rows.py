@@ -11,8 +11,8 @@ from lipkit.bound import Metric
 from lipkit.errors import ArgumentError, UnsupportedError
 from lipkit.linops import Padding
 from lipkit.nn.core.geometry import Geometry
+from lipkit.nn.core.precision import store
 from lipkit.nn.methods._arithmetic.safe_scaling import LEAST
-from lipkit.nn.methods._arithmetic.stored_digits import store
 from lipkit.nn.methods._base import Blocks, Promise, WeightMethod
 from lipkit.norms import Mixed, Norm
 from lipkit.rounding.slacks import UNIT

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lipkit.errors import UnsupportedError
 from lipkit.nn.core.geometry import Geometry
-from lipkit.nn.methods._arithmetic.stored_digits import store
+from lipkit.nn.core.precision import store
 from lipkit.nn.methods._base import Blocks, Promise
 from lipkit.nn.methods.spectral_normalization import DividedByNorm
 

@@ -1,1 +1,1 @@
-"""Arithmetic that methods share: Gram matrices, symbols, products, scaling, stored digits."""
+"""Arithmetic that methods share: Gram matrices, symbols, products, scaling."""

@@ -16,31 +16,6 @@ def product(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
     return _product(left, right, dtype)
 
 
-def step_factors(scale: float, room: float = 1.0) -> tuple[float, float]:
-    """(a, b) of a W + b W (W'W): a Björck step from c W, times r, for c = `scale` and r = `room`."""
-    return 1.5 * room * scale, -0.5 * room * scale**3
-
-
-def pull_back(
-    tall: Tensor, inner: Tensor, factors: tuple[float, float], out: Tensor, by_inner: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Back through a W + b W M with M = W'W and (a, b) = `factors`: D and N, of which W receives D + W (N + N')."""
-    linear, cubic = factors
-    # With beta = 0 the first argument is not read: a product and its factor in one launch.
-    start, weight = (inner, 0) if by_inner is None else (by_inner, 1)
-    more = torch.baddbmm(start, tall.mT, out, beta=weight, alpha=cubic)
-    return torch.baddbmm(out, out, inner, beta=linear, alpha=cubic), more
-
-
-def push_forward(tall: Tensor, inner: Tensor, factors: tuple[float, float], change: Tensor) -> tuple[Tensor, Tensor]:
-    """Forward through a W + b W M: how it moves, and how M = W'W does."""
-    linear, cubic = factors
-    half = torch.bmm(tall.mT, change)
-    both = half + half.mT
-    direct = torch.baddbmm(change, change, inner, beta=linear, alpha=cubic)
-    return torch.baddbmm(direct, tall, both, alpha=cubic), both
-
-
 def _gram_forward(tall: Tensor, dtype: torch.dtype) -> Tensors:
     wide = tall.to(dtype)
     return (torch.bmm(wide.mT, wide),)
