@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, final
 
 import torch
@@ -71,10 +71,67 @@ def refuse_disagreement(network: Network, exchange: Exchange, steps: Sequence[No
             continue
         answer = exchange(values)
         error = _error(answer, value)
-        allowed += _ROUNDINGS * _rounding(network, x, value, dtype, example[0].dtype)
+        allowed += _ROUNDINGS * float(_rounding(network, x[None], value[None], dtype, example[0].dtype))
         if not bool(error.max() <= allowed) and not _overflows(exchange, values):
             first = _first_difference(network, exchange, values, x, dtype)
             raise _refusal(name, first, value, answer, error, allowed, dtype)
+
+
+@final
+class AnswerCheck:
+    """Compares what a model answers as it runs with what its network computes, batch after batch.
+
+    Answers that differ by more than a third of their digits are looked at more closely: how far roundings of the
+    narrowest type that the model computes in move the answer is measured. What explains the differences of all samples
+    that were measured so far is allowed without a closer look from then on, so that a model in half precision is
+    measured once and not in every batch.
+
+    Args:
+        network: The network, in float64.
+        run: The model on a batch.
+
+    Cost: next to nothing; for answers that are looked at, nine evaluations of the network and one of the model.
+    """
+
+    def __init__(self, network: Network, run: Callable[[Tensor], Tensor]) -> None:
+        self._network, self._run, self._allowed = network, run, 0.0
+
+    def refuse_differences(
+        self,
+        inputs: Tensor,
+        values: Float64[Tensor, "batch outputs"],
+        answers: Tensor,
+        names: Sequence[str],
+    ) -> None:
+        """Refuse answers that rounding does not explain; `names` say what each sample is called.
+
+        An answer that is not finite, or overflows on the way, is not compared.
+        """
+        sizes = values.abs().amax(1)
+        error = _error(answers, values).amax(1)
+        share = max(_share(_coarsest([answers.dtype, inputs.dtype])), self._allowed)
+        rows = ((error > share * sizes) & torch.isfinite(error)).nonzero().flatten()
+        if not len(rows):
+            return
+        with _Watch() as seen:
+            self._run(inputs[rows])
+        dtype = _coarsest([*seen.types, answers.dtype, inputs.dtype])
+        x, value = inputs[rows].to(torch.float64), values[rows]
+        moved = _ROUNDINGS * _rounding(self._network, x, value, dtype, inputs.dtype)
+        allowed = _share(dtype) * sizes[rows] + moved
+        for at in (error[rows] > allowed).nonzero().flatten().tolist():
+            row = int(rows[at])
+            if not _overflows(self._run, inputs[row : row + 1]):
+                one = _error(answers[row], values[row])
+                raise _refusal(names[row], "", values[row], answers[row], one, float(allowed[at]), dtype)
+        # Not more than a few times what is usual: a sample may be ill-conditioned.
+        usual = float((allowed / sizes[rows]).nan_to_num(0.0).min())
+        self._allowed = max(share, min(usual, 4 * _share(dtype)))
+
+
+def _coarsest(types: Iterable[torch.dtype]) -> torch.dtype:
+    """The type with the fewest digits."""
+    return max(types, key=lambda one: torch.finfo(one).eps)
 
 
 def _refusal(
@@ -112,7 +169,7 @@ def _narrowest(example: Sequence[Tensor], steps: Sequence[Node]) -> torch.dtype:
     """The floating-point type with the fewest digits, of the input and of all that is computed from it."""
     results = pytree.tree_leaves([step.meta.get("val") for step in steps])
     types = {t.dtype for t in (*example, *results) if isinstance(t, Tensor) and t.is_floating_point()}
-    return max(types, key=lambda one: torch.finfo(one).eps)
+    return _coarsest(types)
 
 
 def _share(dtype: torch.dtype) -> float:
@@ -171,8 +228,10 @@ def _values(network: Network, inputs: Float64[Tensor, "points ..."]) -> Float64[
     return torch.cat([network(part) for part in inputs.split(max(1, _HELD // max(1, entries)))])
 
 
-def _rounding(network: Network, x: Tensor, value: Tensor, dtype: torch.dtype, own: torch.dtype) -> float:
-    """How far one rounding of every intermediate value moves an entry of the answer, found by doing it.
+def _rounding(
+    network: Network, x: Tensor, value: Tensor, dtype: torch.dtype, own: torch.dtype
+) -> Float64[Tensor, " batch"]:
+    """How far one rounding of every intermediate value moves an entry of each answer, found by doing it.
 
     Twice: by random signs in float64, and by the kernels of the model's `own` type, whose settings may allow them to
     round more (TF32).
@@ -188,35 +247,38 @@ def _rounding(network: Network, x: Tensor, value: Tensor, dtype: torch.dtype, ow
         signs = torch.randint(0, 2, z.shape, generator=generator, dtype=torch.int8).to(z) * 2 - 1
         return z + signs * (kind.eps * z.nan_to_num(0.0, 0.0, 0.0).abs() + vanishing)
 
-    answers = [network.values(x[None], rounded)[-1] for _ in range(_DRAWS)]
+    answers = [network.values(x, rounded)[-1] for _ in range(_DRAWS)]
     # Some nodes have no kernel in half precision.
     with contextlib.suppress(RuntimeError):
-        answers.append(network(x[None].to(own)).to(value))
-    moves = [(answer[0] - value).abs().nan_to_num(0.0, torch.inf).max() for answer in answers]
-    return float(torch.stack(moves).max())
+        answers.append(network(x.to(own)).to(value))
+    moves = [(answer - value).abs().nan_to_num(0.0, torch.inf).flatten(1).amax(1) for answer in answers]
+    return torch.stack(moves).amax(0)
 
 
-def _overflows(exchange: Exchange, values: Sequence[Tensor]) -> bool:
+def _overflows(run: Callable[[Any], Tensor], values: Any) -> bool:
     """Whether an operation of the model gives an infinite number for finite ones."""
-    with _Overflow() as seen:
-        exchange(values)
-    return seen.found
+    with _Watch() as seen:
+        run(values)
+    return seen.overflow
 
 
 @final
-class _Overflow(TorchDispatchMode):
-    """Notes whether any operation inside leaves the range of its type."""
+class _Watch(TorchDispatchMode):
+    """Notes the floating-point types of all results inside, and whether any operation leaves the range of its type."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found = False
+        self.overflow = False
+        self.types: set[torch.dtype] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
         result = func(*args, **(kwargs or {}))
         # An infinite number that is put in, such as a mask, is none that came out.
-        if any(map(_infinite, pytree.tree_leaves(result))):
-            self.found |= not any(map(_infinite, pytree.tree_leaves((args, kwargs))))
+        leaves = pytree.tree_leaves(result)
+        self.types |= {leaf.dtype for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()}
+        if any(map(_infinite, leaves)):
+            self.overflow |= not any(map(_infinite, pytree.tree_leaves((args, kwargs))))
         return result
 
 

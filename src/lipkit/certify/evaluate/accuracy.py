@@ -52,6 +52,9 @@ def accuracy(
 
     A bound of another network, or of inputs of another shape, is refused; one that the first inputs disprove is too
     (`refuse_disproved`). A stated bound (`Bound.from_value`) is accepted, and the result says so (`Evaluation.stated`).
+    Every batch also runs through the model itself, in its own precision and with the casts that are on (autocast,
+    TF32). Answers that differ from the captured network by more than rounding are refused; `Evaluation.otherwise`
+    counts the samples that this precision decides otherwise.
     With `attack`, samples that are classified correctly are attacked at every radius. An attack that provably changes
     the class inside a certified radius stops the evaluation with a `BrokenCertificateError`; the counter-example is
     saved in `records` or in the working directory.
@@ -66,7 +69,8 @@ def accuracy(
 
     Guarantee: certified <= true robust accuracy <= attacked, on these samples, with the bound's failure probability;
     the second as far as attacks are proven to succeed (`Evaluation.unproven`).
-    Cost: one float64 evaluation of each sample, and the attack; to continue, one pass over the stored part of the data.
+    Cost: one evaluation of each sample in float64 and one by the model itself, and the attack; to continue, one pass
+    over the stored part of the data.
     """
     eps = check_radii(eps)
     if not callable(bound):

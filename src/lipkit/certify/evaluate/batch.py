@@ -16,6 +16,7 @@ from lipkit.bounds.certificates.identity import network_hash
 from lipkit.certify.attacks import Attack
 from lipkit.certify.attacks.coarse_products import coarse_products
 from lipkit.certify.evaluate.counterexample import provably_changed, refuse_contradiction, seen_changed
+from lipkit.certify.evaluate.deployed import Deployed
 from lipkit.certify.evaluate.records import SampleResult
 from lipkit.certify.radii.forward import Forward, Logits
 from lipkit.certify.radii.radius import Radii, radius, require_subject
@@ -36,6 +37,7 @@ class Evaluated:
         parameter = next(model.parameters(), None)
         self._device = torch.device("cpu") if parameter is None else parameter.device
         self.dtype = torch.float32 if parameter is None else parameter.dtype
+        self._deployed: Deployed | None = None
 
     def placed(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """A batch where the model lives, if it is one."""
@@ -54,6 +56,12 @@ class Evaluated:
         """Refuse a bound of another network, or of inputs of another shape; with given logits only the latter."""
         forward = self._captured(inputs)
         require_subject(bound, forward.subject if isinstance(forward, Forward) else None, inputs)
+
+    def decides_otherwise(self, inputs: Tensor, found: Logits, indices: Sequence[int]) -> Bool[Tensor, " batch"]:
+        """Which samples get another class from the model as it runs; refuses logits that are not the model's."""
+        if self._deployed is None:
+            self._deployed = Deployed(self.module, self.dtype, self._captured(inputs))
+        return self._deployed.decides_otherwise(inputs, found, indices)
 
     def logits(self, inputs: Tensor) -> Logits:
         """The logits of a batch, with their errors."""
@@ -83,6 +91,7 @@ class Batch:
         """The result of each sample."""
         x, y = self.x, self.y
         found = self.model.logits(x)
+        otherwise = self.model.decides_otherwise(x, found, self.indices).tolist()
         constant = bound if isinstance(bound, Bound) else bound(x)
         radii = radius(found, y, constant, at=x).in_norm(self.p, math.prod(x.shape[1:]))
         predicted = _predicted(found.value, y)
@@ -100,10 +109,10 @@ class Batch:
         columns = (self.indices, y.tolist(), predicted.tolist(), radii.value.tolist(), rows, unproven.tolist())
         # A constant computed for this batch may fail with it: each sample carries that, which counts it often enough.
         own = 0.0 if isinstance(bound, Bound) else radii.failure
-        rest = {"failure": own, "stated": constant.subject is None}
+        stated = constant.subject is None
         return [
-            SampleResult(i, a, b, r, tuple(row), unproven=u, **rest)
-            for i, a, b, r, row, u in zip(*columns, strict=True)
+            SampleResult(i, a, b, r, tuple(row), own, u, stated=stated, otherwise=o)
+            for i, a, b, r, row, u, o in zip(*columns, otherwise, strict=True)
         ]
 
     def _attacked(

@@ -33,6 +33,14 @@ def said_unproven(count: int) -> str:
 STATED = "The constant was stated by the user, not computed from this model: the radii are worth as much as it is."
 
 
+def said_otherwise(count: int, total: int) -> str:
+    """The remark about samples that the model as it runs decides otherwise than in exact arithmetic."""
+    return (
+        f"The model as it runs, in its own precision, decides {count} of {total} samples otherwise than in exact "
+        "arithmetic, which certificates are about."
+    )
+
+
 @final
 @dataclass(frozen=True)
 class Accuracies:
@@ -83,6 +91,11 @@ class Evaluation:
         return sum(sample.unproven for sample in self.samples)
 
     @property
+    def otherwise(self) -> int:
+        """How many samples the model as it runs, in its own precision, decides otherwise than in exact arithmetic."""
+        return sum(sample.otherwise for sample in self.samples)
+
+    @property
     def stated(self) -> bool:
         """Whether radii rest on a constant that somebody stated, instead of one that was computed from this model."""
         return any(sample.stated for sample in self.samples)
@@ -94,6 +107,7 @@ class Evaluation:
             beside = "" if broken is None else f", attacked {broken.counted(Kind.UPPER)} ({broken.interval})"
             lines.append(f"l{self.p:g} {said_radius(eps):<8} certified {certified}{beside}")
         lines += [said_unproven(self.unproven)] if self.unproven else []
+        lines += [said_otherwise(self.otherwise, len(self.samples))] if self.otherwise else []
         lines += [STATED] if self.stated else []
         return "\n".join(lines)
 

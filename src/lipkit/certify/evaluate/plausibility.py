@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lipkit.bound import Bound
-from lipkit.certify.evaluate.evaluation import STATED, Evaluation, said_radius
+from lipkit.certify.evaluate.evaluation import STATED, Evaluation, said_otherwise, said_radius
 
 # A radius below this part of the range of the inputs is not a change that anybody would notice.
 _TINY = 1e-3
@@ -24,7 +24,8 @@ def find_warnings(evaluation: Evaluation, inputs: Float[Tensor, "count ..."], bo
     Warned of are: a classifier that gave one answer to all inputs; inputs that are all the same; radii in 255ths where
     the inputs are no pixels in [0, 1]; radii that are all below a thousandth of the range of the inputs, or above the
     largest distance that two inputs can have; constants above 1e9 or below 1e-9; constants that were stated instead of
-    computed. Radii and certificates stay what they are: they are proven, as far as the constant is.
+    computed; samples that the model as it runs decides otherwise than in exact arithmetic. Radii and certificates stay
+    what they are: they are proven, as far as the constant is.
     `inputs` are those that were evaluated, and `bound` the constant that was used.
     Cost: one pass over the inputs.
     """
@@ -44,6 +45,8 @@ def _answers(evaluation: Evaluation) -> Iterator[str]:
 
 
 def _claims(evaluation: Evaluation) -> Iterator[str]:
+    if evaluation.otherwise:
+        yield said_otherwise(evaluation.otherwise, len(evaluation.samples))
     if evaluation.stated:
         yield STATED
 

@@ -25,7 +25,8 @@ class SampleResult:
     constant that was computed for this sample alone; of a constant for all samples it is 0 here. `unproven` says that
     the attack's success was seen in float64, clearly, but that the bound on its rounding is too large to prove it.
     `digest` is a hash of the input, by which a resumed run knows its data again. `stated` says that the constant behind
-    the radius does not say what it was computed from: somebody stated it.
+    the radius does not say what it was computed from: somebody stated it. `otherwise` says that the model as it runs,
+    in its own precision, gives another class than in float64, or none.
     """
 
     index: int
@@ -37,6 +38,7 @@ class SampleResult:
     unproven: bool = False
     digest: str = ""
     stated: bool = False
+    otherwise: bool = False
 
 
 @final
@@ -145,11 +147,11 @@ def _parsed(line: bytes, where: str) -> SampleResult:
         index, label, predicted = (data[name] for name in ("index", "label", "predicted"))
         radius, failure, broken = float(data["radius"]), float(data["failure"]), tuple(data["broken"])
         whole = all(type(number) is int and number >= 0 for number in (index, label, predicted))
-        unproven, digest, stated = data["unproven"], data["digest"], data["stated"]
-        truths = (*broken, unproven, stated)
+        unproven, digest, stated, otherwise = (data[name] for name in ("unproven", "digest", "stated", "otherwise"))
+        truths = (*broken, unproven, stated, otherwise)
         kinds = all(isinstance(one, bool) for one in truths) and isinstance(digest, str)
         if not (whole and kinds and radius >= 0 and 0 <= failure <= 1):
             raise ValueError("a number out of range")
-        return SampleResult(index, label, predicted, radius, broken, failure, unproven, digest, stated)
+        return SampleResult(index, label, predicted, radius, broken, failure, unproven, digest, stated, otherwise)
     except (ValueError, KeyError, TypeError) as error:
         raise RecordError(f"{where} is no result of a sample ({error}); remove that line to repeat it.") from error
