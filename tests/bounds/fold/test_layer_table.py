@@ -172,3 +172,16 @@ def test_long_products_are_shortened():
         long = matrix(2, 2, seed) @ long
     assert describe(long) == "Linear 2->2, Linear 2->2, Linear 2->2, 5 more, Linear 2->2"
     assert isinstance(of(nn.Conv1d(1, 1, 1), (1, 1)), Conv)
+
+
+def test_operations_have_the_names_that_a_user_writes():
+    class Functional(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(torch.flatten(x - 0.5, 1)) * 2
+
+    (row,) = layer_table(capture(Functional(), torch.zeros(1, 2, 2)))
+    assert row.origin == "sub, flatten, head, mul"

@@ -189,7 +189,7 @@ def test_certify_and_attack_a_model_of_the_user(model: str, tmp_path: Path, caps
             counts = [one["radii"][i][what]["count"] for one in attacked["classes"]]
             assert sum(counts) == attacked["radii"][i][what]["count"]
     assert "class, samples: clean; certified at each radius\n0, 3: " in said.out
-    assert "class, samples: clean; certified (left by the attack) at each radius\n0, 3: " in said.out
+    assert "class, samples: clean; from certified to left by the attack, at each radius\n0, 3: " in said.out
 
 
 def test_named_weights_need_no_remark(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,7 @@ FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--hide-scrollbars",
 )  # fmt: skip
-PHONE, DESK = 360, 1100
+PHONE, DESK = 390, 1100
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +102,37 @@ def test_it_renders(browser: Any, address: str, tmp_path: Path, theme: str, widt
     # What WCAG asks for at level AA.
     assert min(browser.execute_script(CONTRAST)) >= 4.5
     assert shot(browser, tmp_path / f"{theme}-{width}.png")[0] == width
+
+
+# Boxes with more in them than they show, and how much of the column the widest drawing of each figure takes.
+SCROLLING = "return [...document.querySelectorAll('.box')].filter(one => one.scrollWidth > one.clientWidth).length"
+FILLED = """return [...document.querySelectorAll('main > section > figure')].map(one =>
+    Math.max(...[...one.querySelectorAll('svg')].map(svg => svg.getBoundingClientRect().width))
+    / one.parentElement.getBoundingClientRect().width)"""
+
+
+@pytest.mark.browser
+def test_tables_fit_and_figures_fill_the_column(browser: Any, address: str):
+    show(browser, address, DESK, "light")
+    assert browser.execute_script(SCROLLING) == 0
+    for width in (DESK, PHONE):
+        show(browser, address, width, "light")
+        filled = browser.execute_script(FILLED)
+        assert len(filled) == 5
+        # The rounding of a pixel.
+        assert min(filled) > 0.995
+
+
+@pytest.mark.browser
+def test_text_in_figures_is_as_large_as_a_reader_needs(browser: Any, address: str):
+    for width in (DESK, PHONE):
+        show(browser, address, width, "light")
+        heights = browser.execute_script(
+            "return [...document.querySelectorAll('svg text')].map(one => one.getBoundingClientRect())"
+            ".filter(one => one.width > 0).map(one => Math.min(one.width, one.height))"
+        )
+        # One digit is about half as wide as it is high: a box of 5 pixels holds text of 9.
+        assert min(heights) >= 5
 
 
 # How far the sides of the first table wider than its box lie from the paper's colour, in the empty line of its caption.

@@ -250,7 +250,7 @@ def test_a_constant_function_has_radii_without_end(points: Contents):
     page = report.render_page(points)
     assert 'class="failed"' not in page
     assert "only images of 1 or 3 channels are shown" in page
-    assert "There is no journal of a training run" in page
+    assert "There is no journal of the training run." in page
     assert "No attack was run" in page
 
 

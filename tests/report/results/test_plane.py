@@ -61,14 +61,18 @@ def test_lines_are_where_the_radius_is_reached(half_planes: tuple[nn.Module, Exa
     with drawing(4.0, 4.0) as (_, axes):
         draw_map(axes, found, (0.5, 1.0, 1e9), data.classes)
         drawn: list[Any] = [part for part in axes.collections if isinstance(part, contour.ContourSet)]
-    areas, decision, radii = drawn
-    assert areas.filled
-    assert (list(decision.levels), list(radii.levels)) == ([0.5], [0.5, 1.0])
-    # The grid has 160 steps: between two of its points a decision is drawn in the middle, a radius interpolated.
-    step = (found.across[-1] - found.across[0]) / 160
-    for path, level, off in [(decision.get_paths()[0], 0.0, step), *((p, e, 1e-4) for p, e in _lines(radii))]:
-        x, y = path.vertices.T
-        assert abs(ACROSS * x + UP * y - LINE) / math.hypot(ACROSS, UP) == pytest.approx(level, abs=off)
+    *of_classes, radii = drawn
+    areas, decisions = of_classes[::2], of_classes[1::2]
+    assert [part.filled for part in drawn] == [True, False] * 2 + [False]
+    assert [list(part.levels) for part in (*decisions, radii)] == [[0], [0], [0.5, 1.0]]
+    # Between two points of the grid all lines are interpolated. Radii are rounded by 1e-5 at most, as above.
+    lines = [(path, 0.0) for part in (*areas, *decisions) for path in part.get_paths()] + _lines(radii)
+    low, high = (found.across[0], found.up[0]), (found.across[-1], found.up[-1])
+    for path, level in lines:
+        inside = [v for v in path.vertices if all(a < x < b for a, x, b in zip(low, v, high, strict=True))]
+        assert inside
+        x, y = np.transpose(inside)
+        assert abs(ACROSS * x + UP * y - LINE) / math.hypot(ACROSS, UP) == pytest.approx(level, abs=1e-4)
 
 
 def _lines(found: Any) -> list[tuple[Any, float]]:

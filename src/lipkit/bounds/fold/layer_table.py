@@ -169,8 +169,8 @@ class _Inside:
     def origin(self, at: tuple[int, int]) -> str:
         """The modules whose operations were fused, or the operation itself where there are none."""
         origins = [self.network.origin(row) for row in self.rows.get(at, ())]
-        said = dict.fromkeys(origin.module or origin.op for origin in origins if origin.module or origin.op)
-        return ", ".join(said) or str(self.network.origin(self.old[at[0]]))
+        said = dict.fromkeys(origin.name for origin in origins if origin.name)
+        return ", ".join(said) or self.network.origin(self.old[at[0]]).name or "a node"
 
     def savings(self, fold: Fold, method: DAG) -> dict[tuple[int, int], float]:
         """For each fused block: the sum over paths of products of its operations' norms, over its own norm."""

@@ -57,7 +57,7 @@ class PairwiseDAG(Pairwise):
     metric: Metric = L2
 
     def __str__(self) -> str:
-        return "differences of the last rows after a fold"
+        return "norms of differences of rows of the last layer, after a fold"
 
     def _bound(self, network: Network, region: Region) -> Bound:
         fold: Fold = DAG(self.norm, metric=_inner(self.metric)).fold(network)

@@ -31,7 +31,7 @@ class PairwiseHead(Pairwise):
     trunk: Method = field(default_factory=Auto)
 
     def __str__(self) -> str:
-        return f"differences of the last rows after: {self.trunk}"
+        return f"differences of rows of the last layer, and for all layers before it: {self.trunk}"
 
     def _bound(self, network: Network, region: Region) -> Bound:
         j, head = self._head(network)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import final
 
 from lipkit.certify.attacks import PGD, EveryClass
+from lipkit.certify.evaluate.evaluation import said_radius
 from lipkit.cli.inputs import option_words
 from lipkit.cli.options import PYTHON_MODEL, WEIGHTS, argument, option
 from lipkit.cli.training import Goal
@@ -64,13 +65,12 @@ class EvaluationRequest:
     def options(self) -> dict[str, str]:
         """Every setting that changes the shares, as text; files are told apart by their hashes instead."""
         goal = self.goal
-        # The attack's own text leaves out the box, on which its results depend.
         inside = f", inside the box {self.box}" if self.box else ""
         return {
-            "eps": ", ".join(map(str, goal.eps)),
+            "eps": ", ".join(map(said_radius, goal.eps)),
             "norm": f"l{goal.p:g}",
             "method": self.method,
-            "attack": "none" if goal.attack is None else f"{goal.attack}{inside}",
+            "attack": "none" if goal.attack is None else f"{goal.attack.name}: {goal.attack.settings}{inside}",
             "seed": str(self.seed),
         }
 

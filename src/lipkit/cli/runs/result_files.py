@@ -49,14 +49,17 @@ def _of_classes(found: Evaluation | Contents) -> dict[int, Accuracies]:
 
 def by_class(found: Evaluation, names: Sequence[str]) -> str:
     """A line for each class: how many of its samples are right, and at each radius certified and left by the attack."""
-    attacked = "" if found.overall.attacked is None else " (left by the attack)"
-    lines = [f"class, samples: clean; certified{attacked} at each radius"]
+    attacked = "certified" if found.overall.attacked is None else "from certified to left by the attack,"
+    lines = [f"class, samples: clean; {attacked} at each radius"]
     for k, shares in found.classes.items():
-        sure = [f"{share.count} = {share.percent()}" for share in shares.certified]
+        sure = [f"{share.count} ({share.percent()})" for share in shares.certified]
         if shares.attacked is not None:
-            left = [f"{share.count} = {share.percent(Kind.UPPER)}" for share in shares.attacked]
-            sure = [f"{low} ({high})" for low, high in zip(sure, left, strict=True)]
-        clean = f"{shares.clean.count} = {shares.clean.percent()}"
+            sides = zip(shares.certified, shares.attacked, strict=True)
+            sure = [
+                f"{low.count} to {high.count} ({low.percent().removesuffix(' %')} to {high.percent(Kind.UPPER)})"
+                for low, high in sides
+            ]
+        clean = f"{shares.clean.count} ({shares.clean.percent()})"
         lines.append(f"{names[k]}, {shares.clean.total}: {clean}; {', '.join(sure)}")
     return "\n".join(lines)
 

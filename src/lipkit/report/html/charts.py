@@ -23,6 +23,8 @@ _SMALL = (2.5, 1.75)
 _LOW_MAP, _HIGH_MAP = 0.3, {Paper.WIDE: 0.8, Paper.NARROW: 1.5}
 # Values whose ratio is above this are drawn on a logarithmic axis.
 _DECADES = 20.0
+# Unlimited radii are drawn as this one.
+_FAR = 1e6
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -138,12 +140,15 @@ def plane(found: Plane, eps: Sequence[float], classes: Sequence[str], paper: Pap
 def draw_map(axes: "Axes", found: Plane, eps: Sequence[float], classes: Sequence[str]) -> None:
     """Draws the classes of a map with the lines between them, those of equal certified radius, and test points."""
     shape = len(found.up), len(found.across)
-    said = np.reshape(found.predicted, shape)
-    between = np.arange(len(classes) + 1) - 0.5
-    shades = [LOOKS[k % len(LOOKS)][0] for k in range(len(classes))]
-    axes.contourf(found.across, found.up, said, between, colors=shades, alpha=0.22)
-    axes.contour(found.across, found.up, said, between[1:-1], colors=INK, linewidths=1.6)
-    radii = np.reshape(found.radii, shape)
+    said, radii = np.reshape(found.predicted, shape), np.reshape(found.radii, shape)
+    for k in range(len(classes)):
+        # Radii fall to 0 at the decision, so with a sign they cross it there: a line without the steps of the grid.
+        inside = np.where(said == k, 1.0, -1.0) * np.minimum(radii, _FAR)
+        if inside.min() < 0 <= inside.max():
+            axes.contourf(found.across, found.up, inside, (0, np.inf), colors=LOOKS[k % len(LOOKS)][0], alpha=0.22)
+            axes.contour(found.across, found.up, inside, (0,), colors=INK, linewidths=1.6)
+        elif inside.min() >= 0:
+            axes.axhspan(found.up[0], found.up[-1], color=LOOKS[k % len(LOOKS)][0], alpha=0.22, lw=0)
     reached = [e for e in eps if e < radii.max()]
     if reached:
         axes.contour(found.across, found.up, radii, reached, colors=INK, linewidths=0.6)

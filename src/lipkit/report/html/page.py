@@ -46,13 +46,13 @@ def render_page(contents: Contents) -> str:
     about = contents.about
     subject = about.recipe or Path(about.model).name
     title = f"{subject}{contents.data.name and f' on {contents.data.name}'}: what is proven"
-    # A map of points in the plane, or images; never both.
-    absent = "pictures" if _in_the_plane(contents) else "plane"
     last = (
         ("environment", "Environment, and how to repeat this", _environment, ()),
         ("reading", "How to read this page", _reading, ()),
     )
-    shown = [section for section in (*_SECTIONS, *last) if section[0] != absent]
+    # A map of points in the plane, or images, never both; a model that was given as it is has no training to show.
+    absent = {"pictures" if _in_the_plane(contents) else "plane", "" if about.recipe else "training"}
+    shown = [section for section in (*_SECTIONS, *last) if section[0] not in absent]
     body = "".join(
         f'<section aria-labelledby="{name}"><h2 id="{name}">{escape(heading)}</h2>'
         f"{_part(contents, make, needs)}</section>"

@@ -84,6 +84,7 @@ def _sides(claims: ShareClaims, i: int) -> Markup:
     if left is None or high is None:
         return _counted(low, sure.percent())
     both = f"{sure.percent().removesuffix(' %')}–{left.percent(Kind.UPPER)}"
+    both = sure.percent() if sure.count == left.count else both
     return join(_count(low), "–", _count(high), _small(both))
 
 
@@ -127,8 +128,8 @@ def _lost(rows: Sequence[LayerRow]) -> str:
     if not worst:
         return "What some layers stretch others shrink, to about 1 in all: shares would mean nothing here."
     return (
-        "The constant of the whole network is at most what its layers do one by one, multiplied up; that is more than "
-        f"they do together, and there it is lost. Most of it stands in {', '.join(worst)}: there is where to work."
+        "The constant of the network is made from the norms of its layers, so it is larger than what they do together. "
+        f"Most of it comes from {', '.join(worst)}: a smaller norm there gains most."
     )
 
 
@@ -140,7 +141,16 @@ def _layer(row: LayerRow, stretch: bool) -> list[Cell]:
     bar = f'<span class="{look}" style="width:{width:.2f}rem" aria-hidden="true"></span>' if width > 0.05 else ""
     saved = "–" if row.saved is None else f"× {row.saved:.4g}"
     norm = layer_norm(row.log_norm, row.kind)
-    return [row.origin, row.operator, norm, row.kind.value, share, Markup(bar), f"{row.elasticity:.3g} %", saved]
+    return [
+        row.origin,
+        row.operator.replace("->", "→"),
+        norm,
+        row.kind.value.replace(" ", "\N{NO-BREAK SPACE}"),
+        share,
+        Markup(bar),
+        f"{row.elasticity:.3g} %",
+        saved,
+    ]
 
 
 def spectra(contents: Contents) -> str:
@@ -168,7 +178,7 @@ def spectra(contents: Contents) -> str:
 
 
 def _caption(name: str, operator: str) -> str:
-    return f"{text(name)}, {text(operator)}"
+    return f"{text(name)}, {text(operator.replace('->', '→'))}"
 
 
 def _ends(values: Sequence[float]) -> str:
@@ -209,7 +219,7 @@ def training(contents: Contents) -> str:
     """Loss and constant over the steps."""
     entries = contents.training or ()
     if not entries:
-        return paragraph("There is no journal of a training run: the model was given as it is.")
+        return paragraph("There is no journal of the training run.")
     parts = [
         _history(entries, "loss", "loss", [entry.loss for entry in entries]),
         _history(entries, "constant", contents.about.watched, [entry.constant for entry in entries]),

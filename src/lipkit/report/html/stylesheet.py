@@ -15,7 +15,7 @@ STYLESHEET = """
   }
 }
 * { box-sizing: border-box; }
-html { -webkit-text-size-adjust: 100%; scroll-behavior: smooth; }
+html { -webkit-text-size-adjust: 100%; }
 body {
   margin: 0; background: var(--paper); color: var(--ink);
   font: 1rem/1.6 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif;
@@ -90,12 +90,15 @@ figure svg { display: block; width: 100%; height: auto; }
 .narrow { display: none; }
 @media (max-width: 40rem) {
   .wide { display: none; } .narrow { display: block; }
-  main, header, footer { padding: 0 1rem; }
+  main, header, footer { padding-left: 1rem; padding-right: 1rem; }
+  header { padding-top: 1.5rem; }
   h1 { font-size: 1.5rem; }
   .lead { font-size: 1.08rem; }
   .scores td:nth-child(2), .scores th:nth-child(2) { display: none; }
   .scores { font-size: .92rem; }
+  .scores .number { white-space: normal; }
   .facts div { grid-template-columns: 1fr; }
+  td:not(.number) { min-width: 7.5rem; }
 }
 svg * { stroke-linejoin: round; stroke-linecap: butt; }
 svg text { font-family: inherit; }
@@ -112,7 +115,7 @@ svg text { font-family: inherit; }
 code, pre { font-family: ui-monospace, "SFMono-Regular", Menlo, Consolas, "DejaVu Sans Mono", monospace; }
 code { font-size: .86em; overflow-wrap: anywhere; }
 pre { --cover: var(--panel); border-radius: .5rem; padding: .7rem .9rem; overflow-x: auto; }
-pre code { overflow-wrap: normal; }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; }
 footer { padding-bottom: 3rem; margin-top: 2.5rem; }
 @media print { .box { overflow: visible; background: none; } nav { display: none; } }
 @media print { h2 { break-after: avoid; } figure, .cards li, .facts div { break-inside: avoid; } }

@@ -31,11 +31,14 @@ def summary(contents: Contents) -> str:
 
 def _lead(contents: Contents) -> Markup:
     clean = ShareClaims(contents.overall, contents.eps).clean
-    start = join("Classified correctly: ", _strong(clean), f" of the test {noun(contents)}s. ")
+    start = join("The model classifies ", _strong(clean), f", of the test {noun(contents)}s correctly.")
     if not contents.eps:
         return start
-    attacked = "" if contents.overall.attacked is None else " The attack shows how many can stay correct at most."
-    return join(start, f"The table says for how many of them no change of the stated size can alter that.{attacked}")
+    least = " The table shows how many of them keep their class under every change up to the given size"
+    attacked = contents.overall.attacked is not None
+    return join(
+        start, least, ": proven at least, and at most what the attack left." if attacked else ": this is proven."
+    )
 
 
 def _shares(contents: Contents) -> str:
@@ -54,7 +57,8 @@ def _shares(contents: Contents) -> str:
     level = about_number("confidence", contents.level, f"{100 * contents.level:g} %")
     note = join(
         "Below each share: ", level, f" confidence interval for new {noun(contents)}s from the same source, each by "
-        "itself. Shares are rounded to the safe side: proven ones down, those of an attack up.",
+        "itself. Shares are rounded to the safe side: proven ones down, those of an attack up. Bars: solid is proven, "
+        "hatched is open, grey is wrong or broken.",
     )  # fmt: skip
     caption = f"Correct {noun(contents)}s under changes, in l{contents.p:g}"
     return table(caption, head, rows, "scores") + paragraph(note, "note")
@@ -86,12 +90,12 @@ def radius_words(eps: float) -> str:
 
 def _facts(contents: Contents) -> list[tuple[str, Cell]]:
     about, data, one, kind = contents.about, contents.data, contents.constant, noun(contents)
-    shape = " x ".join(map(str, data.shape)) or "1"
-    name = about_text("data", data.name or "without a name")
+    shape = "\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}".join(map(str, data.shape)) or "1"
+    name, mean = about_text("data", data.name or "without a name"), contents.overall.mean_radius
     rows: list[tuple[str, Cell]] = [
         ("Data", join(
             name, ": ", about_number("samples", data.samples, str(data.samples)), f" test {kind}s of ",
-            about_text("shape", shape), f", {len(contents.classes)} classes",
+            Claim("shape", "x".join(map(str, data.shape)), shape), f", {len(contents.classes)} classes",
         )),
         ("Value range", join("entries from ", _plain_number("smallest entry", data.low), " to ",
                              _plain_number("largest entry", data.high))),
@@ -102,8 +106,7 @@ def _facts(contents: Contents) -> list[tuple[str, Cell]]:
         ("Found by", join(about_text("method", one.method), f"; valid {_where(one.region)}")),
         ("Precision", join("weights in ", about_text("precision", contents.precision),
                            "; radii from scores in float64, less their rounding error")),
-        ("Mean radius", join(about_number("mean radius", contents.overall.mean_radius,
-                                          digits(contents.overall.mean_radius, Kind.LOWER, 3)), ", 0 where wrong")),
+        ("Mean radius", join(about_number("mean radius", mean, digits(mean, Kind.LOWER, 3)), "; 0 where wrong")),
         ("Seed", about_number("seed", about.seed, str(about.seed))),
         ("Time", _time(contents)),
         ("Software", _software(contents)),

@@ -48,7 +48,7 @@ def _layers(network: Network) -> list[tuple[str, LinearOperator]]:
     """Dense and convolutional maps in the order of the network, in float64, with the module they come from."""
     network = network.detach().to(torch.float64, "cpu")
     return [
-        (network.origin(k).module or str(network.origin(k)), factor)
+        (network.origin(k).name or "a node", factor)
         for (k, _), op in sorted(network.blocks.items())
         for factor in reversed(factors(op))
         if isinstance(factor, Dense | Conv | ConvTranspose)
