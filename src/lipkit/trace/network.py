@@ -31,11 +31,6 @@ class Origin:
     module: str = ""
     line: str = ""
 
-    @property
-    def name(self) -> str:
-        """The module, or without one the operation as a user writes it: "flatten", not "flatten.using_ints"."""
-        return self.module or self.op.partition(".")[0]
-
     def __str__(self) -> str:
         place = f" at {self.module}" if self.module else ""
         return f"{self.op or 'a node'}{place}{f' ({self.line})' if self.line else ''}"

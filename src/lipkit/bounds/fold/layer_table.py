@@ -10,7 +10,7 @@ from torch import Tensor
 from lipkit.bound import Bound, Kind
 from lipkit.bounds.fold.block_norms import Meter
 from lipkit.bounds.fold.dag import DAG, Fold, Term, fold_row
-from lipkit.bounds.fold.operator_words import describe
+from lipkit.bounds.fold.operator_words import describe, name_origin
 from lipkit.linops import LinearOperator, Permute, Reshape
 from lipkit.rounding.float64 import log_product
 from lipkit.trace import Network
@@ -169,8 +169,8 @@ class _Inside:
     def origin(self, at: tuple[int, int]) -> str:
         """The modules whose operations were fused, or the operation itself where there are none."""
         origins = [self.network.origin(row) for row in self.rows.get(at, ())]
-        said = dict.fromkeys(origin.name for origin in origins if origin.name)
-        return ", ".join(said) or self.network.origin(self.old[at[0]]).name or "a node"
+        said = dict.fromkeys(filter(None, map(name_origin, origins)))
+        return ", ".join(said) or name_origin(self.network.origin(self.old[at[0]])) or "a node"
 
     def savings(self, fold: Fold, method: DAG) -> dict[tuple[int, int], float]:
         """For each fused block: the sum over paths of products of its operations' norms, over its own norm."""

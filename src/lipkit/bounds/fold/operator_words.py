@@ -1,4 +1,4 @@
-"""Linear operators in a few words, for tables."""
+"""Linear operators, and where they come from, in a few words for tables."""
 
 from functools import singledispatch
 
@@ -24,9 +24,15 @@ from lipkit.linops import (
     Sweep,
     factors,
 )
+from lipkit.trace.network import Origin
 
 # More factors than these are counted, not listed.
 _LISTED = 4
+
+
+def name_origin(origin: Origin) -> str:
+    """The module, or without one the operation as a user writes it: "flatten", not "flatten.using_ints"."""
+    return origin.module or origin.op.partition(".")[0]
 
 
 @singledispatch

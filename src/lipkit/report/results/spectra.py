@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from lipkit.bounds.fold.operator_words import describe
+from lipkit.bounds.fold.operator_words import describe, name_origin
 from lipkit.kind import Kind
 from lipkit.linops import Conv, ConvTranspose, Dense, LinearOperator, factors, materialize, symbol
 from lipkit.report.results.contents import Spectra, Spectrum
@@ -48,7 +48,7 @@ def _layers(network: Network) -> list[tuple[str, LinearOperator]]:
     """Dense and convolutional maps in the order of the network, in float64, with the module they come from."""
     network = network.detach().to(torch.float64, "cpu")
     return [
-        (network.origin(k).name or "a node", factor)
+        (name_origin(network.origin(k)) or "a node", factor)
         for (k, _), op in sorted(network.blocks.items())
         for factor in reversed(factors(op))
         if isinstance(factor, Dense | Conv | ConvTranspose)
