@@ -18,19 +18,14 @@ class Torchlip(NamedTuple):
     alpha: float
 
 
-class Ours(NamedTuple):
-    """The same parameters in the convention of this library."""
+def ours(min_margin: float, alpha: float) -> tuple[float, float, float]:
+    """(margin, alpha, scale) of this library for the parameters of deel-torchlip.
 
-    margin: float
-    alpha: float
-    scale: float
-
-
-def ours(min_margin: float, alpha: float) -> Ours:
-    """scale (-s + weight (margin - s)+) = a (margin - s)+ - (1 - a) s: weight a / (1 - a), scale 1 - a, half margin."""
+    scale (-s + weight (margin - s)+) = a (margin - s)+ - (1 - a) s: weight a / (1 - a), scale 1 - a, half margin.
+    """
     if not 0.0 <= alpha < 1.0:
         raise ArgumentError(f"alpha of deel-torchlip lies in [0, 1), got {alpha}; at 1 use the hinge loss alone.")
-    return Ours(min_margin / 2, alpha / (1.0 - alpha), 1.0 - alpha)
+    return min_margin / 2, alpha / (1.0 - alpha), 1.0 - alpha
 
 
 def torchlip(margin: float, weight: float) -> Torchlip:

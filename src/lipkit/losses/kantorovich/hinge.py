@@ -1,5 +1,6 @@
 """Hinge losses with a margin, for scores and for logits one against all."""
 
+from abc import ABC
 from typing import Self, final
 
 import torch
@@ -12,8 +13,22 @@ from lipkit.losses.kantorovich.class_frequencies import binary_weights
 from lipkit.losses.margins import check_classes, rivals
 
 
+class _HingeLoss(Loss, ABC):
+    """A loss with a hinge at `margin`; abstract."""
+
+    margin = Number(0.0, open_low=True)
+
+    def __init__(self, margin: float = 1.0, *, reduction: Reduction = "mean") -> None:
+        super().__init__(reduction, margin=margin)
+
+    @classmethod
+    def torchlip(cls, min_margin: float = 1.0, *, reduction: Reduction = "mean") -> Self:
+        """The same loss from deel-torchlip's parameter: the distance between the two hinges, so margin = half of it."""
+        return cls(min_margin / 2, reduction=reduction)
+
+
 @final
-class Hinge(Loss):
+class Hinge(_HingeLoss):
     """max(0, margin - y f) for y = +1 (positive targets) or -1.
 
     With `balanced`, sample i counts n / n_class, so 'mean' is the sum of the two class means instead of the mean (over
@@ -30,8 +45,6 @@ class Hinge(Loss):
         reduction: As in torch: 'none', 'mean' or 'sum'.
     """
 
-    margin = Number(0.0, open_low=True)
-
     def __init__(
         self,
         margin: float = 1.0,
@@ -40,15 +53,9 @@ class Hinge(Loss):
         synchronise: bool = False,
         reduction: Reduction = "mean",
     ) -> None:
-        super().__init__(reduction)
-        self.margin = margin
+        super().__init__(margin, reduction=reduction)
         self.balanced = balanced
         self.synchronise = synchronise
-
-    @classmethod
-    def torchlip(cls, min_margin: float = 1.0, *, reduction: Reduction = "mean") -> Self:
-        """The same loss from deel-torchlip's parameter: the distance between the two hinges, so margin = half of it."""
-        return cls(min_margin / 2, reduction=reduction)
 
     def forward(self, input: Float[Tensor, "*shape"], target: Tensor) -> Float[Tensor, "..."]:
         """The loss of scores against binary targets of the same shape (positive or not)."""
@@ -60,7 +67,7 @@ class Hinge(Loss):
 
 
 @final
-class MulticlassHinge(Loss):
+class MulticlassHinge(_HingeLoss):
     """Hinges of all logits, class against the rest: ((K - 1) (margin - z_y)+ + sum_{j != y} (margin + z_j)+) / K.
 
     The factor K - 1 lets the own class weigh as much as all others together. `MulticlassHinge.torchlip(min_margin)`
@@ -73,17 +80,6 @@ class MulticlassHinge(Loss):
         margin: Logit below which the own class counts; rivals count above its negative.
         reduction: As in torch: 'none', 'mean' or 'sum'.
     """
-
-    margin = Number(0.0, open_low=True)
-
-    def __init__(self, margin: float = 1.0, *, reduction: Reduction = "mean") -> None:
-        super().__init__(reduction)
-        self.margin = margin
-
-    @classmethod
-    def torchlip(cls, min_margin: float = 1.0, *, reduction: Reduction = "mean") -> Self:
-        """The same loss from deel-torchlip's parameter, twice our margin."""
-        return cls(min_margin / 2, reduction=reduction)
 
     def forward(self, input: Float[Tensor, "batch classes"], target: Int[Tensor, " batch"]) -> Float[Tensor, "..."]:
         """The loss of logits against class indices."""
