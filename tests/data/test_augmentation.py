@@ -31,7 +31,7 @@ def test_crops_are_moves_with_zeros_coming_in() -> None:
         places = [(i, j) for i in range(5) for j in range(5) if torch.equal(a, padded[:, i : i + 4, j : j + 6])]
         assert len(places) == 1
         seen.update(places)
-    # Of 25 places, one is missed by 200 draws with probability 0.007.
+    # 200 draws miss one of 25 places with probability 0.007.
     assert len(seen) >= 24
     assert torch.equal(cropped(x, 0), x)
 

@@ -220,7 +220,7 @@ def test_an_archive_of_something_else_is_refused(tmp_path: Path):
 
 
 class Hostile:
-    """What unpickles into a call of a function of its choice."""
+    """An object that calls a function of its choice when it is unpickled."""
 
     def __init__(self, function: Callable, *arguments: object) -> None:
         self.call = (function, arguments)
@@ -242,7 +242,7 @@ def test_a_hostile_pickle_is_not_executed(tmp_path: Path, protocol: int):
         with pytest.raises(RecordError, match="test_batch"):
             cifar10(tmp_path, train=False, batch=1)
         assert not trace.exists()
-    # What a reader may ask numpy for must not be a way to the rest of numpy, nor to what stands for it.
+    # Names of numpy that are not needed must not be called either.
     for module, name in (("numpy", "load"), ("numpy.core.multiarray", "fromfile"), ("_codecs", "decode")):
         (tmp_path / "test_batch").write_bytes(
             b"\x80\x02c" + f"{module}\n{name}\n".encode() + b"U\x01ax\x01\x00\x00\x00b\x86R."

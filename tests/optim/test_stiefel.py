@@ -36,7 +36,7 @@ def test_the_tangent_projection_is_the_orthogonal_one(cols: int, more: int, seed
     found = tangent(point, direction)
     inner = point.mT @ found
     assert torch.allclose(inner + inner.mT, torch.zeros_like(inner), atol=1e-12)
-    # What is left is orthogonal to every tangent vector: W S with S symmetric.
+    # The rest is orthogonal to every tangent vector: W S with S symmetric.
     assert abs(float(((direction - found) * found).sum())) < 1e-10
 
 

@@ -101,6 +101,6 @@ def test_a_missing_package_is_named_with_how_to_install_it(
     for attack, remedy in zip(attacks, remedies, strict=True):
         with pytest.raises(ArgumentError, match=f"needs {remedy} brings it"):
             attack(*task)
-    # What a function of the user needs is his to know.
+    # A missing package inside a user's own function is the user's error, and stays as it is.
     with pytest.raises(ImportError, match="a_package_that_nobody_has"):
         TorchAttacks(1.0, low=-1.0, high=1.0, build=_unknown)(*task)

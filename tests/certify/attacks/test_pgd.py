@@ -167,7 +167,7 @@ def test_a_label_that_loses_by_a_last_digit_is_not_broken():
     x, label = torch.zeros(1, 1), torch.zeros(1).long()
     assert float(margins(model(x + 1e-3), label)) < 0
     nearest = MinimalRadius(PGD(0.5, steps=4))(model, x, label, generator=seeded())
-    # What 8 units in the last place are worth at a slope of 64, and the last of the halvings.
+    # 8 units in the last place at a slope of 64, and the last of the halvings.
     assert 0.01 < float(nearest.radius) < 0.01 + 8 * 2.0**-11 / 64 + 0.5 * 2.0**-12
 
 

@@ -100,7 +100,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Run(NamedTuple):
-    """What one run said, and how it ended."""
+    """The output and the exit code of one run."""
 
     code: int
     out: str
@@ -162,7 +162,7 @@ def test_within_a_budget_the_winner_is_recorded(lipkit: Command, folder: Path):
     assert run.code == 0, run.err
     paper = Certificate.load(folder / "a.json")
     assert paper.asked == Auto(budget=20.0)
-    # What is run again must not depend on the time of day.
+    # The repeated run must not depend on the time of day.
     assert not isinstance(paper.method, Auto)
     assert lines(run.out)["method"] == str(paper.method)
 
@@ -259,7 +259,7 @@ def test_a_model_that_cannot_be_captured(lipkit: Command):
     run = lipkit("bound", "models.py:Branching", "--shape", "4", "--method", "dag")
     assert run.code == Code.UNSUPPORTED
     assert "cannot" in run.err
-    # What torch logs and prints on the way is not for the user.
+    # Messages of torch are not for the user.
     assert len(run.err.strip().splitlines()) == 1
 
 

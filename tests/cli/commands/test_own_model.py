@@ -110,7 +110,7 @@ def test_an_attack_of_an_own_model_ends_with_a_report(capsys: pytest.CaptureFixt
     assert "<h1>own_models.py:images on images.npz: what is proven</h1>" in page
     assert '<h2 id="training">' not in page
     assert "recipe" not in page.lower()
-    # What it is about, by the hashes of the files and of the arrays.
+    # Its sources are named by the hashes of the files and of the arrays.
     data = np.load("images.npz")
     inputs, labels = (hashlib.sha256(data[name].tobytes()).hexdigest() for name in ("x", "y"))
     hashes = [claim for claim in read_claims(page) if claim.name.startswith("SHA-256 of ")]
@@ -188,7 +188,7 @@ def test_the_command_of_a_page_makes_it_again() -> None:
         ("picked", "product", "2", 2**0.5),
         ("picked", "product", "inf", 2.0),
         ("picked", "product", "1", 1.0),
-        # What measures in l2 alone is enlarged: 2^(1/2) times 6^(1/2) for linf, not at all for l1.
+        # A constant in l2 alone is enlarged: 2^(1/2) times 6^(1/2) for linf, not at all for l1.
         ("picked", "eclipse", "inf", 12**0.5),
         ("picked", "eclipse", "1", 2**0.5),
         # One that measures in both is not lost beside it, nor beside one that knows linf alone and wants a region.

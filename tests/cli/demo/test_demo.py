@@ -33,7 +33,7 @@ CLASSIFIER = "Lipschitz constant of a classifier"
 
 
 class Run(NamedTuple):
-    """What one run left behind."""
+    """The exit code, the output and the folder of one run."""
 
     code: int
     text: str
@@ -208,7 +208,7 @@ def test_the_rungs_bound_the_classifier(run: Run, digits: Classifier):
         # The Jacobians are evaluated in float32.
         assert least <= min(above) * (1 + 1e-4)
         assert max(below) <= min(above)
-    # What the ladder is for: the best global bound beats the product, the local one the global one.
+    # The point of the ladder: the best global bound beats the product, the local one the global one.
     assert everywhere["LipSDP"][0] < 0.95 * product
     assert near["Condensed"][0] < everywhere["LipSDP"][0]
 

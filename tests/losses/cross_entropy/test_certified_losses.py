@@ -1,4 +1,4 @@
-"""What the losses with constants promise, on classifiers whose radii are known exactly."""
+"""Promises of the losses with constants, on classifiers whose radii are known exactly."""
 
 import math
 

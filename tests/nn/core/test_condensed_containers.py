@@ -1,4 +1,4 @@
-"""What containers say of themselves when their parts are plain, or others than they were built with."""
+"""Constants of containers whose parts are plain, or others than they were built with."""
 
 import copy
 import math
@@ -46,7 +46,7 @@ def test_plain_weights_are_measured_and_not_believed(build: Callable[[], nn.Modu
     torch.manual_seed(0)
     plain, x = lnn.condense(build()).eval().double(), torch.randn(5, 6, dtype=torch.float64)
     before = lipkit.lipschitz(plain, x[:1], DAG()).value.item()
-    # What was proven for constrained weights is proven again, of the numbers as they are.
+    # The constant of constrained weights is proven again, for the numbers as they are.
     assert steepest(plain, x) <= before <= 2 * (1 + 1e-5)
     with torch.no_grad():
         for parameter in plain.parameters():

@@ -1,4 +1,4 @@
-"""What is said of a weight holds for inputs of every size: feasibility, condensed weights, declared constants."""
+"""Statements about a weight hold for inputs of every size: feasibility, condensed weights, declared constants."""
 
 import io
 import math
@@ -64,7 +64,7 @@ def test_weights_rounded_to_bfloat16_keep_their_norm_on_long_signals() -> None:
     for dtype in (torch.bfloat16, torch.float16):
         weight = lnn.condense(layer, dtype).weight
         assert isinstance(weight, Tensor)
-        # What a constant signal meets.
+        # The gain of a constant signal.
         assert 0.98 < float(torch.linalg.matrix_norm(weight.detach().double().sum(-1), 2)) <= 1
 
 

@@ -88,7 +88,7 @@ def test_projection_refuses_what_it_cannot_keep() -> None:
             lnn.project(nn.Sequential(first, module), linear=lnn.Bjorck(), conv=lnn.Spectral())
         # Nothing is changed before it is refused.
         assert torch.equal(first.weight, before)
-    # What it refuses: on a circle of five the windows (4, 0), (1, 2), (3, 4) of norm one share an entry.
+    # The layer refuses this: on a circle of five the windows (4, 0), (1, 2), (3, 4) of norm one share an entry.
     with torch.no_grad():
         circular.weight.copy_(torch.tensor([[[1.0, 1.0, 0.0]]]) / 2**0.5)
         assert norm(circular(torch.eye(5)[:, None]).flatten(1)) > 1.2

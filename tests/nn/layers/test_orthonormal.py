@@ -17,7 +17,7 @@ def test_near_the_identity(size: int) -> None:
     torch.manual_seed(size)
     found = lnn.near_identity(size)
     assert float(values(found).max()) <= 1
-    # What the contract of orthogonal methods asks of float32.
+    # The contract of orthogonal methods in float32.
     assert float(values(found).min()) >= 1 - 2e-5
     # Noise of norm about 0.2; the norm of a random matrix varies by a third at these sizes.
     assert float(values(found - torch.eye(size)).max()) < 0.3

@@ -1,4 +1,4 @@
-"""What few digits cost a chain: much where layers may round at worst, little where rounded weights are proven."""
+"""The cost of few digits in a chain: much if every rounding counts at worst, little if rounded weights are proven."""
 
 import torch
 
@@ -22,5 +22,5 @@ def test_a_cast_chain_is_made_smaller_and_a_condensed_one_is_not() -> None:
         # Isometries lose 2^-8 each, and rounding moves the result by some of its units.
         assert abs(cast - (1 - 2.0**-8) ** 10) < 0.01
         assert abs(kept(plain, x.bfloat16()) - (1 - 2.0**-8) ** 10) < 0.01
-        # What the documentation says.
+        # The number in the documentation.
         assert 0.53 < kept(chain.bfloat16(), x.bfloat16()) < 0.555

@@ -1,4 +1,4 @@
-"""What ShiftBlock promises of its weight: as much as linear layers with the same method, and no more."""
+"""ShiftBlock promises as much of its weight as linear layers with the same method, and no more."""
 
 import math
 

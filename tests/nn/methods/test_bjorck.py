@@ -28,7 +28,7 @@ def singular_values(weight: Tensor) -> Tensor:
 
 
 def plain(values: Tensor, scales: tuple[float, ...]) -> Tensor:
-    """What the steps make of singular values."""
+    """The singular values after the steps."""
     for scale in (*scales, 1.0):
         values = 1.5 * scale * values - 0.5 * (scale * values) ** 3
     return values

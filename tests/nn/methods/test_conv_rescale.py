@@ -231,7 +231,7 @@ def test_launches_of_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
         weight = AOL()(raw, kernel3(4, 4))
     with Launches() as backward:
         torch.autograd.grad(weight, raw, torch.ones_like(weight))
-    # What is in the code, and the ones.
+    # The matrices of the code, and the matrix of ones.
     assert (forward.count, backward.count) == (17, 11 + 1)
 
 
@@ -260,7 +260,7 @@ def test_smaller_side_keeps_wide_isometries_and_columns_do_not() -> None:
 
 
 def test_published_sequence_of_steps() -> None:
-    """What is missing to norm one falls with every step; six of them leave less than a percent."""
+    """The distance from norm one falls with every step; six steps leave less than a percent."""
     geometry = Geometry(1, 50, 40)
     raw = drawn(geometry)
     norms = [float(torch.linalg.matrix_norm(Rescale(n)(raw, geometry)[0], 2)) for n in range(1, 7)]

@@ -14,7 +14,7 @@ def test_channels_that_do_not_correlate_all_get_norm_one(method: lnn.WeightMetho
     with torch.no_grad():
         layer.weight.copy_(torch.diag(torch.tensor([1.0, 0.5, 0.1, 0.01, 0.9, 0.3])))
     lnn.parametrize(layer, "weight", method)
-    # What is taken off for rounding, a few units of the last digit, and a little for underflow.
+    # The room for rounding is a few units of the last digit, and a little for underflow.
     assert torch.allclose(layer.weight, torch.eye(6, dtype=dtype), rtol=0, atol=4e-6)
 
 

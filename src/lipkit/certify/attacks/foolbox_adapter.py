@@ -43,7 +43,7 @@ class Foolbox(Attack):
 
     @property
     def name(self) -> str:
-        """Of the package and of its attack."""
+        """The names of the package and of its attack."""
         return f"foolbox {type(self.attack).__name__}"
 
     def _search(self, victim: Victim, near: Neighbourhood, labels: Tensor, seed: int) -> Tensor:

@@ -45,7 +45,7 @@ class TorchAttacks(Attack):
 
     @property
     def name(self) -> str:
-        """Of the package; the attack itself is made for each radius."""
+        """The name of the package; the attack itself is built for each radius."""
         return "torchattacks"
 
     def _search(self, victim: Victim, near: Neighbourhood, labels: Tensor, seed: int) -> Tensor:

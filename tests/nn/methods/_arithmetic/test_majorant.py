@@ -295,7 +295,7 @@ def test_any_weights_are_safe(log_q: list[float], steps: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("steps", [1, 2, 3, 4])
 def test_channels_of_zeros_have_derivatives_like_others(steps: int, dtype: torch.dtype) -> None:
-    # What is added for underflow has a root that is not small: it must not become the size of a channel of zeros.
+    # The term for underflow has a root that is not small: it must not become the size of a channel of zeros.
     torch.manual_seed(0)
     constrained = lnn.Conv2d(2, 3, 3, padding=1, method=Rescale(steps), dtype=dtype)
     raw = constrained.get_parameter("parametrizations.weight.original")

@@ -55,7 +55,7 @@ def test_the_starts_are_what_they_say() -> None:
 
 
 def all_derivatives(function: Map, raw: Tensor) -> list[Tensor]:
-    """Of a weighted sum: the gradient, one along a direction, and second ones along it, backward and forward."""
+    """Derivatives of a weighted sum: its gradient, along a direction, and second ones along it, in both modes."""
     weights, direction = torch.randn(2, *raw.shape, dtype=raw.dtype, generator=torch.Generator().manual_seed(1))
 
     def value(free: Tensor) -> Tensor:
