@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lipkit.errors import CaptureError
-from lipkit.trace.exchanged_inputs import Exchange
+from lipkit.trace.exchanged_inputs import Exchange, GraphRun, NoAnswer, runnable_example
 from lipkit.trace.network import Network
 
 # How many roundings of every intermediate value may come together in an answer. A sum of n products in one type is off
@@ -22,7 +22,6 @@ from lipkit.trace.network import Network
 _ROUNDINGS = 32.0
 # Random signs of the roundings that are tried: a single one may cancel by chance, eight do not.
 _DRAWS = 8
-# Half of the digits of float64.
 _HALF_OF_FLOAT64 = 2.0**-26
 # Entries of intermediate values held at a time, 256 MB.
 _HELD = 2**25
@@ -31,32 +30,45 @@ _HELD = 2**25
 Point = tuple[str, list[Tensor]]
 
 
-def refuse_disagreement(network: Network, exchange: Exchange, steps: Sequence[Node]) -> None:
+def refuse_disagreement(network: Network, running: Exchange, graph: GraphRun, steps: Sequence[Node]) -> str:
     """Refuse a network that differs from the model by more than rounding, at any point that is tried.
 
     A wrong rule would make every later number wrong, the lower bounds too, because all of them read the same network.
     The points are the example, zero and the example scaled down (where an eps shows), the example scaled up (where a
     limit shows), and two drawn inputs of its size. A point at which the model raises, is not finite, or overflows on
-    the way says nothing. Where `wrt` is the path of a module that does not return one tensor, which a hook could
-    exchange, nothing is compared.
+    the way says nothing. Where the model cannot be run with other values (`wrt` is a module whose result no hook can
+    exchange, or the model runs while it is exported only), its exported graph takes its place.
 
     Args:
         steps: The operations that depend on the input. The narrowest type among them decides what rounding is.
 
-    Cost: six evaluations of the model, and one of the network on six inputs in float64.
+    Gives why the network was not compared with the running model, in a sentence; nothing if it was. Cost: six
+    evaluations of the model, and one of the network on six inputs in float64.
     """
     try:
-        example = exchange.example()
-    except Exception:  # noqa: BLE001 - `CannotExchange`, or whatever a model raises that runs in an export only
-        return
+        _refuse_difference(network, running, runnable_example(running), steps)
+    except NoAnswer as error:
+        try:
+            _refuse_difference(network, graph, runnable_example(graph), steps)
+        except NoAnswer:
+            return f"The network was not compared with the running model, because {error}."
+        return f"The network was compared with the exported graph, not with the running model, because {error}."
+    return ""
+
+
+def _refuse_difference(
+    network: Network, exchange: Exchange | GraphRun, example: Sequence[Tensor], steps: Sequence[Node]
+) -> None:
     dtype = _narrowest(example, steps)
-    (begin, *others) = _points(example)
+    begin, *others = _points(example)
     answers = _answers(exchange, [begin])
     # Parametrized weights are computed once for the others. A module that is also called with other parameters is not
     # itself then, so every difference is looked at again without.
     with parametrize.cached():
         answers += _answers(exchange, others)
-    if not answers or not answers[0][2].numel():
+    if not answers:
+        raise NoAnswer("its answer is NaN or infinite at every point that was tried")
+    if not answers[0][2].numel():
         return
     inputs = torch.stack([_join(network, values) for _, values, _ in answers])
     for (name, values, answer), x, value in zip(answers, inputs, _values(network, inputs), strict=True):
@@ -148,7 +160,7 @@ def _refusal(
 
 
 def _first_difference(
-    network: Network, exchange: Exchange, values: Sequence[Tensor], x: Tensor, dtype: torch.dtype
+    network: Network, exchange: Exchange | GraphRun, values: Sequence[Tensor], x: Tensor, dtype: torch.dtype
 ) -> str:
     """The first module whose result differs, as the end of a clause; modules with several results are left out."""
     results = exchange.results(values)
@@ -201,7 +213,7 @@ def _draw(value: Tensor, generator: torch.Generator) -> Tensor:
     return (noise * (size or 1.0)).to(value)
 
 
-def _answers(exchange: Exchange, points: Sequence[Point]) -> list[tuple[str, list[Tensor], Tensor]]:
+def _answers(exchange: Exchange | GraphRun, points: Sequence[Point]) -> list[tuple[str, list[Tensor], Tensor]]:
     """The points with what the model says there; it may raise because of its input, or leave the range of its type."""
     found: list[tuple[str, list[Tensor], Tensor]] = []
     for name, values in points:

@@ -1,7 +1,7 @@
 """From any torch model to the network it computes."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
@@ -16,7 +16,7 @@ from lipkit.errors import ArgumentError, CaptureError
 from lipkit.trace.accepted_arguments import explaining_axis_zero, one_sample, require_model
 from lipkit.trace.agreement import refuse_disagreement
 from lipkit.trace.declared_modules import Promises, declarations
-from lipkit.trace.exchanged_inputs import Exchange
+from lipkit.trace.exchanged_inputs import Exchange, GraphRun
 from lipkit.trace.exported_graph import Folded, fold
 from lipkit.trace.lowering import Lowering, without_rule
 from lipkit.trace.model_signature import (
@@ -84,15 +84,13 @@ def capture(
         with without_casts():
             prepared = _prepare(model, None, args, kwargs, wrt, output)
             network = _lower(prepared)
-            _compare(network, prepared, model.module())
-        return network
+            return _compare(network, prepared, model.module())
     whole, (args, kwargs) = (args, kwargs), one_sample(model, args, kwargs)
     with explaining_axis_zero(model, *whole), without_casts(), evaluating(model):
         prepared = _prepare(export_model(model, args, kwargs), model, args, kwargs, wrt, output)
         network = _lower(prepared)
         refuse_mixing(model, args, kwargs, prepared.position, tuple(prepared.target.meta["val"].shape))
-        _compare(network, prepared, model)
-    return network
+        return _compare(network, prepared, model)
 
 
 def _example(program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
@@ -120,12 +118,14 @@ def _example(program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, 
 class Prepared:
     """A folded graph, the nodes it starts from, and the one it ends in, which is tensor number `position` returned.
 
-    `given` are the arguments as they flatten (`spec`); `paths` the calls whose results are among the `sources`.
+    `given` are the arguments as they flatten (`spec`); `paths` the calls whose results are among the `sources`; `known`
+    the values of all that the graph is given.
     """
 
     given: Sequence[Argument]
     spec: TreeSpec
     paths: Sequence[str]
+    known: Mapping[Node, object]
     folded: Folded
     sources: Sequence[Node]
     target: Node
@@ -157,7 +157,9 @@ def _prepare(
         if not unknown:
             spec = program.call_spec.in_spec
             assert spec is not None
-            return Prepared(given, spec, named_calls(given, wrt), folded, chosen, target, position, promises, inside)
+            return Prepared(
+                given, spec, named_calls(given, wrt), known, folded, chosen, target, position, promises, inside
+            )
         # An operation without a rule may be made of operations that have one.
         tried |= unknown
         program = split_up(program, unknown)
@@ -171,10 +173,12 @@ def _lower(prepared: Prepared) -> Network:
     return merge_known_layers(network)
 
 
-def _compare(network: Network, prepared: Prepared, model: nn.Module) -> None:
-    exchange = Exchange(model, prepared.given, prepared.spec, prepared.sources, prepared.paths, prepared.position)
+def _compare(network: Network, prepared: Prepared, model: nn.Module) -> Network:
+    """The network, with why it could not be compared with its model."""
+    running = Exchange(model, prepared.given, prepared.spec, prepared.sources, prepared.paths, prepared.position)
+    graph = GraphRun(prepared.folded, prepared.known, prepared.sources, prepared.target)
     with torch.no_grad():
-        refuse_disagreement(network, exchange, prepared.folded.steps)
+        return replace(network, unchecked=refuse_disagreement(network, running, graph, prepared.folded.steps))
 
 
 Nodes = Sequence[NetworkNode]

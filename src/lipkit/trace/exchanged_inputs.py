@@ -1,20 +1,24 @@
 """The model itself, run with other values for what its network is a function of."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, final
 
+import torch
 from torch import Tensor, nn
 from torch.fx import Node
+from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
-from lipkit.trace.exported_graph import calls
+from lipkit.errors import ArgumentError
+from lipkit.trace.export_failures import first_line
+from lipkit.trace.exported_graph import Folded, calls, fold
 from lipkit.trace.model_signature import Argument
 
 
-class CannotExchange(Exception):
-    """The result of a module is not one tensor that a hook could exchange."""
+class NoAnswer(Exception):
+    """Why a model has no answer to other values, as the end of a sentence."""
 
 
 @final
@@ -79,6 +83,88 @@ class Exchange:
             return self.model(*args, **kwargs)
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class GraphRun:
+    """The exported graph instead of its model, run in the same way: for models that cannot be run with other values.
+
+    `known` are the values of everything that the graph is given, `target` is the node of the answer.
+    """
+
+    folded: Folded
+    known: Mapping[Node, object]
+    sources: Sequence[Node]
+    target: Node
+
+    def example(self) -> list[Tensor]:
+        """The values of the sources in the example."""
+        values = [self.known[node] if node in self.known else self._computed(node) for node in self.sources]
+        return [value.detach().clone() for value in values if isinstance(value, Tensor)]
+
+    def _computed(self, node: Node) -> object:
+        return fold(node.graph, (), self.known, node).constants[node]
+
+    def __call__(self, values: Sequence[Tensor]) -> Tensor:
+        """The answer of the graph with these values of the sources."""
+        found: dict[Node, Any] = {**self.folded.constants, **dict(zip(self.sources, values, strict=True))}
+
+        def value(node: Node) -> Any:
+            return found[self.folded.representative(node)]
+
+        for step in self.folded.steps:
+            assert callable(step.target)
+            found[step] = step.target(*map_arg(step.args, value), **map_arg(step.kwargs, value))
+        return value(self.target)
+
+    def results(self, values: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Nothing: a graph has no modules to ask."""
+        del values
+        return {}
+
+
+def runnable_example(run: Exchange | GraphRun) -> list[Tensor]:
+    """The input in the example, in the type of the weights if the model does not run in its own.
+
+    Raises `NoAnswer` if the model does not run at all, and refuses an example that is not finite.
+    """
+    try:
+        example = run.example()
+        _ = run(example)
+    except NoAnswer:
+        raise
+    except Exception as error:
+        other = _in_the_type_of_the_weights(run, error)
+        if other is None:
+            raise NoAnswer(f"it raises on the example: {first_line(error).removesuffix('.')}") from error
+        example = other
+    wrong = [tuple(value.shape) for value in example if not bool(torch.isfinite(value).all())]
+    if wrong:
+        raise ArgumentError(
+            f"The example has NaN or infinite entries (an input of shape {wrong[0]}); give finite numbers. A mask of "
+            "infinite numbers is a constant: name the other inputs with wrt=."
+        )
+    return example
+
+
+def _in_the_type_of_the_weights(run: Exchange | GraphRun, error: Exception) -> list[Tensor] | None:
+    """The example in the one floating-point type of the model's weights, if the model then runs."""
+    if not isinstance(run, Exchange) or "type" not in str(error):
+        return None
+    types = {weight.dtype for weight in run.model.parameters() if weight.is_floating_point()}
+    if len(types) != 1:
+        return None
+    dtype = types.pop()
+    with suppress(Exception):
+        example = [value.to(dtype) for value in run.example()]
+        _ = run(example)
+        return example
+    return None
+
+
+def _no_exchange(call: str) -> NoAnswer:
+    return NoAnswer(f"the result of the module {call!r} is not one tensor that can be exchanged")
+
+
 @contextmanager
 def _exchange_result(
     model: nn.Module, call: str, node: Node, value: Tensor | None, seen: dict[Node, Tensor]
@@ -87,7 +173,7 @@ def _exchange_result(
     known = dict(model.named_modules(remove_duplicate=False))
     module = known.get(call.partition("@")[0])
     if module is None:
-        raise CannotExchange
+        raise _no_exchange(call)
     # Hooks do not tell under which name a module is called, so its calls are counted over all of its names.
     names = {path for path, other in known.items() if other is module}
     order = list(dict.fromkeys(c for n in node.graph.nodes for c in calls(n) if c.partition("@")[0] in names))
@@ -102,7 +188,7 @@ def _exchange_result(
         leaves, spec = pytree.tree_flatten(returned)
         fitting = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and _alike(leaf, like)]
         if len(fitting) != 1:
-            raise CannotExchange
+            raise _no_exchange(call)
         seen[node] = leaves[fitting[0]]
         if value is not None:
             leaves[fitting[0]] = value
@@ -114,7 +200,7 @@ def _exchange_result(
     finally:
         handle.remove()
     if count != len(order):
-        raise CannotExchange
+        raise _no_exchange(call)
 
 
 def _alike(leaf: Tensor, like: Tensor) -> bool:

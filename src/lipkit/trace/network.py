@@ -16,10 +16,7 @@ from lipkit.linops.padding import Sides
 from lipkit.trace.nodes import Activation, Identity, Node, Pointwise
 
 Row = dict[int, LinearOperator]
-_GIVE_A_REGION = (
-    "Give a bounded region, e.g. lipschitz(model, x, region=Ball(x, 0.5)), or declare a constant with "
-    "`declared_lipschitz`."
-)
+_GIVE_A_REGION = "Give a bounded region, e.g. lipschitz(model, x, region=Ball(x, 0.5)), or `declared_lipschitz`."
 
 
 @final
@@ -43,6 +40,7 @@ class Network:
 
     `nodes[k - 1]` is phi_k, `blocks[k, j]` is A_kj, `biases[k]` is b_k (absent: zero). A row without blocks is a
     constant. Operators and biases hold the model's live tensors. Row K + 1 is the output; its shape is `target`.
+    `unchecked` says why a captured network was not compared with the running model; it is empty if it was.
     """
 
     source: Shape
@@ -51,6 +49,7 @@ class Network:
     biases: Mapping[int, Tensor] = field(default_factory=dict)
     origins: tuple[Origin, ...] = ()
     target: Shape = ()
+    unchecked: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         last = len(self.nodes) + 1

@@ -83,7 +83,7 @@ def make_certificate(
         assumptions=assumptions(subject.network),
         software=Software.here(),
         seconds=seconds,
-        scope=SCOPE + (ALONE if subject.alone else ""),
+        scope=SCOPE + (ALONE if subject.alone else "") + f" {subject.network.unchecked}".rstrip(),
     )
 
 
