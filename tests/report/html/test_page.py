@@ -271,7 +271,7 @@ def test_an_exact_norm_of_one_is_one(contents: Contents):
     row = LayerRow(1, 0, "a", "Linear 1->1", 4e-15, Kind.EXACT, "m", 1.0, None, None)
     text = sections.layers(replace(contents, layers=(row, replace(row, kind=Kind.UPPER))))
     said = [("1", "exact"), ("1 + 4.1e-15", "upper\N{NO-BREAK SPACE}bound")]
-    assert re.findall(r">([^<>]+)</td><td>(exact|upper\N{NO-BREAK SPACE}bound)", text) == said
+    assert re.findall(r">([^<>]+)</data></td><td>(exact|upper\N{NO-BREAK SPACE}bound)", text) == said
 
 
 @pytest.mark.parametrize("log", [0.0, -0.7])

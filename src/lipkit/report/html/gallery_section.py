@@ -6,7 +6,8 @@ from html import escape
 import numpy as np
 
 from lipkit.kind import Kind
-from lipkit.report.html.markup import paragraph
+from lipkit.report.html.claims import about_number
+from lipkit.report.html.markup import paragraph, text
 from lipkit.report.html.numbers import digits
 from lipkit.report.html.pixels import png
 from lipkit.report.results.contents import Contents, Gallery, Picture
@@ -19,7 +20,7 @@ def pictures(contents: Contents) -> str:
         return paragraph(contents.no_gallery or "There are no images.")
     if not found.hardest:
         return paragraph("No test image is classified correctly.")
-    text = (
+    words = (
         "Each card shows a test image, the nearest image of another class that we found, and what was changed (grey: "
         "nothing; each scaled to its own largest change). No image nearer than the certified radius has another class; "
         f"the neighbour, found by {found.search}, shows that the true limit is no farther than its distance."
@@ -30,7 +31,7 @@ def pictures(contents: Contents) -> str:
         "<h3>Safest: the largest certified radii</h3>" if found.safest else "",
         _cards(found.safest, found, contents.classes) if found.safest else "",
     ]
-    return paragraph(text) + paragraph(_gap(found), "note") + "".join(rows)
+    return paragraph(words) + paragraph(_gap(found), "note") + "".join(rows)
 
 
 def _gap(found: Gallery) -> str:
@@ -54,8 +55,9 @@ def _cards(pictures: Sequence[Picture], found: Gallery, classes: Sequence[str]) 
 
 def _card(picture: Picture, found: Gallery, classes: Sequence[str]) -> str:
     label = escape(classes[picture.label])
+    radius = about_number(f"radius of image {picture.index}", picture.radius, digits(picture.radius, Kind.LOWER))
     images = [_image(picture.image.png(found.low, found.high), f"Test image {picture.index}, class {label}")]
-    lines = [f"<b>{label}</b>, test image {picture.index}", f"certified radius {digits(picture.radius, Kind.LOWER)}"]
+    lines = [f"<b>{label}</b>, test image {picture.index}", f"certified radius {text(radius)}"]
     if picture.neighbour is None or picture.became is None or picture.distance is None:
         lines.append("no neighbour of another class found")
     else:
@@ -64,7 +66,10 @@ def _card(picture: Picture, found: Gallery, classes: Sequence[str]) -> str:
         change = picture.neighbour.array().astype(np.float64) - picture.image.array()
         size = float(np.abs(change).max()) or 1.0
         images.append(_image(png(change, -size, size), f"The change, at most {size:.3g} in one pixel"))
-        lines += [f"becomes <b>{became}</b>", f"at distance {digits(picture.distance, Kind.UPPER)}"]
+        far = about_number(
+            f"distance from image {picture.index}", picture.distance, digits(picture.distance, Kind.UPPER)
+        )
+        lines += [f"becomes <b>{became}</b>", f"at distance {text(far)}"]
     return f'<li><div class="trio">{"".join(images)}</div>{"<br>".join(lines)}</li>'
 
 

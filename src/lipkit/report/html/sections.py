@@ -140,7 +140,8 @@ def _layer(row: LayerRow, stretch: bool) -> list[Cell]:
     look = "bar less" if (part or 0.0) < 0 else "bar"
     bar = f'<span class="{look}" style="width:{width:.2f}rem" aria-hidden="true"></span>' if width > 0.05 else ""
     saved = "–" if row.saved is None else f"× {row.saved:.4g}"
-    norm = layer_norm(row.log_norm, row.kind)
+    place = f"row {row.row}, column {row.column}"
+    norm = about_number(f"logarithm of the norm in {place}", row.log_norm, layer_norm(row.log_norm, row.kind))
     return [
         row.origin,
         row.operator.replace("->", "→"),
