@@ -1,5 +1,6 @@
 """The code in the documentation runs, and prints what it says it prints."""
 
+import ast
 import linecache
 import re
 
@@ -10,7 +11,8 @@ from torch.nn import functional
 from lipkit.bound import Bound
 from support.repository import ROOT
 
-PAGES = ("README.md", "CONTRIBUTING.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "docs/guides/auto-lirpa.md")
+GUIDES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "guides").glob("*.md"))
 
 
 def blocks(page: str) -> list[str]:
@@ -26,7 +28,14 @@ def run(code: str) -> dict[str, object]:
 
 
 def test_each_page_has_its_examples():
-    assert [len(blocks(page)) for page in PAGES] == [3, 1]
+    assert [len(blocks(page)) for page in PAGES] == [3, 1, 1]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", *GUIDES])
+def test_an_example_needs_nothing_that_users_do_not_have(page: str):
+    code = "\n".join(blocks(page))
+    assert re.findall(r"^\s*(?:from|import) (?:tests|support|conftest|pytest)\b.*", code, flags=re.MULTILINE) == []
+    ast.parse(code)
 
 
 @pytest.mark.parametrize(("page", "at"), [(page, at) for page in PAGES for at in range(len(blocks(page)))])
