@@ -2,7 +2,8 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -120,18 +121,13 @@ def check_size(owner: object, name: str, value: float) -> None:
         raise ArgumentError(f"{type(owner).__name__}.{name} must be a finite number >= 0, got {value}.")
 
 
-class Displaced:
-    """Parameters moved away for the length of a block; afterwards they are what they were, bit for bit."""
-
-    def __init__(self, parameters: list[torch.Tensor]) -> None:
-        self.parameters = parameters
-        self.kept: list[torch.Tensor] = []
-
-    def __enter__(self) -> None:
-        self.kept = [p.detach().clone() for p in self.parameters]
-
-    def __exit__(self, *_: object) -> None:
+@contextmanager
+def displaced(parameters: list[torch.Tensor]) -> Iterator[None]:
+    """Parameters may be moved inside this block; afterwards they are what they were, bit for bit."""
+    kept = [p.detach().clone() for p in parameters]
+    try:
+        yield
+    finally:
         with torch.no_grad():
-            for parameter, value in zip(self.parameters, self.kept, strict=True):
+            for parameter, value in zip(parameters, kept, strict=True):
                 parameter.copy_(value)
-        self.kept = []

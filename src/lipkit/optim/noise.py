@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lipkit._seeds import normal
 from lipkit.errors import ArgumentError
-from lipkit.optim._wrapper import Closure, Displaced, Wrapper, check_size, require_closure
+from lipkit.optim._wrapper import Closure, Wrapper, check_size, displaced, require_closure
 
 
 class Noisy(Wrapper):
@@ -215,7 +215,7 @@ class WeightNoise(Noisy):
         losses: list[Any] = []
         sums: dict[Tensor, Tensor] = {}
         for _ in range(self.draws):
-            with Displaced(noisy):
+            with displaced(noisy):
                 for parameter, noise in self.draw_noise():
                     parameter.add_(noise.to(parameter.dtype))
                 losses.append(evaluate())

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lipkit.errors import NonFiniteError
-from lipkit.optim._wrapper import Closure, Displaced, Wrapper, check_size, require_closure
+from lipkit.optim._wrapper import Closure, Wrapper, check_size, displaced, require_closure
 
 
 class SharpnessAware(Wrapper):
@@ -28,7 +28,7 @@ class SharpnessAware(Wrapper):
         moves = self._moves()
         if moves:
             # Weights come back exactly: subtracting e again would round.
-            with Displaced([parameter for parameter, _ in moves]):
+            with displaced([parameter for parameter, _ in moves]):
                 for parameter, move in moves:
                     parameter.add_(move)
                 evaluate()

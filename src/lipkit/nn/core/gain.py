@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -46,7 +47,7 @@ class HasGain(Protocol):
 def gain_of(module: nn.Module) -> float:
     """An upper bound of the l2 constant of a module for every shape: its own, or that of a known module of torch.nn.
 
-    What changes with weights or statistics (nn.Linear, nn.BatchNorm, nn.PReLU) and what draws random numbers is
+    Modules that change with weights or statistics (nn.Linear, nn.BatchNorm, nn.PReLU) or draw random numbers are
     refused: a gain is a promise about the module, not about a moment.
 
     Args:
@@ -57,23 +58,9 @@ def gain_of(module: nn.Module) -> float:
     slopes = slopes_of(module)
     if slopes is not None:
         return max(map(abs, slopes))
-    if computes_as(module, *_ONE):
-        return 1.0
-    if computes_as(module, *_HALF):
-        return 0.5
-    if computes_as(module, *_DROPOUT):
-        return _require_evaluation(module, "multiplies by random numbers")
-    for kind, gain in _TABLE.items():
+    for kind, gain in _GAINS.items():
         if computes_as(module, kind):
             return gain(module)
-    for kinds, pooled in ((_AVERAGE, _average), (_MAXIMUM, _maximum), (_NORM, _norm)):
-        for kind, dims in kinds.items():
-            if computes_as(module, kind):
-                return pooled(module, dims)
-    if computes_as(module, *_GLOBAL):
-        return _global(module)
-    if isinstance(module, nn.Sequential) and computes_as(module, nn.Sequential):
-        return math.prod(map(gain_of, module)) * _UP ** len(module)
     raise UnsupportedError(
         f"The constant of {type(module).__name__} is not known{_why(module)}; use the layer of lipkit.nn in its "
         "place, give the module a property `gain`, or convert the whole model with lipkit.nn.lipschitzify."
@@ -191,4 +178,19 @@ def _global(module: Any) -> float:
     return 1.0
 
 
-_TABLE: dict[type[nn.Module], Callable[[Any], float]] = {nn.RReLU: _rrelu, nn.Upsample: _upsample}
+def _dropout(module: nn.Module) -> float:
+    return _require_evaluation(module, "multiplies by random numbers")
+
+
+_GAINS: dict[type[nn.Module], Callable[[Any], float]] = {
+    **dict.fromkeys(_ONE, lambda _: 1.0),
+    **dict.fromkeys(_HALF, lambda _: 0.5),
+    **dict.fromkeys(_DROPOUT, _dropout),
+    **dict.fromkeys(_GLOBAL, _global),
+    **{kind: partial(_average, dims=dims) for kind, dims in _AVERAGE.items()},
+    **{kind: partial(_maximum, dims=dims) for kind, dims in _MAXIMUM.items()},
+    **{kind: partial(_norm, dims=dims) for kind, dims in _NORM.items()},
+    nn.RReLU: _rrelu,
+    nn.Upsample: _upsample,
+    nn.Sequential: lambda chain: math.prod(map(gain_of, chain)) * _UP ** len(chain),
+}

@@ -18,7 +18,7 @@ from lipkit.norms import Auto, KernelIsometry, NearIsometry, Norm
 Blocks = Float[Tensor, "groups rows cols *taps"]
 
 # A norm of one in a weight that someone else computed may be off by this much.
-ALMOST_ONE = 1 + 1e-6
+_FEASIBLE_NORM = 1 + 1e-6
 
 
 class Promise(enum.Enum):
@@ -62,9 +62,13 @@ class WeightMethod(ABC):
         A Björck iteration on a singular matrix, for example, ends in a contraction that is no isometry.
         """
         wide = weight.detach().to(torch.float64)
-        if self.norm_on_every_size(wide, geometry, ALMOST_ONE) > ALMOST_ONE:
+        if self.norm_on_every_size(wide, geometry, _FEASIBLE_NORM) > _FEASIBLE_NORM:
             return False
-        return self.promise(geometry) is Promise.CONTRACTION or smallest(wide) >= 1 - 2e-5
+        return self.promise(geometry) is Promise.CONTRACTION or self.least_singular_value(wide, geometry) >= 1 - 2e-5
+
+    def least_singular_value(self, weight: Blocks, geometry: Geometry) -> float:
+        """The smallest singular value of the reshaped blocks (of a matrix, or of kernels with a single tap)."""
+        return float(torch.linalg.svdvals(weight.flatten(2)).min())
 
     def start(self, geometry: Geometry) -> Blocks:
         """Random initial weights: an isometry at the central tap, zero elsewhere, from torch's default generator."""
@@ -124,11 +128,6 @@ class MatrixMethod(WeightMethod):
 
     def inverse(self, weight: Blocks, geometry: Geometry) -> Blocks:
         return self.inverse_matrix(weight.flatten(2)).reshape(weight.shape)
-
-
-def smallest(blocks: Blocks) -> float:
-    """The smallest singular value of the reshaped blocks (of a matrix, or of kernels with a single tap)."""
-    return float(torch.linalg.svdvals(blocks.flatten(2)).min())
 
 
 def proxy(blocks: Blocks, geometry: Geometry) -> LinearOperator:

@@ -11,7 +11,7 @@ from lipkit.linops import Padding
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.core.precision import shrink
 from lipkit.nn.layers.pooling import windows_per_entry
-from lipkit.nn.methods._base import ALMOST_ONE, Blocks, MatrixMethod, Promise, WeightMethod, smallest
+from lipkit.nn.methods._base import Blocks, MatrixMethod, Promise, WeightMethod
 from lipkit.nn.methods.bjorck import Bjorck
 
 
@@ -50,12 +50,9 @@ class RKO(WeightMethod):
         into = geometry.rows >= entries and geometry.mode is Padding.CIRCULAR and all(map(_even, *_axes(geometry)))
         return Promise.ISOMETRY if onto or into else Promise.CONTRACTION
 
-    def is_feasible(self, weight: Blocks, geometry: Geometry) -> bool:
-        wide = weight.detach().to(torch.float64)
-        if self.norm_on_every_size(wide, geometry, ALMOST_ONE) > ALMOST_ONE:
-            return False
-        least = smallest(wide) * math.sqrt(overlap(geometry))
-        return self.promise(geometry) is Promise.CONTRACTION or least >= 1 - 2e-5
+    def least_singular_value(self, weight: Blocks, geometry: Geometry) -> float:
+        """That of the kernel as a matrix, times the root of the overlap by which it was divided."""
+        return super().least_singular_value(weight, geometry) * math.sqrt(overlap(geometry))
 
     def __call__(self, raw: Blocks, geometry: Geometry) -> Blocks:
         found = self.inner.matrix(raw.flatten(2) if geometry.taps else raw).reshape(raw.shape)
