@@ -26,8 +26,9 @@ from lipkit.report.results.gather import gather_contents
 from lipkit.report.results.recount import read_report
 from lipkit.rounding.slacks import MILLIONS_OF_ROUNDINGS
 
-# Parts of a report that are measured beside the proof: in float32, or by norms that are drawn.
-_MEASURED, _NEAR = ("layers", "spectra", "depth", "plane"), 0.02
+# Parts of a report that are measured beside the proof, in float32 or by drawn norms: how far they may be apart,
+# relatively and absolutely. The norms of layers are logarithms; singular values of 0 come out as rounding errors.
+_MEASURED = {"layers": (0.02, 0.02), "spectra": (0.02, 1e-6), "depth": (0.02, 0.0), "plane": (0.02, 1e-9)}
 
 
 def read_claims(run_folder: Path, findings: Findings) -> Contents | None:
@@ -95,7 +96,8 @@ def _differences(claims: Contents, found: Contents) -> Iterator[tuple[str, Any, 
     for name in stored:
         a, b = (_without_search(one[name]) if name == "gallery" else one[name] for one in (stored, anew))
         # One difference of each part says enough.
-        yield from list(find_differences(a, b, _NEAR if name in _MEASURED else 0.0, name))[:1]
+        rtol, atol = _MEASURED.get(name, (0.0, 0.0))
+        yield from list(find_differences(a, b, rtol, name, atol))[:1]
 
 
 def _without_search(gallery: Any) -> Any:
@@ -150,7 +152,7 @@ def check_shares(file: Path, run: AuditedRun, evaluation: Evaluation, bound: Bou
         except ValueError as error:
             raise RecordError(f"{file} is no JSON ({error}); give the file that --json of the run wrote.") from error
         found = plain(evaluation, find_warnings(evaluation, run.test.inputs, bound))
-        for place, says, here in find_differences(stored, json.loads(json.dumps(found)), 0.0):
+        for place, says, here in find_differences(stored, json.loads(json.dumps(found))):
             findings.differ(file, place, says, here, ANEW)
             return
         findings.confirm(f"shares: {file} says what was recomputed")

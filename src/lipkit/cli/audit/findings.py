@@ -1,12 +1,15 @@
 """What an audit finds: mismatches, what could not be proven, remarks, and what holds."""
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, final
 
 from lipkit.errors import BrokenCertificateError, LipkitError
+
+_SEED = re.compile(r"seed \d+")
 
 
 @final
@@ -54,21 +57,34 @@ class Findings:
             )
 
 
-def find_differences(stored: Any, found: Any, rtol: float, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """(place, stored, found) wherever plain data differ; numbers may differ by `rtol` of the larger one."""
+def find_differences(
+    stored: Any, found: Any, rtol: float = 0.0, path: str = "", atol: float = 0.0
+) -> Iterator[tuple[str, Any, Any]]:
+    """(place, stored, found) wherever plain data differ; numbers may by `rtol` of the larger one, or by `atol`."""
     if isinstance(stored, dict) and isinstance(found, dict):
         for key in dict.fromkeys([*stored, *found]):
-            yield from find_differences(stored.get(key), found.get(key), rtol, f"{path}.{key}" if path else str(key))
+            place = f"{path}.{key}" if path else str(key)
+            yield from find_differences(stored.get(key), found.get(key), rtol, place, atol)
     elif isinstance(stored, list) and isinstance(found, list) and len(stored) == len(found):
         for i, (a, b) in enumerate(zip(stored, found, strict=True)):
-            yield from find_differences(a, b, rtol, f"{path}[{i}]")
-    elif not _is_same(stored, found, rtol):
+            yield from find_differences(a, b, rtol, f"{path}[{i}]", atol)
+    elif not _is_same(stored, found, rtol, atol):
         yield path, stored, found
 
 
-def _is_same(a: Any, b: Any, rtol: float) -> bool:
-    numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in (a, b))
-    return a == b or (numbers and math.isclose(a, b, rel_tol=rtol, abs_tol=0.0))
+def _is_same(a: Any, b: Any, rtol: float, atol: float) -> bool:
+    if a == b:
+        return True
+    match a, b:
+        case str(), str():
+            # Norms that are drawn name their seeds.
+            return rtol > 0 and _SEED.sub("", a) == _SEED.sub("", b)
+        case (bool(), _) | (_, bool()):
+            return False
+        case (int() | float(), int() | float()):
+            return math.isclose(a, b, rel_tol=rtol, abs_tol=atol)
+        case _:
+            return False
 
 
 def _short(value: object) -> str:

@@ -99,7 +99,7 @@ def _check_settings(run: AuditedRun, bound: Bound, findings: Findings) -> None:
     if not run.at_home:
         # Weights that a device computes are rounded as it does.
         found["network"] = stored.get("network")
-    for place, says, here in find_differences(stored, _as_json(found), 0.0):
+    for place, says, here in find_differences(stored, _as_json(found)):
         findings.differ(path, place, says, here, ANEW)
         return
 
