@@ -135,6 +135,19 @@ def test_other_threads_compute_their_own(block: Any) -> None:
     assert calls != [threading.get_ident()]
 
 
+@BLOCKS
+def test_nothing_is_held_after_a_block(block: Any) -> None:
+    layer, x = lnn.Linear(8, 8), torch.randn(4, 8)
+    constraint: Any = layer.get_submodule("parametrizations.weight.0")
+    with block(layer):
+        layer(x)
+        assert constraint.holds
+    assert not constraint.holds
+    # Gradients reach the free numbers again, which a held result would keep from them.
+    layer(x).sum().backward()
+    assert layer.get_parameter("parametrizations.weight.original").grad is not None
+
+
 def test_blocks_of_two_kinds_may_be_nested() -> None:
     layer, x = lnn.Linear(8, 8), torch.randn(4, 8)
     plain = layer(x)
