@@ -90,5 +90,5 @@ class Decay(Recipe):
 
     def quick(self) -> "Decay":
         """One epoch of a small network, with every penalty."""
-        small = replace(self, epochs=1, batch=16, width=16, spectral=0.01, dropout=0.1, weight_decay=1e-3)
+        small = replace(self, epochs=1, batch=500, width=16, spectral=0.01, dropout=0.1, weight_decay=1e-3)
         return replace(small, attack_steps=2, samples=16)

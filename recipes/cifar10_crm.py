@@ -136,4 +136,4 @@ class Cifar10CRM(Recipe):
 
     def quick(self) -> "Cifar10CRM":
         """One epoch of a small network."""
-        return replace(self, epochs=1, batch=16, held=32, channels=(2, 2, 2), width=16, attack_steps=2, samples=16)
+        return replace(self, epochs=1, batch=500, held=32, channels=(2, 2, 2), width=16, attack_steps=2, samples=16)

@@ -140,5 +140,5 @@ class Cifar10Norms(Recipe):
 
     def quick(self) -> "Cifar10Norms":
         """One epoch of a small network in float32."""
-        small = replace(self, precision=Precision.FLOAT32, epochs=1, batch=40, channels=4, every=2)
+        small = replace(self, precision=Precision.FLOAT32, epochs=1, batch=500, channels=4, every=2)
         return replace(small, attack_steps=2, samples=16)

@@ -286,7 +286,7 @@ class Cifar10Shift(Recipe):
             width=32,
             dense=1,
         )
-        return replace(small, epochs=1, batch=16, held=32, eps=(UNIT, 2 * UNIT), attack_steps=2)
+        return replace(small, epochs=1, batch=500, held=32, eps=(UNIT, 2 * UNIT), attack_steps=2)
 
 
 def network() -> nn.Module:

@@ -87,5 +87,5 @@ class Cifar10SLL(Recipe):
 
     def quick(self) -> "Cifar10SLL":
         """One epoch of a small network."""
-        small = replace(self, epochs=1, batch=16, channels=4, hidden=2, convolutions=1, dense=1, width=8)
+        small = replace(self, epochs=1, batch=500, channels=4, hidden=2, convolutions=1, dense=1, width=8)
         return replace(small, attack_steps=2, samples=16)

@@ -126,4 +126,4 @@ class MnistCRM(Recipe):
 
     def quick(self) -> "MnistCRM":
         """One epoch of a small network."""
-        return replace(self, epochs=1, batch=16, channels=(2, 4), width=16, attack_steps=2, samples=16)
+        return replace(self, epochs=1, batch=500, channels=(2, 4), width=16, attack_steps=2, samples=16)

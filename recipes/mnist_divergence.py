@@ -107,4 +107,6 @@ class MnistDivergence(Recipe):
 
     def quick(self) -> "MnistDivergence":
         """One epoch of a small network."""
-        return replace(self, attack_steps=2, epochs=1, batch=16, channels=(4, 4), width=16, eps=(0.01, 0.1), samples=16)
+        return replace(
+            self, attack_steps=2, epochs=1, batch=500, channels=(4, 4), width=16, eps=(0.01, 0.1), samples=16
+        )

@@ -96,8 +96,8 @@ class MnistHKR(Recipe):
         return Goal(self.eps, attack=PGD(eps=1.0, steps=self.attack_steps, low=0.0, high=1.0), samples=self.samples)
 
     def quick(self) -> "MnistHKR":
-        """One epoch of a small network on small batches."""
-        return replace(self, attack_steps=2, epochs=1, batch=16, width=16, channels=4, eps=(0.25, 1.0), samples=16)
+        """One epoch of a small network."""
+        return replace(self, attack_steps=2, epochs=1, batch=500, width=16, channels=4, eps=(0.25, 1.0), samples=16)
 
 
 def _cayley(cols: int, rows: int) -> nn.Module:

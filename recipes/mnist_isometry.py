@@ -121,4 +121,4 @@ class MnistIsometry(Recipe):
 
     def quick(self) -> "MnistIsometry":
         """One epoch of a small network."""
-        return replace(self, epochs=1, batch=16, width=16, depth=2, attack_steps=2, samples=16)
+        return replace(self, epochs=1, batch=500, width=16, depth=2, attack_steps=2, samples=16)

@@ -99,4 +99,4 @@ class OneBatchNorm(Recipe):
 
     def quick(self) -> "OneBatchNorm":
         """One epoch of a small network."""
-        return replace(self, epochs=1, batch=32, channels=4, attack_steps=2, samples=16)
+        return replace(self, epochs=1, batch=500, channels=4, attack_steps=2, samples=16)

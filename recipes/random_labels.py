@@ -104,4 +104,4 @@ class RandomLabels(Recipe):
 
     def quick(self) -> "RandomLabels":
         """One epoch of a small network."""
-        return replace(self, attack_steps=2, epochs=1, batch=16, width=16, samples=16)
+        return replace(self, attack_steps=2, epochs=1, batch=500, width=16, samples=16)

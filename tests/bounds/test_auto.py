@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+import lipkit
 from lipkit.bound import Bound
 from lipkit.bounds import DAG, Auto, Condensed, LipLT, LipSDP, Local
 from lipkit.bounds.sdp.interior_point import InteriorPoint
@@ -102,6 +103,18 @@ def test_a_fold_that_takes_too_long_is_replaced_by_closed_forms(clock: Clock):
     found = Auto(budget=60, norm=norm)(network())
     assert len(norm.seen) <= DEPTH
     assert found.method == DAG(Mixed(2.0, 2.0))
+
+
+def test_a_capture_that_takes_all_the_time_leaves_enough_for_cheap_norms(clock: Clock, monkeypatch: pytest.MonkeyPatch):
+    def late(model: Network, *_: object) -> Network:
+        clock.now += 100
+        return model
+
+    monkeypatch.setattr("lipkit.bounds.lipschitz.network_of", late)
+    found = lipkit.lipschitz(network(), method=Auto(budget=60, norm=Slow(clock, 0.01, 100.0)))
+    assert float(found.log_value) <= float(DAG(SVD())(network()).log_value) + 1e-9
+    # A quarter of the budget, and one norm that began within it.
+    assert clock.now <= 100 + 15 + 100
 
 
 def test_on_a_region_both_runs_of_the_inner_method_count(clock: Clock):

@@ -24,7 +24,7 @@ from support.repository import ROOT
 # The converter of data beside them is no recipe, and has tests of its own.
 RECIPES = sorted(path for path in (ROOT / "recipes").glob("*.py") if path.stem != "cifar10_from_sheets")
 NAMES = [path.stem for path in RECIPES]
-# Pictures of the training and the test set: a few batches of the quick forms.
+# Pictures of the training and the test set: a few batches of 16.
 COUNTS = {"train": 80, "test": 40}
 
 
@@ -57,7 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_the_quick_form_runs_and_passes_an_audit(
     path: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = (f"--data={folder}",) if recipe_class(path).needs_data else ()
+    words = (f"--data={folder}", "--batch=16") if recipe_class(path).needs_data else ()
     order = Order(path, tmp_path / "run", words, quick=True)
     recipe = load_recipe(order)
     with torch.random.fork_rng(devices=[]):
@@ -73,6 +73,15 @@ def test_the_quick_form_runs_and_passes_an_audit(
     with torch.random.fork_rng(devices=[]):
         assert main(["audit", str(tmp_path / "run"), *whole]) == Code.OK, capsys.readouterr().err
     assert f"run holds. Of {len(found.evaluation.samples)} samples," in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=NAMES)
+def test_the_quick_form_takes_few_steps_on_the_real_data(path: Path, tmp_path: Path) -> None:
+    kind = recipe_class(path)
+    if kind.needs_data:
+        quick = kind(data=tmp_path).quick()
+        # MNIST has 60,000 training images and CIFAR-10 50,000: --quick promises seconds, on a CPU too.
+        assert quick.epochs * 60_000 / quick.batch <= 120
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=NAMES)

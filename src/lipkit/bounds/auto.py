@@ -90,6 +90,9 @@ _HARDER = 5.0
 _PATIENCE = 3.0
 # The share of the time left that a method which stops by itself may use: some time is spent before and after it.
 _SHARE = 0.9
+# The share of the budget that the methods have in any case: the first export of a process takes seconds, and closed
+# forms in place of norms that take milliseconds are many times larger.
+_LEAST = 0.25
 
 
 @final
@@ -106,12 +109,12 @@ class Auto(RegionMethod):
     larger one is predicted from the time of that. LipLT and LipSDP stop by themselves when what is left of the budget
     is spent, and keep what they have.
     `Condensed` is predicted from the neurons that intervals leave uncertain, and limited to as many slopes as there is
-    time for. A method that refuses a network as too large, or cannot prove anything, is left out. All results are in
-    `parts`.
+    time for. If capturing the model took most of the budget, the methods still have a quarter of it. A method that
+    refuses a network as too large, or cannot prove anything, is left out. All results are in `parts`.
 
-    Guarantee: EXACT or UPPER, as the best rung's is. Cost: the budget, and beyond it at most one chunk of a norm, or
-    one step and the proof of a semidefinite program, or what `Condensed` was underestimated by; on a region also the
-    ranges of all values.
+    Guarantee: EXACT or UPPER, as the best rung's is. Cost: the budget, or a quarter of it after a capture that took
+    longer, and beyond it at most one chunk of a norm, or one step and the proof of a semidefinite program, or what
+    `Condensed` was underestimated by; on a region also the ranges of all values.
     """
 
     budget: float = 60.0
@@ -126,7 +129,8 @@ class Auto(RegionMethod):
         return f"the best within {self.budget:g} s"
 
     def _bound(self, network: Network, region: Region) -> Bound:
-        with time_limit(self.budget):
+        seconds = max(min(self.budget, seconds_left()), _LEAST * self.budget)
+        with no_time_limit(), time_limit(seconds):
             ladder, results = _Ladder(self, network, region), []
             for method in ladder.methods():
                 try:

@@ -119,7 +119,8 @@ def lipschitz(
 
     Guarantee: the kind of the bound; nothing but EXACT and UPPER certifies. Unknown operations are refused.
     Cost: the budget of `Auto` (60 s) for the whole call; with another method what that says, and for the lower bound a
-    thousand points of a small model, fewer of a larger one. Capture itself cannot be cut short.
+    thousand points of a small model, fewer of a larger one. Capture itself cannot be cut short;
+    a quarter of the budget is left for the bound in any case.
     """
     require_method(method)
     with time_limit(budget_of(method)):

@@ -328,6 +328,8 @@ def test_an_honest_run_holds(honest: Honest, tmp_path: Path, capsys: pytest.Capt
         f"{honest.run} holds. Of 24 samples,",
     ):
         assert sentence in said
+    # Every radius is named: the largest alone, at which nothing may be proven, says too little.
+    assert re.search(r"are right, and proven are \d+ within 0\.25, \d+ within 0\.5\.", said)
     found = json.loads((tmp_path / "found.json").read_text())
     assert (found["holds"], found["whole"], found["mismatches"]) == (True, True, [])
     # Nothing of the run is touched.

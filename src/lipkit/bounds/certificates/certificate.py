@@ -135,7 +135,8 @@ class Certificate:
             raise CertificateError(f"The file is of the schema {str(schema)[:60]!r}; this version reads {SCHEMA!r}.")
         if digest != _digest(data):
             raise CertificateError(
-                "The certificate was changed after it was made: its digest does not fit its content."
+                "The certificate was changed after it was made: its digest does not fit its content. Take the "
+                "original, or issue it again with `lipkit bound --json` or `lipkit.certificate`."
             )
         hexes = {name: data.pop(f"{name}_hex", None) for name in _HEXES}
         del data["schema"]

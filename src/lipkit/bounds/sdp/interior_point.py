@@ -73,7 +73,7 @@ class InteriorPoint(Solver):
             raise ArgumentError(f"InteriorPoint.budget must be a number > 0, or None, got {self.budget}.")
 
     def __str__(self) -> str:
-        limit = "" if self.budget is None else f" or {self.budget:.3g} s"
+        limit = "" if self.budget is None else f", at most {self.budget:.3g} s"
         return f"interior point, rtol {self.rtol:g}{limit}"
 
     def find(self, network: DenseNetwork, program: Program, multipliers: Multipliers) -> Float64[Tensor, " groups"]:

@@ -128,9 +128,10 @@ def _conclude(request: AuditRequest, findings: Findings, evaluation: Evaluation 
 
 
 def _summary(found: Evaluation) -> str:
-    last = found.overall.certified[-1]
-    eps = said_radius(found.eps[-1])
-    return f"Of {last.total} samples, {found.overall.clean.count} are right and {last.count} certified up to {eps}."
+    clean = found.overall.clean
+    shares = zip(found.overall.certified, found.eps, strict=True)
+    proven = ", ".join(f"{share.count} within {said_radius(eps)}" for share, eps in shares)
+    return f"Of {clean.total} samples, {clean.count} are right, and proven are {proven}."
 
 
 def _plain(request: AuditRequest, findings: Findings, evaluation: Evaluation | None) -> dict[str, object]:
