@@ -4,8 +4,10 @@ import copy
 import math
 from typing import Any, final
 
+import torch
 from torch import Tensor, fx, nn
 from torch.fx.proxy import TraceError
+from torch.nn.parameter import is_lazy
 
 from lipkit.errors import ArgumentError, UnsupportedError
 from lipkit.nn.conversion.conversion_report import ConversionReport, ConversionVerdict, table
@@ -93,7 +95,7 @@ def lipschitzify(
     """
     if not 0 < K < math.inf:
         raise ArgumentError(f"lipschitzify needs a positive constant K, got {K}.")
-    body = _trace(copy.deepcopy(model))
+    body = _trace(_copy(model))
     choices = Choices(Bjorck() if linear is None else linear, AOL() if conv is None else conv, start)
     walk = Walk(body, choices)
     walk.run()
@@ -103,6 +105,23 @@ def lipschitzify(
         lines = "\n".join(table(refused))
         raise UnsupportedError(f"{len(refused)} operations of {type(model).__name__} have no counterpart:\n{lines}")
     return LipschitzTwin(body, K).train(model.training), report
+
+
+def _copy(model: object) -> nn.Module:
+    """A copy of a module whose weights can be read; refuses anything else, with what to do."""
+    if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
+        raise ArgumentError(f"lipschitzify needs a plain torch.nn.Module, got {model!r:.60}; give the module itself.")
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if is_lazy(tensor) or tensor.is_meta:
+            raise ArgumentError(f"The tensor {name} has no values yet; run the model once, or load its weights first.")
+    try:
+        return copy.deepcopy(model)
+    except (RuntimeError, NotImplementedError) as error:
+        raise UnsupportedError(
+            f"{type(model).__name__} cannot be copied: {str(error).splitlines()[0]:.160} Make weights that are pruned "
+            "or reparametrised by torch.nn.utils permanent (prune.remove, remove_weight_norm), and sparse or nested "
+            "ones dense, first."
+        ) from error
 
 
 class _Tracer(fx.Tracer):
