@@ -4,7 +4,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from lipkit._checksums import from_sealed_json, to_sealed_json
+from lipkit.certify import Evaluation
+from lipkit.certify.evaluate.records import read_samples
 from lipkit.cli.inputs.recipe_file import recipe_class
 from lipkit.cli.inputs.safetensors_file import tensors_from, tensors_to
 from lipkit.cli.main import Code, main
@@ -21,6 +23,8 @@ from lipkit.cli.training.journal import Journal
 from lipkit.cli.training.loop import train
 from lipkit.cli.training.overrides import make_quick_recipe
 from lipkit.cli.training.processes import Team
+from lipkit.report.html.page import render_page
+from lipkit.report.results.contents import ClassRow, Contents
 from support.sealed_files import read_lines, read_object, write_lines, write_object
 
 RECIPE = '''"""A tiny classifier of digits."""
@@ -53,12 +57,13 @@ def net() -> nn.Module:
 
 @dataclass(frozen=True)
 class Honest:
-    """A run, the same from another seed, the weights and the checkpoint after its first epoch, and the shares."""
+    """A run, the same from another seed, one stopped after its first epoch, the recipe, and a run without attack."""
 
     run: Path
     other: Path
     half: Path
     recipe: Path
+    plain: Path
 
 
 def quietly(words: list[str]) -> int:
@@ -86,7 +91,10 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Honest:
     quick = make_quick_recipe(recipe_class(recipe), ["--seed=3"])
     with torch.random.fork_rng(devices=[]), pytest.raises(_StopError):
         train(quick, root / "half", Team(torch.device("cpu")), stop)
-    return Honest(root / "seed3", root / "seed4", root / "half", recipe)
+    quiet = root / "quiet.py"
+    quiet.write_text(RECIPE.replace("attack=PGD(eps=1.0, steps=3, low=0.0, high=1.0), ", ""))
+    assert quietly(["train", str(quiet), "--out", str(root / "plain"), "--quick", "--seed", "3"]) == Code.OK
+    return Honest(root / "seed3", root / "seed4", root / "half", recipe, root / "plain")
 
 
 # Forgeries of a run. A forger computes every checksum anew.
@@ -245,6 +253,10 @@ FORGERIES: dict[str, tuple[Callable[[Path, Honest], None], str]] = {
         edit_sample(lambda s: s.update(predicted=s["label"]), right=False),
         "evaluation: the class of sample",
     ),
+    "a class beyond all numbers": (
+        edit_sample(lambda s: s.update(predicted=10**30)),
+        r"samples-0000\.jsonl, line 1 is no result of a sample",
+    ),
     "an attack undone": (
         edit_sample(lambda s: s.update(broken=[not one for one in s["broken"]])),
         "evaluation: the outcome of attacks on sample",
@@ -347,6 +359,163 @@ def test_a_forgery_is_named(name: str, honest: Honest, tmp_path: Path, capsys: p
     assert quietly(["audit", str(run)]) == Code.AUDIT_FAILED
     said = capsys.readouterr().err
     assert [line for line in said.splitlines() if re.search(sentence, line)], said
+
+
+# Forgeries of a run without an attack, whose report and page follow from what was forged.
+
+
+def follow(run: Path) -> None:
+    """Count the report again from the stored samples, and draw the page."""
+    path = run / "report.json"
+    old = Contents.from_json(path.read_text())
+    samples = list(read_samples(run / "evaluation").values())
+    found = Evaluation.of(samples, old.eps, old.p, old.level, old.failure)
+    rows = tuple(ClassRow(old.classes[k], shares) for k, shares in found.classes.items())
+    columns = zip(*((s.broken, s.unproven) for s in found.samples), strict=True)
+    outcomes = replace(old.outcomes, **dict(zip(("broken", "unproven"), map(tuple, columns), strict=True)))
+    counted = {"overall": found.overall, "by_class": rows, "outcomes": outcomes, "unproven": found.unproven}
+    path.write_text(replace(old, **counted).to_json())
+    draw(run)
+
+
+def draw(run: Path) -> None:
+    (run / "report.html").write_text(render_page(Contents.from_json((run / "report.json").read_text())))
+
+
+def mark_samples(**marks: Any) -> Callable[[Path], None]:
+    def forge(run: Path) -> None:
+        path = run / "evaluation" / "samples-0000.jsonl"
+        write_lines(path, [{**line, **marks} for line in read_lines(path)])
+        follow(run)
+
+    return forge
+
+
+def claim(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
+    def forge(run: Path) -> None:
+        edit_report(lambda content: change(content["about"]))(run, None)  # pyright: ignore[reportArgumentType]
+        draw(run)
+
+    return forge
+
+
+def edit_checkpoint(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
+    def forge(run: Path) -> None:
+        state = checkpoint.load(run / "checkpoint.safetensors")
+        change(state)
+        checkpoint.save(run / "checkpoint.safetensors", state)
+
+    return forge
+
+
+def edit_history(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
+    def forge(run: Path) -> None:
+        lines = read_lines(run / "journal.jsonl")
+        for line in lines:
+            change(line)
+        write_lines(run / "journal.jsonl", lines)
+        edit_checkpoint(lambda state: state.update(journal=Journal(run / "journal.jsonl").digest()))(run)
+
+    return forge
+
+
+def forge_fingerprint(run: Path) -> None:
+    other = "0" * 64
+    edit_bound(lambda s: s.update({"of network": other}))(run, None)  # pyright: ignore[reportArgumentType]
+    settings = run / "evaluation" / "settings.json"
+    content = read_object(settings)
+    content["bound"]["network"] = other
+    write_object(settings, content)
+
+
+def lose_neighbours(run: Path) -> None:
+    def change(content: dict[str, Any]) -> None:
+        for one in (*content["gallery"]["hardest"], *content["gallery"]["safest"]):
+            one.update(neighbour=None, became=None, distance=None)
+
+    edit_report(change)(run, None)  # pyright: ignore[reportArgumentType]
+    draw(run)
+
+
+def draw_elsewhere(run: Path, drawing: str) -> None:
+    path = run / "report.html"
+    text = re.sub(r'(<meta name="generator" content=")[^"]*', r"\1matplotlib 1.0", path.read_text())
+    path.write_text(text.replace("</svg>", f"{drawing}</svg>", 1))
+
+
+FOLLOWED: dict[str, tuple[Callable[[Path], None], str]] = {
+    "an attack that never was": (mark_samples(broken=[False, False]), "evaluation: the number of attacks of sample 0"),
+    "a stated constant": (mark_samples(stated=True), "evaluation: the origin of the constant of sample 0"),
+    "another failure": (mark_samples(failure=1e-9), "evaluation: the probability of failure of sample 0"),
+    "an attack without a proof": (mark_samples(unproven=True), "evaluation: the mark for an attack without a proof"),
+    "the deployed precision": (mark_samples(otherwise=True), "evaluation: sample 0, by the model as it runs, is"),
+    "another recipe's name": (claim(lambda c: c.update(recipe="Large")), r"report\.json: about\.recipe is Large"),
+    "a setting added": (claim(lambda c: c["fields"].append(["proven by", "x"])), r"report\.json: about\.fields"),
+    "a setting left out": (claim(lambda c: c["fields"].pop()), r"report\.json: about\.fields"),
+    "a command of another recipe": (
+        claim(lambda c: c.update(command=c["command"].replace("quiet.py", "large.py"))),
+        r"report\.json: the command is",
+    ),
+    "a command with other settings": (
+        claim(lambda c: c.update(command=c["command"].replace(" --quick", ""))),
+        r"report\.json: the setting epochs in the command",
+    ),
+    "another number watched": (claim(lambda c: c.update(watched="error")), r"report\.json: about\.watched is error"),
+    "another fingerprint": (forge_fingerprint, r"bound\.safetensors: the fingerprint of what it bounds"),
+    "a setting of the evaluation added": (
+        lambda run: edit_object("evaluation/settings.json", lambda c: c.update(approved="yes"))(run, None),  # pyright: ignore[reportArgumentType]
+        r"settings\.json: approved",
+    ),
+    "neighbours left out": (lose_neighbours, r"report\.json: gallery\.hardest\[0\]"),
+    "a program in a drawing": (
+        lambda run: draw_elsewhere(run, "<script>document.body.innerHTML = 'proven'</script>"),
+        r"report\.html: The drawings of the page have parts that draw nothing: script",
+    ),
+    "constants of the training invented": (
+        edit_history(lambda line: line.update(constant=0.01)),
+        r"journal\.jsonl: the constant at step 1 is 0\.01",
+    ),
+    "losses left out": (edit_history(lambda line: line.pop("loss")), r"journal\.jsonl: the entry of step 1 has None"),
+    "times left out": (edit_history(lambda line: line.pop("seconds")), r"journal\.jsonl: the entry of step 1 has None"),
+    "a tensor left out": (
+        edit_checkpoint(lambda s: s["model"].pop(next(iter(s["model"])))),
+        r"checkpoint\.safetensors has other tensors than the model",
+    ),
+    "settings left out": (edit_checkpoint(lambda s: s.pop("fields")), r"checkpoint\.safetensors has no fields"),
+    "steps as words": (edit_checkpoint(lambda s: s.update(steps="42")), r"checkpoint\.safetensors has no steps"),
+}
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("name", FOLLOWED)
+def test_a_forgery_that_everything_follows_is_named(
+    name: str, honest: Honest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forge, sentence = FOLLOWED[name]
+    run = tmp_path / "run"
+    shutil.copytree(honest.plain, run)
+    forge(run)
+    capsys.readouterr()
+    assert quietly(["audit", str(run)]) == Code.AUDIT_FAILED
+    said = capsys.readouterr().err
+    assert [line for line in said.splitlines() if re.search(sentence, line)], said
+
+
+@pytest.mark.train
+def test_a_run_without_an_attack_holds(honest: Honest, capsys: pytest.CaptureFixture[str]) -> None:
+    assert quietly(["audit", str(honest.plain)]) == Code.OK
+    assert "holds. Of 24 samples," in capsys.readouterr().out
+
+
+@pytest.mark.train
+def test_drawings_of_another_version_are_not_compared(
+    honest: Honest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(honest.plain, run)
+    draw_elsewhere(run, '<path d="M 0 0 L 9 9"/>')
+    assert quietly(["audit", str(run)]) == Code.AUDIT_PARTIAL
+    assert "report.html were not compared, because another version" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.train
@@ -454,7 +623,7 @@ def test_another_label_is_named(given: Path, capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.train
 def test_other_weights_than_the_model_makes_are_named(given: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    edit_weights(flip_a_bit)(given, Honest(given, given, given, given))
+    edit_weights(flip_a_bit)(given, Honest(given, given, given, given, given))
     capsys.readouterr()
     assert quietly(["audit", str(given)]) == Code.AUDIT_FAILED
     assert "model.safetensors has other weights than nets.py:net makes" in capsys.readouterr().err

@@ -146,7 +146,7 @@ def _parsed(line: bytes, where: str) -> SampleResult:
     try:
         index, label, predicted = (data[name] for name in ("index", "label", "predicted"))
         radius, failure, broken = float(data["radius"]), float(data["failure"]), tuple(data["broken"])
-        whole = all(type(number) is int and number >= 0 for number in (index, label, predicted))
+        whole = all(type(number) is int and 0 <= number < 2**63 for number in (index, label, predicted))
         unproven, digest, stated, otherwise = (data[name] for name in ("unproven", "digest", "stated", "otherwise"))
         truths = (*broken, unproven, stated, otherwise)
         kinds = all(isinstance(one, bool) for one in truths) and isinstance(digest, str)

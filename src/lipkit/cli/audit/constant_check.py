@@ -32,10 +32,11 @@ def check_constant(run: AuditedRun, findings: Findings, same_machine: bool) -> t
     stored = None
     with findings.reading(file):
         stored = StoredBound.read(file)
-    if stored is None:
-        return None
-    with torch.no_grad():
+    network = None
+    with findings.reading(run.weights), torch.no_grad():
         network = network_hash(network_of(run.model, run.example))
+    if stored is None or network is None:
+        return None
     if stored.source != run.prints.code:
         findings.differ(file, "the hash of the code", stored.source, run.prints.code, ANEW)
     # Weights that a device computes are rounded as it does.
@@ -59,6 +60,13 @@ def check_constant(run: AuditedRun, findings: Findings, same_machine: bool) -> t
             findings.differ(file, what, says, found, ANEW)
             if what == "the number of values":
                 return None
+    if known.subject is not None and repeated.subject is not None:
+        if known.subject.source != repeated.subject.source:
+            shapes = known.subject.source, repeated.subject.source
+            findings.differ(file, "the shape of one input", *shapes, ANEW)
+        if known.subject.network != repeated.subject.network and run.at_home:
+            hashes = known.subject.network, repeated.subject.network
+            findings.differ(file, "the fingerprint of what it bounds", *hashes, ANEW)
     _compare_values(file, known, repeated, findings, same_machine and run.device.type == "cpu")
     if repeated.subject is None:
         findings.unproven.append(

@@ -94,11 +94,10 @@ def _check_settings(run: AuditedRun, bound: Bound, findings: Findings) -> None:
     with frozen(run.model):
         found = describe_evaluation(model_in, run.test, bound, goal.eps, goal.p, goal.attack, run.seed)
     found |= {"logits": "float64", "level": _LEVEL, "name": ""}
-    # Through JSON, as the file went.
-    found = {**stored, **found}
     if not run.at_home:
         # Weights that a device computes are rounded as it does.
         found["network"] = stored.get("network")
+    # Through JSON, as the file went.
     for place, says, here in find_differences(stored, _as_json(found)):
         findings.differ(path, place, says, here, ANEW)
         return
@@ -139,6 +138,7 @@ def _check_radii(
 ) -> None:  # fmt: skip
     model_in = Evaluated(run.model, None)
     lost: Counter[float] = Counter()
+    otherwise: list[int] = []
 
     def wanted(places: Sequence[int]) -> bool:
         return chosen is None or any(i in chosen for i in places)
@@ -149,19 +149,23 @@ def _check_radii(
             x, y = model_in.placed(inputs, labels)
             found = model_in.logits(x)
             marks = digests(inputs)
+            differs = model_in.decides_otherwise(x, found, indices).tolist()
             honest = torch.stack(_radius_range(found, x, y, bounds[0], run.goal.p, exact), 1)
             proven = _radii(found, x, y, bounds[1], run.goal.p)
             decided = torch.tensor([samples[i].predicted for i in indices], device=x.device)
             last = found.value.shape[1] - 1
             impossible = provably_changed(found, decided.clamp(0, last)) | (decided > last)
             classes = torch.where(impossible, found.value.argmax(1), decided)
-            columns = (y.tolist(), marks, classes.tolist(), honest.tolist(), proven.tolist())
-            for i, label, mark, decision, limits, sure in zip(indices, *columns, strict=True):
+            columns = (y.tolist(), marks, classes.tolist(), honest.tolist(), proven.tolist(), differs)
+            for i, label, mark, decision, limits, sure, other in zip(indices, *columns, strict=True):
                 if chosen is None or i in chosen:
                     _check_one(run, samples[i], label, mark, decision, limits, findings)
+                    _check_marks(run, samples[i], bounds[0], findings)
+                    otherwise += [i] if samples[i].otherwise != other else []
                     lost.update(eps for eps in run.goal.eps if samples[i].radius > eps >= sure)
             done += len(indices)
             show(done, total, "")
+    _check_otherwise(run, samples, otherwise, findings, exact)
     # Where nothing is drawn, the stored constant itself is proven or named.
     for eps, count in sorted(lost.items()) if bounds[1].failure else ():
         findings.unproven.append(
@@ -204,6 +208,36 @@ def _check_one(
         findings.differ(file, f"the radius {name}", sample.radius, low if low == high else f"{low!r} to {high!r}", ANEW)
     elif sample.radius > 0 and sample.predicted != sample.label:
         findings.refuse(file, f"{file}: sample {sample.index} has a radius and the wrong class; {ANEW}.")
+
+
+def _check_marks(run: AuditedRun, sample: SampleResult, bound: Bound, findings: Findings) -> None:
+    """Compare what a line says beside decision and radius, and that no attack is told of where none was made."""
+    file, name = run.folder / "evaluation", f"of sample {sample.index}"
+    attacked = len(run.goal.eps) if run.goal.attack is not None else 0
+    unproven = sample.unproven and not attacked
+    for what, says, found in (
+        ("the origin of the constant", *("a statement" if one else "a computation" for one in (
+            sample.stated, bound.subject is None,
+        ))),
+        ("the probability of failure", sample.failure, 0.0),
+        ("the number of attacks", len(sample.broken), attacked),
+        ("the mark for an attack without a proof", unproven, False),
+    ):  # fmt: skip
+        if says != found:
+            findings.differ(file, f"{what} {name}", says, found, ANEW)
+
+
+def _check_otherwise(
+    run: AuditedRun, samples: Mapping[int, SampleResult], apart: Sequence[int], findings: Findings, exact: bool
+) -> None:
+    """Compare which samples the model as it runs decides otherwise; its last bits are others on another machine."""
+    if len(apart) > (0 if exact else max(1.0, _OTHERWISE * len(samples))):
+        words = ("decided as in exact arithmetic", "decided otherwise")
+        said = samples[apart[0]].otherwise
+        findings.differ(
+            run.folder / "evaluation", f"sample {apart[0]}, by the model as it runs,", words[said], words[not said],
+            f"{len(apart)} of {len(samples)} samples differ: {ANEW}",
+        )  # fmt: skip
 
 
 def _check_attack(

@@ -17,11 +17,15 @@ from lipkit.cli.training.journal import Journal
 from lipkit.cli.training.loop import train
 from lipkit.cli.training.processes import Team
 from lipkit.cli.training.recipe import plain_fields
+from lipkit.errors import RecordError
+from lipkit.report.results.gather import describe_error
 
 Entries = list[dict[str, Any]]
 
 # The loss of one step on another machine: sums of some thousand float32 numbers in another order.
 _LOSS = 1e-3
+# The constant that a training watches: an estimate, by an iteration that starts at random.
+_WATCHED = 0.05
 # Learning rates are products of a few float64 numbers.
 _RATE = 1e-12
 
@@ -38,10 +42,10 @@ def check_training(
     journal, entries = folder / "journal.jsonl", Journal(folder / "journal.jsonl")
     lines: Entries = []
     with findings.reading(journal):
-        lines = entries.read()
+        lines = _require_numbers(entries.read(), journal)
     state: dict[str, Any] = {}
     with findings.reading(folder / "checkpoint.safetensors"):
-        state = checkpoint.load(folder / "checkpoint.safetensors")
+        state = _require_state(checkpoint.load(folder / "checkpoint.safetensors"), folder / "checkpoint.safetensors")
         if _check_checkpoint(run, recipe, state, findings):
             _check_weights(run, recipe, state, findings)
     if lines and state:
@@ -57,6 +61,29 @@ def check_training(
     if lines and state:
         _repeat(run, recipe, lines, state, findings, same_machine, retrain)
     return lines
+
+
+def _require_numbers(lines: Entries, file: Path) -> Entries:
+    """The entries of a journal, if each has the numbers that a training writes."""
+    for line in lines:
+        for name in ("loss", "rate", "seconds", "constant"):
+            value, absent = line.get(name), name == "constant" and name in line and line[name] is None
+            if not absent and (isinstance(value, bool) or not isinstance(value, int | float)):
+                raise RecordError(f"{file}: the entry of step {line['step']} has {value!r} as its {name}; {ANEW}.")
+        if strange := line.keys() - {"step", "loss", "rate", "seconds", "constant"}:
+            raise RecordError(f"{file}: the entry of step {line['step']} has a strange {min(strange)!r}; {ANEW}.")
+    return lines
+
+
+def _require_state(state: dict[str, Any], file: Path) -> dict[str, Any]:
+    """The state of a checkpoint, if it has the parts that are read here."""
+    kinds: dict[str, type] = {
+        "fields": dict, "steps": int, "step": int, "size": int, "model": dict, "average": dict, "journal": str,
+    }  # fmt: skip
+    for name, kind in kinds.items():
+        if not isinstance(state.get(name), kind):
+            raise RecordError(f"{file} has no {name} of a training; {ANEW}.")
+    return state
 
 
 def _check_checkpoint(run: AuditedRun, recipe: Recipe, state: Mapping[str, Any], findings: Findings) -> bool:
@@ -80,9 +107,13 @@ def _check_checkpoint(run: AuditedRun, recipe: Recipe, state: Mapping[str, Any],
 def _check_weights(run: AuditedRun, recipe: Recipe, state: Mapping[str, Any], findings: Findings) -> None:
     """Compare the weights with those at the end of the training, averaged and settled as the recipe says."""
     made = recipe.model().to(run.device)
-    made.load_state_dict(state["model"])
-    if state["average"]:
-        made.load_state_dict(state["average"])
+    try:
+        made.load_state_dict(state["model"])
+        if state["average"]:
+            made.load_state_dict(state["average"])
+    except (RuntimeError, TypeError, AttributeError) as error:
+        file = run.folder / "checkpoint.safetensors"
+        raise RecordError(f"{file} has other tensors than the model ({describe_error(error)}); {ANEW}.") from error
     recipe.settled(made)
     wanted, given = plain_tensors(made.state_dict()), plain_tensors(tensors_from(run.weights)[0])
     # What `settled` computes is rounded otherwise on another device.
@@ -145,7 +176,9 @@ def _repeat(
 
     with tempfile.TemporaryDirectory() as scratch:
         again = _train_again(recipe, Path(scratch), run, None if retrain else stop)
-        losses = {line["step"]: line["loss"] for line in Journal(Path(scratch) / "journal.jsonl").read()}
+        repeated = Journal(Path(scratch) / "journal.jsonl").read()
+    losses = {line["step"]: line["loss"] for line in repeated}
+    constants = {line["step"]: line["constant"] for line in repeated}
     file = run.folder / "journal.jsonl"
     # Entries are also written by the clock, so only some steps have one in both.
     common = [line for line in lines if line["step"] in losses]
@@ -157,6 +190,12 @@ def _repeat(
                 file, f"the loss of step {step}", line["loss"], loss,
                 "the seed, the data or the line was changed: take the original, or run the command of run.json again",
             )  # fmt: skip
+            return
+    for line in common[: None if same_machine else 1]:
+        said, found = line["constant"], constants[line["step"]]
+        # Constants that are watched are estimates, by draws and by an average over steps.
+        if (said is None) != (found is None) or (said is not None and not math.isclose(said, found, rel_tol=_WATCHED)):
+            findings.differ(file, f"the constant at step {line['step']}", said, found, ANEW)
             return
     how = "bit for bit" if same_machine else f"to {_LOSS:g}, since the machine or its software is another"
     done = f"{len(common)} losses of {len(lines)}" if retrain else "the loss of the first step"

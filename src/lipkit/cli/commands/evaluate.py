@@ -123,12 +123,16 @@ class _Folder:
 
     def about(self, request: EvaluationRequest, team: Team) -> About:
         """The origin of the results, for the page."""
-        weights = "as the model's file makes them" if request.weights is None else str(request.weights)
         return About.here(
             command=request.command, date=current_date(), seconds=None, seed=request.seed,
             device=describe_device(team.device), model=request.model,
-            fields={"weights": weights, **request.options}, prints=self.hashes,
+            fields={"weights": describe_weights(request), **request.options}, prints=self.hashes,
         )  # fmt: skip
+
+
+def describe_weights(request: EvaluationRequest) -> str:
+    """Where the weights come from, in the words of a page."""
+    return "as the model's file makes them" if request.weights is None else str(request.weights)
 
 
 def methods_of(request: EvaluationRequest) -> tuple[Method, ...]:
