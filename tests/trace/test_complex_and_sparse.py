@@ -10,7 +10,7 @@ from torch.nn import functional
 
 import lipkit
 from lipkit.bounds import DAG
-from lipkit.errors import CaptureError
+from lipkit.errors import CaptureError, CertificateError
 from lipkit.trace.capture import capture
 from support.networks.short_models import Model, agrees, linear, vector
 
@@ -63,6 +63,17 @@ def test_a_sparse_weight_of_a_linear_layer_is_bounded():
     truth = float(torch.linalg.matrix_norm(weights(), 2))
     bound = lipkit.lipschitz(nn.Sequential(layer, nn.ReLU()), vector(batch=1), DAG())
     assert truth <= float(bound.value.detach()) <= truth * (1 + 1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state:UserWarning")
+@pytest.mark.parametrize("layout", ["sparse", "sparse_csr"])
+def test_sparse_weights_are_certified_and_told_apart(layout: str):
+    model = with_weight(from_left, getattr(weights(), f"to_{layout}")())
+    issued = lipkit.certificate(model, vector(batch=1), DAG())
+    assert lipkit.verify(issued, model).holds
+    other = with_weight(from_left, getattr(weights() * 1.001, f"to_{layout}")())
+    with pytest.raises(CertificateError, match="weight"):
+        lipkit.verify(issued, other)
 
 
 def test_sparse_weights_keep_their_gradient():

@@ -210,7 +210,12 @@ class ModelRecord:
         """The record of a model and its network. Cost: one pass over the bytes of both."""
         model, network = subject.model, subject.network
         state = model.state_dict if isinstance(model, ExportedProgram) else model.state_dict(keep_vars=True)
-        kept = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+        # A sparse tensor has no bytes of its own order: the dense one has, and the network reads that.
+        kept = {
+            name: value if value.layout is torch.strided else value.to_dense()
+            for name, value in state.items()
+            if isinstance(value, Tensor)
+        }
         prints = _network_prints(network, kept.values())
         return cls(type(model).__qualname__, _state_prints(kept), prints, row_hashes(network))
 

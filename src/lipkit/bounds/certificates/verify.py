@@ -99,10 +99,11 @@ def verify(
        seed, because a seed can be searched for. Only what this run bounds is proven.
 
     A value below what is proven is refused, unless it is reproduced: then `Verification.holds` is False. A value above
-    it holds, reproduced or not. A lower bound, where known, must not exceed the value.
+    it holds, reproduced or not.
 
-    `region` is needed where the certificate keeps only a hash of it. The versions of software, the seconds and the
-    table of layers are on record, and are not checked.
+    `region` is needed where the certificate keeps only a hash of it. Not proven again, but on record only: the versions
+    of software, the seconds, the table of layers, what was asked and how it was found, and the lower bound, which must
+    not exceed what is proven.
     Guarantee: `Verification.proven` is a new bound with its own kind and failure; a false value holds with at most its
     probability of failure. Cost: that of `certificate`; about three times as much where it drew. A method that stops by
     the clock gets four times the recorded time.
