@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from threading import RLock
 from typing import Any, final
 
 import torch
@@ -46,6 +47,9 @@ from lipkit.trace.torch_export import (
     split_up,
 )
 
+# torch.export keeps its state in the process: two threads that export at once break each other, and all later exports.
+_ONE_AT_A_TIME = RLock()
+
 
 def capture(
     model: nn.Module | ExportedProgram,
@@ -79,6 +83,17 @@ def capture(
     Cost: one export, about as much as a few evaluations of the model.
     """
     require_model(model)
+    with _ONE_AT_A_TIME:
+        return _capture(model, args, kwargs, wrt, output)
+
+
+def _capture(
+    model: nn.Module | ExportedProgram,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    wrt: str | tuple[str, ...] | None,
+    output: str | int | None,
+) -> Network:
     if isinstance(model, ExportedProgram):
         args, kwargs = _example(model, args, kwargs)
         with without_casts():
