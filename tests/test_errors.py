@@ -17,6 +17,7 @@ FAMILIES = {
     errors.MetricError: ValueError,
     errors.RegionError: ValueError,
     errors.NotProvenError: ArithmeticError,
+    errors.OutOfTimeError: errors.NotProvenError,
     errors.CaptureError: TypeError,
     errors.NeedsRegion: errors.RegionError,
     errors.CertificateError: ValueError,
