@@ -174,7 +174,7 @@ def _identified(bound: Bound, model: Model) -> Bound:
     trained = bound.log_value.requires_grad and (not isinstance(model, nn.Module) or model.training)
     if trained or not isinstance(bound.subject, Snapshot):
         return bound
-    return replace(bound, subject=bound.subject.settled())
+    return replace(bound, subject=bound.subject.compute_hash())
 
 
 def default_search(network: Network, metric: Metric) -> Method:

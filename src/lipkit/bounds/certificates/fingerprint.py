@@ -57,10 +57,10 @@ class Snapshot(Fingerprint):
 
     @property
     def network(self) -> str:
-        return self.settled().network
+        return self.compute_hash().network
 
-    def settled(self) -> NetworkPrint:
-        """The fingerprint by itself, without the network."""
+    def compute_hash(self) -> NetworkPrint:
+        """The hash now, as a fingerprint that no longer holds the network."""
         versions = _versions(self._network)
         if versions != self._versions:
             raise ArgumentError("The weights were changed after this bound was computed; compute it once more.")
