@@ -74,6 +74,15 @@ def test_boxes_come_from_the_next_image_and_targets_follow_their_area() -> None:
         cut_and_mixed(x, torch.eye(count), 1.5)
 
 
+def test_a_chance_in_a_tensor_draws_the_same_boxes() -> None:
+    x, targets = torch.rand(16, 3, 8, 8), torch.eye(16)
+    torch.manual_seed(0)
+    expected = cut_and_mixed(x, targets, 0.5)
+    torch.manual_seed(0)
+    found = cut_and_mixed(x, targets, torch.tensor(0.5))
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
 def test_turns_and_scales_about_the_middle() -> None:
     torch.manual_seed(0)
     height, width = 41, 61

@@ -116,3 +116,14 @@ def test_stages_that_do_not_fit_are_refused_before_anything_runs(wrong: str, tmp
     (path,) = (one for one in RECIPES if one.stem == "cifar10_shift")
     with pytest.raises(ArgumentError, match="stage"):
         make_recipe(recipe_class(path), (f"--data={tmp_path}", *wrong.split()))
+
+
+def test_distortions_fade_and_the_share_of_the_end_is_checked(tmp_path: Path) -> None:
+    (path,) = (one for one in RECIPES if one.stem == "cifar10_shift")
+    recipe = recipe_class(path)(data=tmp_path)
+    x = torch.rand(64, 3, 32, 32)
+    # The mean is subtracted and added again, twice: four roundings of numbers below 1.
+    assert (recipe.distorted(x, 0.0) - x).abs().max() <= 4 * 2**-24
+    assert (recipe.distorted(x) - x).abs().amax((1, 2, 3)).min() > 0.01
+    with pytest.raises(ArgumentError, match="fade"):
+        make_recipe(recipe_class(path), (f"--data={tmp_path}", "--fade=1.5"))

@@ -55,7 +55,7 @@ def turned_and_scaled(images: Images, angle: float, factor: float) -> Images:
 
 
 def cut_and_mixed(
-    images: Images, targets: Float[Tensor, "batch classes"], chance: float
+    images: Images, targets: Float[Tensor, "batch classes"], chance: float | Float[Tensor, ""]
 ) -> tuple[Images, Float[Tensor, "batch classes"]]:
     """With probability `chance` a box of each image is cut out of the next one, and the targets are mixed by area.
 
@@ -65,9 +65,9 @@ def cut_and_mixed(
 
     Args:
         targets: Probabilities of the classes of each image.
-        chance: Probability that an image gets a box.
+        chance: Probability that an image gets a box. A tensor is not checked, because that would wait for its device.
     """
-    if not 0 <= chance <= 1:
+    if not isinstance(chance, Tensor) and not 0 <= chance <= 1:
         raise ArgumentError(f"chance is a probability, got {chance}.")
     count, _, height, width = images.shape
     device = images.device
