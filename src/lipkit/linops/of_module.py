@@ -14,9 +14,8 @@ from lipkit.linops._windows import extent
 from lipkit.linops.batch_norm import BatchNorm
 from lipkit.linops.conv import Conv
 from lipkit.linops.conv_transpose import ConvTranspose
-from lipkit.linops.dense import Dense
+from lipkit.linops.elementary import Dense, Index, Permute, Reshape, flat_positions, pad
 from lipkit.linops.function import LinearFunction
-from lipkit.linops.index import Index, Permute, Reshape, flat_positions, pad
 from lipkit.linops.padding import Padding, Sides
 from lipkit.linops.pool import adaptive_avg_pool, avg_pool, target_shape
 
