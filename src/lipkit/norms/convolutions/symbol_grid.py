@@ -37,12 +37,12 @@ def over_grid(
         enclosure, point, group = _largest(first, kernels.detach(), inner, grid)
         error = replace(first, kernel=kernels).error()
         gain, ones = math.log(first.gain * factor * (1 + gamma(16))), torch.ones_like(exponent)
-        widest = widen_log(enclosure.log_upper, error, Kind.UPPER) + gain + log_up(ones, exponent)
+        widest = widen_log(enclosure.log_upper, error, 1.0) + gain + log_up(ones, exponent)
         log_upper = round_log(widest, Kind.UPPER.side)
         lower: list[Bound | None] = [None] * len(kernels)
         if exact:
             least = math.log(first.gain * factor * (1 - gamma(32)))
-            narrowest = widen_log(enclosure.log_lower, error, Kind.LOWER) + least + log_down(ones, exponent)
+            narrowest = widen_log(enclosure.log_lower, error, -1.0) + least + log_down(ones, exponent)
             lower = [Bound(one, Kind.LOWER, method) for one in round_log(narrowest, Kind.LOWER.side)]
     if kernels.requires_grad:
         blocks = torch.stack(

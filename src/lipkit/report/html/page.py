@@ -8,8 +8,8 @@ from html import escape
 from pathlib import Path
 
 from lipkit._files import write_whole
+from lipkit.bound import Kind
 from lipkit.errors import ArgumentError
-from lipkit.kind import Kind
 from lipkit.report.figure_style import drawn_by
 from lipkit.report.html import sections
 from lipkit.report.html.claims import about_number, about_text
