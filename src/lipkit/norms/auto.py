@@ -31,8 +31,7 @@ from lipkit.linops.composites import parts_of
 from lipkit.linops.queries.forms import ENTRIES, one_position
 from lipkit.norms._base import Norm, refuse_state
 from lipkit.norms.cholesky import Cholesky
-from lipkit.norms.convolutions.circulant import Circulant
-from lipkit.norms.convolutions.small_grid import SmallGrid
+from lipkit.norms.convolutions.symbol_grid import Circulant, SmallGrid
 from lipkit.norms.matrix_free.lanczos import Lanczos
 from lipkit.norms.monomial import Monomial
 from lipkit.norms.svd import SVD

@@ -21,7 +21,7 @@ from lipkit.report.results import gather
 from lipkit.report.results.about import About
 from lipkit.report.results.contents import Contents
 from lipkit.report.results.gradient_lengths import gradient_norms
-from lipkit.report.results.radius_counts import curve, histogram
+from lipkit.report.results.recount import curve, histogram
 from lipkit.report.results.spectra import spectra
 from lipkit.trace.capture import capture
 
