@@ -26,12 +26,12 @@ from lipkit.cli.training import Recipe
 from lipkit.cli.training.overrides import make_quick_recipe, make_recipe
 from lipkit.cli.training.recipe import plain_fields
 from lipkit.errors import RecordError
-from lipkit.linops.queries.row_norms import vector_norms
 from lipkit.report.html.page import compare_page, has_same_drawer
 from lipkit.report.results.about import About
 from lipkit.report.results.contents import Contents, Picture
 from lipkit.report.results.gather import gather_contents
 from lipkit.report.results.recount import read_report
+from lipkit.rounding.float64 import vector_norms
 from lipkit.rounding.slacks import MILLIONS_OF_ROUNDINGS
 
 

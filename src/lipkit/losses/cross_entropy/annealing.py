@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipkit.errors import ArgumentError
-from lipkit.losses._base import Loss, Reduction, wide
-from lipkit.losses.checked_fields import LiveNumber, Number
+from lipkit.losses._base import LiveNumber, Loss, Number, Reduction, wide
 from lipkit.losses.margins import check_classes, of_label, rivals
 
 
