@@ -19,7 +19,6 @@ SOURCE = ROOT / "src" / "lipkit"
 LAYERS = (
     (
         "errors",
-        "kind",
         "rounding",
         "_files",
         "_checksums",
@@ -51,9 +50,7 @@ SIDEWAYS = {
     ("_checksums", "errors"),
     ("data", "_files"),
     ("bound", "errors"),
-    ("bound", "kind"),
     ("bound", "rounding"),
-    ("rounding", "kind"),
     ("rounding", "errors"),
     ("data", "_seeds"),
     ("_seeds", "errors"),

@@ -16,6 +16,7 @@ from lipkit import regularizers as regularizers
 from lipkit._version import __version__ as __version__
 from lipkit.bound import L2 as L2
 from lipkit.bound import Bound as Bound
+from lipkit.bound import Kind as Kind
 from lipkit.bound import Metric as Metric
 from lipkit.bound import Rule as Rule
 from lipkit.bound import Scope as Scope
@@ -26,7 +27,6 @@ from lipkit.bounds.certificates.verify import Verification as Verification
 from lipkit.bounds.certificates.verify import verify as verify
 from lipkit.bounds.lipschitz import lipschitz as lipschitz
 from lipkit.bounds.lipschitz import pairwise as pairwise
-from lipkit.kind import Kind as Kind
 from lipkit.norms import spectral_norm as spectral_norm
 from lipkit.regions import Ball as Ball
 from lipkit.regions import Box as Box

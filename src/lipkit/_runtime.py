@@ -1,6 +1,7 @@
-"""How the code runs at this moment: by Python, a compiler, an export or a transform, and in which mode."""
+"""How the code runs at this moment: by Python, a compiler, an export or a transform; in which mode; by which draws."""
 
-from collections.abc import Callable, Iterator
+import secrets
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TypeVar
@@ -89,3 +90,40 @@ def needs_plain_operations() -> bool:
 def _transforms_interfere(compiling: bool) -> bool:
     stack = get_interpreter_stack() or []
     return bool(stack) if compiling else sum(one.key() == TransformType.Jvp for one in stack) > 1
+
+
+# Everyone who takes notes of draws, and what is left of draws that are repeated.
+_notes: ContextVar[tuple[list[int], ...]] = ContextVar("notes", default=())
+_repeated: ContextVar[Iterator[int] | None] = ContextVar("repeated", default=None)
+
+
+def draw() -> int:
+    """128 bits that nobody could know before: the start of a proof by chance. Inside `replaying`, recorded ones."""
+    repeated = _repeated.get()
+    found = secrets.randbits(128) if repeated is None else next(repeated, None)
+    # A replay that asks for more than was recorded is none; its number will not be the recorded one.
+    found = secrets.randbits(128) if found is None else found
+    for note in _notes.get():
+        note.append(found)
+    return found
+
+
+@contextmanager
+def recording() -> Iterator[list[int]]:
+    """A list of everything that is drawn inside, in order. Recordings may lie inside of each other."""
+    note: list[int] = []
+    token = _notes.set((*_notes.get(), note))
+    try:
+        yield note
+    finally:
+        _notes.reset(token)
+
+
+@contextmanager
+def replaying(draws: Sequence[int]) -> Iterator[None]:
+    """Repeat recorded draws in order. What comes out proves nothing: the record can be chosen after the fact."""
+    token = _repeated.set(iter(draws))
+    try:
+        yield
+    finally:
+        _repeated.reset(token)

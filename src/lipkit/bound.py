@@ -2,7 +2,6 @@
 
 import enum
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self, final
@@ -12,37 +11,36 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lipkit.errors import ArgumentError, KindError, MetricError, NonFiniteError, RegionError, ShapeError
-from lipkit.kind import Kind as Kind
-from lipkit.kind import kind_of_best, kind_of_max, kind_of_product
+from lipkit.regions import L2 as L2
 from lipkit.regions import Everywhere, Region
+from lipkit.regions import Fingerprint as Fingerprint
+from lipkit.regions import Metric as Metric
+from lipkit.regions import Scope as Scope
 from lipkit.rounding.float64 import exp_of, format_exp, log_of, log_product, log_sum, round_log
 
 
-class Scope(enum.Enum):
-    """Whether a bound is one number, or one for each class, pair of classes or sample."""
+class Kind(enum.Enum):
+    """What a number proves about the true one; the value is how it is said."""
 
-    WHOLE = ("the whole map", 0)
-    CLASS = ("each class", 1)
-    PAIR = ("each pair of classes", 2)
-    SAMPLE = ("each sample", 1)
+    EXACT = "exact"
+    UPPER = "upper bound"
+    LOWER = "lower bound"
+    ESTIMATE = "estimate"
 
     @property
-    def axes(self) -> int:
-        """Number of axes of the value."""
-        return self.value[1]
+    def certifies(self) -> bool:
+        """Whether the true number is never above this one (EXACT is rounded up, so it qualifies)."""
+        return self in (Kind.EXACT, Kind.UPPER)
 
-    def __str__(self) -> str:
-        return self.value[0]
+    @property
+    def side(self) -> float:
+        """Which way such a number is rounded: +1 up, -1 down, 0 to nearest."""
+        return 1.0 if self.certifies else -1.0 if self is Kind.LOWER else 0.0
 
-
-class Metric(NamedTuple):
-    """The norms a constant is measured in: ||f(x) - f(y)||_p_out <= K ||x - y||_p_in."""
-
-    p_in: float
-    p_out: float
-
-    def __str__(self) -> str:
-        return f"l{self.p_in:g}->l{self.p_out:g}"
+    @property
+    def restricted(self) -> "Kind":
+        """What a number about all inputs says about some of them: upper bounds survive, nothing else does."""
+        return Kind.UPPER if self.certifies else Kind.ESTIMATE
 
 
 class Witness(NamedTuple):
@@ -50,20 +48,6 @@ class Witness(NamedTuple):
 
     left: Tensor
     right: Tensor
-
-
-class Fingerprint(ABC):
-    """What a bound is of: the shape of one input, and a hash of what the network computes."""
-
-    @property
-    @abstractmethod
-    def source(self) -> tuple[int, ...]:
-        """The shape of one input."""
-
-    @property
-    @abstractmethod
-    def network(self) -> str:
-        """The hash. Cost: the first time it may be computed."""
 
 
 class Rule(enum.Enum):
@@ -74,9 +58,6 @@ class Rule(enum.Enum):
     MAX = "largest part"
     BEST = "smallest of several bounds"
     SCALE = "scaled"
-
-
-L2 = Metric(2.0, 2.0)
 
 
 @final
@@ -183,7 +164,7 @@ class Bound:
         if self.metric.p_in > self.metric.p_out:
             raise MetricError(f"The larger part does not bound a block-diagonal map in {self.metric}; use `sum`.")
         a, b, region = _same_question(self, other, "compare")
-        if kind_of_max(a.kind, b.kind) is Kind.LOWER:
+        if _kind_of_max(a.kind, b.kind) is Kind.LOWER:
             a, b = _from_below(a), _from_below(b)
         lower = a.lower.max(b.lower) if a.lower is not None and b.lower is not None else None
         return replace(_made(Rule.MAX, a, b, a.metric, region), lower=lower)
@@ -238,11 +219,27 @@ def _as_float64(value: Tensor | float) -> Tensor:
     return torch.as_tensor(value, dtype=torch.float64)
 
 
+def _kind_of_product(a: Kind, b: Kind) -> Kind:
+    """Products and sums only bound the constant of a composition or a sum from above, whatever their factors are."""
+    return Kind.UPPER if a.certifies and b.certifies else Kind.ESTIMATE
+
+
+def _kind_of_max(a: Kind, b: Kind) -> Kind:
+    """The norm of a block-diagonal map *is* the larger one, so every side that both parts know survives."""
+    kinds = {a, b}
+    if kinds == {Kind.EXACT}:
+        return Kind.EXACT
+    if kinds <= {Kind.EXACT, Kind.UPPER}:
+        return Kind.UPPER
+    return Kind.LOWER if kinds <= {Kind.EXACT, Kind.LOWER} else Kind.ESTIMATE
+
+
 _KINDS: dict[Rule, Callable[[Kind, Kind], Kind]] = {
-    Rule.COMPOSE: kind_of_product,
-    Rule.SUM: kind_of_product,
-    Rule.MAX: kind_of_max,
-    Rule.BEST: kind_of_best,
+    Rule.COMPOSE: _kind_of_product,
+    Rule.SUM: _kind_of_product,
+    Rule.MAX: _kind_of_max,
+    # Both are EXACT or UPPER, and this is the smaller one, entry by entry.
+    Rule.BEST: lambda a, b: Kind.EXACT if a is b is Kind.EXACT else Kind.UPPER,
 }
 
 _FOLDS: dict[Rule, Callable[[Tensor, Tensor, float], Tensor]] = {

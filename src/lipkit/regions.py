@@ -1,8 +1,10 @@
-"""Sets that statements hold on: regions of the input, and the reach of a value inside a network."""
+"""What a statement is about: its norms, its scope, its network, the region it holds on; and the reach of a value."""
 
+import enum
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
 import torch
 from jaxtyping import Float, Float64
@@ -11,6 +13,50 @@ from torch import Tensor
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.rounding.float64 import round_up
 from lipkit.rounding.slacks import ROUNDINGS_8, ULP
+
+
+class Scope(enum.Enum):
+    """Whether a bound is one number, or one for each class, pair of classes or sample."""
+
+    WHOLE = ("the whole map", 0)
+    CLASS = ("each class", 1)
+    PAIR = ("each pair of classes", 2)
+    SAMPLE = ("each sample", 1)
+
+    @property
+    def axes(self) -> int:
+        """Number of axes of the value."""
+        return self.value[1]
+
+    def __str__(self) -> str:
+        return self.value[0]
+
+
+class Metric(NamedTuple):
+    """The norms a constant is measured in: ||f(x) - f(y)||_p_out <= K ||x - y||_p_in."""
+
+    p_in: float
+    p_out: float
+
+    def __str__(self) -> str:
+        return f"l{self.p_in:g}->l{self.p_out:g}"
+
+
+L2 = Metric(2.0, 2.0)
+
+
+class Fingerprint(ABC):
+    """What a bound is of: the shape of one input, and a hash of what the network computes."""
+
+    @property
+    @abstractmethod
+    def source(self) -> tuple[int, ...]:
+        """The shape of one input."""
+
+    @property
+    @abstractmethod
+    def network(self) -> str:
+        """The hash. Cost: the first time it may be computed."""
 
 
 class Region:

@@ -10,7 +10,7 @@ from torch import Tensor
 import lipkit
 from lipkit.bounds import DAG, Auto, LipLT, Local
 from lipkit.bounds._base import Method
-from lipkit.bounds.lower.point_jacobians import matrix_norms
+from lipkit.bounds.lower.sampling import matrix_norms
 from lipkit.certify import Forward
 from lipkit.errors import NeedsRegion
 from lipkit.regions import Ball, Region

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.optim import CayleyRetraction, PolarRetraction, QRRetraction, Retraction, RiemannianSGD, StiefelMuon
-from lipkit.optim._stiefel import tangent
+from lipkit.optim._optimizer import tangent
 from lipkit.optim.muon import bjorck_step, bjorck_step_in_parts, orthogonalise
 
 RETRACTIONS: tuple[Retraction, ...] = (QRRetraction(), CayleyRetraction(), PolarRetraction())

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.optimize import isotonic_regression
 
+from lipkit.bound import Kind
 from lipkit.errors import ArgumentError
-from lipkit.kind import Kind
 from lipkit.report import method_figures as figures
 from lipkit.report.figure_style import LOOKS, style
 from lipkit.report.method_figures import Curve, Panel, Point, convergence, ladder

@@ -23,11 +23,11 @@ from lipkit.bounds.local.ranges import Ranges as Ranges
 from lipkit.bounds.local.ranges import ranges as ranges
 from lipkit.bounds.local.relaxation import Relaxation as Relaxation
 from lipkit.bounds.lower.clever import CLEVER as CLEVER
+from lipkit.bounds.lower.clever import profile as profile
 from lipkit.bounds.lower.gradient_ascent import DifferenceQuotient as DifferenceQuotient
 from lipkit.bounds.lower.gradient_ascent import GradientAscent as GradientAscent
 from lipkit.bounds.lower.gradient_ascent import JacobianNorm as JacobianNorm
 from lipkit.bounds.lower.sampling import Sampling as Sampling
-from lipkit.bounds.lower.sampling import profile as profile
 from lipkit.bounds.lower.search_lines import CounterexampleSearch as CounterexampleSearch
 from lipkit.bounds.properties.convexity import is_convex as is_convex
 from lipkit.bounds.properties.differentiability import is_differentiable as is_differentiable

@@ -11,9 +11,8 @@ from torch.export import ExportedProgram
 
 from lipkit._deadline import seconds_left, time_limit
 from lipkit.bound import Bound, Kind, Metric, Scope
-from lipkit.bounds._base import Method, require_method
+from lipkit.bounds._base import Method, Snapshot, require_method
 from lipkit.bounds.auto import Auto
-from lipkit.bounds.certificates.fingerprint import Snapshot
 from lipkit.bounds.fold.pairwise import Pairwise, PairwiseLipLT
 from lipkit.bounds.lower.sampling import Sampling
 from lipkit.errors import ArgumentError, BrokenCertificateError

@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 
-from lipkit.data._file_bytes import demand_original
+from lipkit.data._file_bytes import Archive, Folder, Store, demand_original
 from lipkit.data._restricted_pickle import byte_array, load_plain
-from lipkit.data._store import Archive, Folder, Store
 from lipkit.data.class_names import CIFAR10, CIFAR100
 from lipkit.data.examples import Examples
 from lipkit.errors import ArgumentError, RecordError

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.linops._base import LinearOperator, Shape
-from lipkit.linops.dense import Diagonal
+from lipkit.linops.elementary import Diagonal
 
 
 @final

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lipkit.linops._base import Adjoint, Compose, LinearOperator, Scaled, Shape, Sum
 from lipkit.linops.block import BlockColumn, BlockDiagonal, BlockRow
-from lipkit.linops.index import Permute, Reshape
+from lipkit.linops.elementary import Permute, Reshape
 from lipkit.linops.sweep import Sweep
 
 if TYPE_CHECKING:

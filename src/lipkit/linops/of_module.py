@@ -14,9 +14,8 @@ from lipkit.linops._windows import extent
 from lipkit.linops.batch_norm import BatchNorm
 from lipkit.linops.conv import Conv
 from lipkit.linops.conv_transpose import ConvTranspose
-from lipkit.linops.dense import Dense
+from lipkit.linops.elementary import Dense, Index, Permute, Reshape, flat_positions, pad
 from lipkit.linops.function import LinearFunction
-from lipkit.linops.index import Index, Permute, Reshape, flat_positions, pad
 from lipkit.linops.padding import Padding, Sides
 from lipkit.linops.pool import adaptive_avg_pool, avg_pool, target_shape
 
@@ -128,20 +127,10 @@ def _batch_norm(module: nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d, in_sha
     return BatchNorm(module.weight if module.affine else None, module.running_var, module.eps, in_shape)
 
 
-@_of.register(nn.AvgPool1d)
-@_of.register(nn.AvgPool2d)
-@_of.register(nn.AvgPool3d)
-def _avg_pool(module: nn.AvgPool1d | nn.AvgPool2d | nn.AvgPool3d, in_shape: Shape) -> LinearOperator:
-    return avg_pool(module, in_shape)
-
-
-@_of.register(nn.AdaptiveAvgPool1d)
-@_of.register(nn.AdaptiveAvgPool2d)
-@_of.register(nn.AdaptiveAvgPool3d)
-def _adaptive_avg_pool(
-    module: nn.AdaptiveAvgPool1d | nn.AdaptiveAvgPool2d | nn.AdaptiveAvgPool3d, in_shape: Shape
-) -> LinearOperator:
-    return adaptive_avg_pool(module, in_shape)
+for _kind in (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d):
+    _of.register(_kind, avg_pool)
+for _kind in (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d):
+    _of.register(_kind, adaptive_avg_pool)
 
 
 @_of.register(nn.Identity)
@@ -166,39 +155,15 @@ def _flatten(module: nn.Flatten | nn.Unflatten, in_shape: Shape) -> LinearOperat
     return Reshape(in_shape, target_shape(module, in_shape))
 
 
-@_of.register(nn.ConstantPad1d)
-@_of.register(nn.ConstantPad2d)
-@_of.register(nn.ConstantPad3d)
-@_of.register(nn.ZeroPad1d)
-@_of.register(nn.ZeroPad2d)
-@_of.register(nn.ZeroPad3d)
-def _constant_pad(module: nn.ConstantPad1d | nn.ConstantPad2d | nn.ConstantPad3d, in_shape: Shape) -> LinearOperator:
-    return pad(in_shape, _pairs(module.padding))
-
-
-@_of.register(nn.CircularPad1d)
-@_of.register(nn.CircularPad2d)
-@_of.register(nn.CircularPad3d)
-def _circular_pad(module: nn.CircularPad1d | nn.CircularPad2d | nn.CircularPad3d, in_shape: Shape) -> LinearOperator:
-    return pad(in_shape, _pairs(module.padding), Padding.CIRCULAR)
-
-
-@_of.register(nn.ReflectionPad1d)
-@_of.register(nn.ReflectionPad2d)
-@_of.register(nn.ReflectionPad3d)
-def _reflection_pad(
-    module: nn.ReflectionPad1d | nn.ReflectionPad2d | nn.ReflectionPad3d, in_shape: Shape
-) -> LinearOperator:
-    return pad(in_shape, _pairs(module.padding), Padding.REFLECT)
-
-
-@_of.register(nn.ReplicationPad1d)
-@_of.register(nn.ReplicationPad2d)
-@_of.register(nn.ReplicationPad3d)
-def _replication_pad(
-    module: nn.ReplicationPad1d | nn.ReplicationPad2d | nn.ReplicationPad3d, in_shape: Shape
-) -> LinearOperator:
-    return pad(in_shape, _pairs(module.padding), Padding.REPLICATE)
+_PADS = {
+    Padding.ZEROS: (nn.ConstantPad1d, nn.ConstantPad2d, nn.ConstantPad3d, nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d),
+    Padding.CIRCULAR: (nn.CircularPad1d, nn.CircularPad2d, nn.CircularPad3d),
+    Padding.REFLECT: (nn.ReflectionPad1d, nn.ReflectionPad2d, nn.ReflectionPad3d),
+    Padding.REPLICATE: (nn.ReplicationPad1d, nn.ReplicationPad2d, nn.ReplicationPad3d),
+}
+for _mode, _kinds in _PADS.items():
+    for _kind in _kinds:
+        _of.register(_kind, lambda module, shape, mode=_mode: pad(shape, _pairs(module.padding), mode))
 
 
 @_of.register(nn.PixelShuffle)

@@ -2,12 +2,12 @@
 
 from lipkit.losses._base import Loss as Loss
 from lipkit.losses.cross_entropy.annealing import LogitAnnealing as LogitAnnealing
+from lipkit.losses.cross_entropy.annealing import OffsetCrossEntropy as OffsetCrossEntropy
 from lipkit.losses.cross_entropy.certificate_regularized import CertificateRegularized as CertificateRegularized
 from lipkit.losses.cross_entropy.crm import CRM as CRM
 from lipkit.losses.cross_entropy.emma import EMMA as EMMA
 from lipkit.losses.cross_entropy.gloro import GloRo as GloRo
 from lipkit.losses.cross_entropy.lipschitz_margin import LipschitzMargin as LipschitzMargin
-from lipkit.losses.cross_entropy.offset import OffsetCrossEntropy as OffsetCrossEntropy
 from lipkit.losses.cross_entropy.radius_goals import DecayingRadius as DecayingRadius
 from lipkit.losses.cross_entropy.radius_goals import RadiusUpTo as RadiusUpTo
 from lipkit.losses.cross_entropy.radius_goals import Truncated as Truncated

@@ -12,9 +12,9 @@ from lipkit.norms.convolutions.baselines import FantasticFour as FantasticFour
 from lipkit.norms.convolutions.baselines import LipGrid as LipGrid
 from lipkit.norms.convolutions.baselines import PublishedGrid as PublishedGrid
 from lipkit.norms.convolutions.baselines import ReshapedKernel as ReshapedKernel
-from lipkit.norms.convolutions.circulant import Circulant as Circulant
 from lipkit.norms.convolutions.kernel_isometry import KernelIsometry as KernelIsometry
-from lipkit.norms.convolutions.small_grid import SmallGrid as SmallGrid
+from lipkit.norms.convolutions.symbol_grid import Circulant as Circulant
+from lipkit.norms.convolutions.symbol_grid import SmallGrid as SmallGrid
 from lipkit.norms.convolutions.toeplitz import Toeplitz as Toeplitz
 from lipkit.norms.frobenius import Frobenius as Frobenius
 from lipkit.norms.gram import Gram as Gram

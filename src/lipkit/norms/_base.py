@@ -106,8 +106,8 @@ class BlockNorm(Norm):
         with torch.no_grad():
             enclosure = self.enclose(matrices.detach().unsqueeze(1))
             error = torch.stack([_entry_error(op, enclosure.log_upper[i]) for i, op in enumerate(ops)])
-            log_upper = widen_log(enclosure.log_upper, error, Kind.UPPER)
-            log_lower = widen_log(enclosure.log_lower, error, Kind.LOWER)
+            log_upper = widen_log(enclosure.log_upper, error, 1.0)
+            log_lower = widen_log(enclosure.log_lower, error, -1.0)
         if matrices.requires_grad:
             gradient = self.attach_gradient(matrices, enclosure)
             log_upper = log_upper + torch.where(torch.isfinite(gradient), gradient - gradient.detach(), 0.0)

@@ -20,17 +20,18 @@ from lipkit.linops import (
     Permute,
     Reshape,
     Shape,
+    StatedRounding,
     Symbol,
+    factors,
     of,
     one_entry_per_row,
     symbol,
 )
 from lipkit.linops.composites import parts_of
-from lipkit.linops.queries.materialize import ENTRIES, one_position
+from lipkit.linops.queries.forms import ENTRIES, one_position
 from lipkit.norms._base import Norm, refuse_state
 from lipkit.norms.cholesky import Cholesky
-from lipkit.norms.convolutions.circulant import Circulant
-from lipkit.norms.convolutions.small_grid import SmallGrid
+from lipkit.norms.convolutions.symbol_grid import Circulant, SmallGrid
 from lipkit.norms.matrix_free.lanczos import Lanczos
 from lipkit.norms.monomial import Monomial
 from lipkit.norms.svd import SVD
@@ -85,7 +86,7 @@ class Auto(Norm):
             return Selection(Monomial(), "one entry in each row or each column: they are orthogonal")
         if one_position(op) and _WRITTEN_OUT < op.in_size * op.out_size <= ENTRIES:
             return Selection(self._matrix(), f"a convolution with one position, so a matrix with a side of {side}")
-        found = None if isinstance(op, Dense) else _symbol_of(op)
+        found = _symbol_of(op)
         if found is not None and found.exact:
             return self._exact_symbol(found)
         if side <= _TINY and op.in_size * op.out_size <= _WRITTEN_OUT:
@@ -150,6 +151,9 @@ def spectral_norm(
 
 
 def _symbol_of(op: LinearOperator) -> Symbol | None:
+    # Neither products whose rounding is stated have one, nor matrices between changes of shape.
+    if isinstance(op, StatedRounding) or all(isinstance(factor, Dense | Reshape) for factor in factors(op)):
+        return None
     try:
         return symbol(op)
     except UnsupportedError:

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError
 from lipkit.optim._foreach import copy_all, decay_and_add_all, sums
-from lipkit.optim._optimizer import StiefelOptimizer
-from lipkit.optim._stiefel import as_matrix, check_rate, is_orthonormal, tall, tangent
+from lipkit.optim._optimizer import StiefelOptimizer, as_matrix, check_rate, is_orthonormal, tall, tangent
 
 # Five steps of a x + b x^3 + c x^5 with these numbers bring singular values from [0.01, 1] into [0.7, 1.2]: fast, not
 # exact, which a direction does not need. Jordan et al. 2024.

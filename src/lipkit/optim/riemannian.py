@@ -6,8 +6,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from lipkit.optim._optimizer import StiefelOptimizer
-from lipkit.optim._stiefel import as_matrix, tall, tangent
+from lipkit.optim._optimizer import StiefelOptimizer, as_matrix, tall, tangent
 from lipkit.optim.retraction import QRRetraction, Retraction
 
 

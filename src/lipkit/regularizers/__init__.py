@@ -21,6 +21,7 @@ from lipkit.regularizers.weights.bound_penalty import BoundPenalty as BoundPenal
 from lipkit.regularizers.weights.norm_growth import SpectrumAlignment as SpectrumAlignment
 from lipkit.regularizers.weights.norm_growth import remove_growth_ as remove_growth_
 from lipkit.regularizers.weights.orthogonality import Orthogonality as Orthogonality
+from lipkit.regularizers.weights.orthogonality import StochasticParseval as StochasticParseval
 from lipkit.regularizers.weights.parseval import parseval_step_ as parseval_step_
 from lipkit.regularizers.weights.projections import clip_ as clip_
 from lipkit.regularizers.weights.projections import shrink_ as shrink_
@@ -34,5 +35,4 @@ from lipkit.regularizers.weights.spectral_norms import LogNormSum as LogNormSum
 from lipkit.regularizers.weights.spectral_norms import NormHinge as NormHinge
 from lipkit.regularizers.weights.spectral_norms import NormSum as NormSum
 from lipkit.regularizers.weights.spectral_norms import SquaredNormSum as SquaredNormSum
-from lipkit.regularizers.weights.stochastic_parseval import StochasticParseval as StochasticParseval
 from lipkit.regularizers.weights.training_norm import TrainingNorm as TrainingNorm

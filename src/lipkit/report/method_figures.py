@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
+from lipkit.bound import Kind
 from lipkit.errors import ArgumentError
-from lipkit.kind import Kind
 from lipkit.report.figure_style import LOOKS, sheet
 from lipkit.report.figure_style import style as style
 from lipkit.report.html.numbers import digits

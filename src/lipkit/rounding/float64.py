@@ -15,7 +15,6 @@ from jaxtyping import Float, Float64, Inexact
 from torch import Tensor
 
 from lipkit.errors import NonFiniteError
-from lipkit.kind import Kind
 from lipkit.rounding.slacks import ROUNDINGS_4, ROUNDINGS_8, ROUNDINGS_8192, ULP, UNIT
 
 # A float64 logarithm, exponential or sum is within one unit in the last place, 2^-52 relative; twice that is safe.
@@ -76,13 +75,13 @@ def log_sum(log_a: Float[Tensor, "..."], log_b: Float[Tensor, "..."], side: floa
     return round_log(total + side * 2 * _ULPS, side)
 
 
-def widen_log(log: Float[Tensor, "*b"], error: Float[Tensor, "*b"], kind: Kind) -> Float[Tensor, "*b"]:
-    """log(exp(log) + error) rounded up for UPPER, log(exp(log) - error) rounded down for LOWER; never overflows.
+def widen_log(log: Float[Tensor, "*b"], error: Float[Tensor, "*b"], side: float) -> Float[Tensor, "*b"]:
+    """log(exp(log) + error) rounded up for the side +1, log(exp(log) - error) rounded down for -1; never overflows.
 
     For logarithms of at most a thousand in size, and no gradients.
     """
     log_error = error.log()
-    if kind is Kind.LOWER:
+    if side < 0:
         # If number and error are both zero, the error is all of the number.
         relative = ((log_error - log).exp() * (1 + ROUNDINGS_8192)).nan_to_num(nan=1.0)
         found, ulps = log + torch.log1p(-relative.clamp(max=1.0)), -ROUNDINGS_8

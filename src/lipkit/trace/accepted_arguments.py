@@ -8,11 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader
 
 from lipkit.errors import ArgumentError, CaptureError
-from lipkit.trace.export_failures import batch_axis_missing, needs_a_batch, require_traceable, run_error
+from lipkit.trace.export_failures import batch_axis_missing, name_module, needs_a_batch, run_error
 from lipkit.trace.model_signature import first_samples
 
 
@@ -66,6 +67,54 @@ def one_sample(model: object, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     if isinstance(model, nn.Module):
         require_traceable(model)
     return first_samples(args, kwargs)
+
+
+def require_traceable(model: nn.Module) -> None:
+    """Refuse a model that has no network whatever the example is, and say why."""
+    told = _of_model(model)
+    if told is not None:
+        raise CaptureError(f"{type(model).__name__} cannot be traced: {told}")
+
+
+def _of_model(model: nn.Module) -> str | None:
+    """What is wrong with the model itself, whatever the example."""
+    if isinstance(model, torch.jit.ScriptModule):
+        return (
+            "it was compiled by TorchScript, whose modules torch.export does not read. Give the nn.Module that it was "
+            "made from."
+        )
+    if getattr(model.forward, "__func__", None) is nn.Module.forward:
+        return "it has no forward. Put its parts into nn.Sequential, or write a forward that calls them."
+    quantised = next(_quantised(model), None)
+    if quantised is not None:
+        return (
+            f"its module {quantised} quantises, or prepares for it. Rounding to a grid jumps, so a quantised model has "
+            "no Lipschitz constant: bound the model in floating point, as it was before torch.ao.quantization prepared "
+            "or converted it; or put its dequantised weights, module.weight().dequantize(), into a plain layer."
+        )
+    for path, module in model.named_modules():
+        own = {**module._parameters, **module._buffers}
+        if any(is_lazy(tensor) for tensor in own.values() if tensor is not None):
+            name = name_module(path, module)
+            return f"its module {name} has no weights yet. Run the model once, model(x), then ask again."
+        if any(tensor.is_meta for tensor in own.values() if tensor is not None):
+            name = name_module(path, module)
+            return (
+                f"the weights of its module {name} are on the meta device and have no values. Give it memory with "
+                "model.to_empty(device='cpu'), and load its weights."
+            )
+    return None
+
+
+def _quantised(model: nn.Module) -> Iterator[str]:
+    """The modules of torch.ao that quantise, or watch values in order to."""
+    for path, module in model.named_modules():
+        home = type(module).__module__
+        # Reference modules compute in floating point, and stubs do nothing.
+        if not home.startswith("torch.ao.") or ".reference" in home:
+            continue
+        if ".quantized" in home or home.endswith((".observer", ".fake_quantize")) or ".qat" in home:
+            yield name_module(path, module)
 
 
 @contextmanager

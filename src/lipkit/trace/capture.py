@@ -14,6 +14,7 @@ from torch.utils._pytree import TreeSpec
 
 from lipkit._runtime import evaluating, without_casts
 from lipkit.errors import ArgumentError, CaptureError
+from lipkit.linops import HasOperator
 from lipkit.trace.accepted_arguments import explaining_axis_zero, one_sample, require_model
 from lipkit.trace.agreement import refuse_disagreement
 from lipkit.trace.declared_modules import Promises, declarations
@@ -32,6 +33,7 @@ from lipkit.trace.network import Network
 from lipkit.trace.nodes import MatrixProduct, OrderStatistics, Pointwise, Product, Softmax
 from lipkit.trace.nodes import Node as NetworkNode
 from lipkit.trace.nodes.activations.sigmoids import TANH
+from lipkit.trace.nodes.declared import DeclaresLipschitz
 from lipkit.trace.rewrites.merge_order_statistics import merge_max_min
 from lipkit.trace.rewrites.spelled_attention import merge_attention, merge_masks
 from lipkit.trace.rewrites.spelled_gates import merge_gates
@@ -158,6 +160,12 @@ def _prepare(
     output: str | int | None,
 ) -> Prepared:
     program = make_functional(program)
+    # The operator of an affine module says more than a constant: it can be joined with its neighbours.
+    declaring = {
+        path: module
+        for path, module in (model.named_modules(remove_duplicate=False) if model is not None else ())
+        if isinstance(module, DeclaresLipschitz) and not isinstance(module, HasOperator | nn.Linear)
+    }
     tried: set[OpOverload] = set()
     while True:
         refuse_mutation(program)
@@ -167,7 +175,7 @@ def _prepare(
         position, target = choose_output(program, graph, output)
         known = live_nodes(program, graph) | {argument.node: argument.value for argument in given}
         folded = fold(graph, chosen, known, target)
-        promises, inside = declarations(model, folded, target, chosen)
+        promises, inside = declarations(declaring, folded, target, chosen) if declaring else ({}, frozenset[Node]())
         unknown = {op for op in without_rule(folded, inside) if is_composite(op)} - tried
         if not unknown:
             spec = program.call_spec.in_spec

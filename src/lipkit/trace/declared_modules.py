@@ -4,13 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.fx import Node
 from torch.fx.node import map_arg
 
 from lipkit.bound import Scope
 from lipkit.errors import CaptureError, MetricError, UnsupportedError
-from lipkit.linops import HasOperator
 from lipkit.regions import Everywhere
 from lipkit.trace.exported_graph import Folded, calls, converts
 from lipkit.trace.nodes.declared import Declared, DeclaresInEveryNorm, DeclaresLipschitz
@@ -47,24 +46,14 @@ class Segment:
 
 
 def declarations(
-    model: nn.Module | None, folded: Folded, target: Node, sources: Sequence[Node]
+    modules: Mapping[str, DeclaresLipschitz], folded: Folded, target: Node, sources: Sequence[Node]
 ) -> tuple[Promises, frozenset[Node]]:
-    """For the last node of every declaring call: the declared node and where its input is; and all nodes inside.
+    """For the last node of every call of a declaring module: the declared node, where its input is; all nodes inside.
 
     A call counts if its nodes have one input that depends on the network's and one result; of nested ones the
     outermost counts. A call of any other form, or of a module that has nothing to promise any more, is lowered
-    operation by operation, which is sound without its promise; so is an affine module, whose operator says more than a
-    constant: it can be joined with its neighbours.
+    operation by operation, which is sound without its promise.
     """
-    if model is None:
-        return {}, frozenset()
-    modules = {
-        path: module
-        for path, module in model.named_modules(remove_duplicate=False)
-        if isinstance(module, DeclaresLipschitz) and not isinstance(module, HasOperator | nn.Linear)
-    }
-    if not modules:
-        return {}, frozenset()
     regions: dict[str, list[Node]] = {}
     for node in folded.steps:
         for call in calls(node):

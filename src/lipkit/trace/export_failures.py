@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from lipkit._runtime import evaluating, without_casts
@@ -60,13 +59,6 @@ def explain_failure(model: nn.Module, args: Args, kwargs: Kwargs, error: Excepti
     text = first_line(error)
     cause = next((said for signs, said in _CAUSES if any(sign in text for sign in signs)), _BRANCHES)
     return CaptureError(f"torch.export cannot trace {name} on inputs of shape {_shapes(args, kwargs)}: {text} {cause}")
-
-
-def require_traceable(model: nn.Module) -> None:
-    """Refuse a model that has no network whatever the example is, and say why."""
-    told = _of_model(model)
-    if told is not None:
-        raise CaptureError(f"{type(model).__name__} cannot be traced: {told}")
 
 
 def run_error(model: nn.Module, args: Args, kwargs: Kwargs) -> Exception | None:
@@ -121,47 +113,6 @@ def needs_a_batch(error: Exception) -> bool:
     return "more than 1 value per channel" in str(error)
 
 
-def _of_model(model: nn.Module) -> str | None:
-    """What is wrong with the model itself, whatever the example."""
-    if isinstance(model, torch.jit.ScriptModule):
-        return (
-            "it was compiled by TorchScript, whose modules torch.export does not read. Give the nn.Module that it was "
-            "made from."
-        )
-    if getattr(model.forward, "__func__", None) is nn.Module.forward:
-        return "it has no forward. Put its parts into nn.Sequential, or write a forward that calls them."
-    quantised = next(_quantised(model), None)
-    if quantised is not None:
-        return (
-            f"its module {quantised} quantises, or prepares for it. Rounding to a grid jumps, so a quantised model has "
-            "no Lipschitz constant: bound the model in floating point, as it was before torch.ao.quantization prepared "
-            "or converted it; or put its dequantised weights, module.weight().dequantize(), into a plain layer."
-        )
-    for path, module in model.named_modules():
-        own = {**module._parameters, **module._buffers}
-        if any(is_lazy(tensor) for tensor in own.values() if tensor is not None):
-            return (
-                f"its module {_named(path, module)} has no weights yet. Run the model once, model(x), then ask again."
-            )
-        if any(tensor.is_meta for tensor in own.values() if tensor is not None):
-            return (
-                f"the weights of its module {_named(path, module)} are on the meta device and have no values. Give it "
-                "memory with model.to_empty(device='cpu'), and load its weights."
-            )
-    return None
-
-
-def _quantised(model: nn.Module) -> Iterator[str]:
-    """The modules of torch.ao that quantise, or watch values in order to."""
-    for path, module in model.named_modules():
-        home = type(module).__module__
-        # Reference modules compute in floating point, and stubs do nothing.
-        if not home.startswith("torch.ao.") or ".reference" in home:
-            continue
-        if ".quantized" in home or home.endswith((".observer", ".fake_quantize")) or ".qat" in home:
-            yield _named(path, module)
-
-
 def _of_arguments(model: nn.Module, args: Args, kwargs: Kwargs) -> str | None:
     """What is wrong with the number and the names of the arguments."""
     signature = inspect.signature(model.forward)
@@ -207,7 +158,7 @@ def _of_run(model: nn.Module, args: Args, kwargs: Kwargs, error: Exception) -> s
             given, wanted = ", ".join(sorted(map(str, ours))), theirs.pop()
             return f"{said} The example has the {what} {given}, the weights {wanted}: give x.to({_code(wanted)})."
     table = next(
-        (_named(p, m) for p, m in model.named_modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)), None
+        (name_module(p, m) for p, m in model.named_modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)), None
     )
     if table is not None and all(t.is_floating_point() for t in inputs):
         return (
@@ -233,7 +184,8 @@ def _code(value: str | None) -> str:
     return str(value) if str(value).startswith("torch.") else repr(value)
 
 
-def _named(path: str, module: nn.Module) -> str:
+def name_module(path: str, module: nn.Module) -> str:
+    """A module by its path and its class."""
     return f"{path!r} ({type(module).__name__})" if path else type(module).__name__
 
 

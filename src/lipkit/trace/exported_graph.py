@@ -107,8 +107,6 @@ def argument_of(node: Node, name: str) -> object:
     return None
 
 
-aten = torch.ops.aten
-
 # Operations that read the shape, the dtype or the device of their first argument, and never its entries.
 SHAPE_ONLY = frozenset(
     {

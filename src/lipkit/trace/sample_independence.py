@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 
 from lipkit.errors import CaptureError
 from lipkit.linops import Shape
+from lipkit.trace.export_failures import name_module
 
 # Batches that a model is tried with; some insist on an even split into groups.
 _BATCHES = (2, 4)
@@ -61,7 +62,7 @@ def _other_axes(model: nn.Module) -> str:
     sequences = (nn.RNNBase, nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
     for path, module in model.named_modules():
         if isinstance(module, sequences):
-            name = f"{path!r} ({type(module).__name__})" if path else type(module).__name__
+            name = name_module(path, module)
             # Layers of a transformer keep it in their attention.
             first = getattr(module, "batch_first", getattr(getattr(module, "self_attn", None), "batch_first", False))
             if not first:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from lipkit import Ball, Kind
-from lipkit._seeds import draw, recording, replaying
+from lipkit._runtime import draw, recording, replaying
 from lipkit.bounds import DAG, Auto, Best, LipLT, Product
 from lipkit.bounds._base import Method
 from lipkit.bounds.certificates.certificate import Certificate

@@ -16,7 +16,7 @@ from lipkit.bounds.local.measured_network import measure_network
 from lipkit.bounds.local.ranges import Intervals, ranges
 from lipkit.bounds.local.small_gain import small_gain
 from lipkit.bounds.local.uncertain_slopes import Uncertain, uncertain
-from lipkit.bounds.lower.point_jacobians import jacobians
+from lipkit.bounds.lower.sampling import jacobians
 from lipkit.errors import ArgumentError, TooLargeError
 from lipkit.regions import Ball, Box
 from lipkit.trace import Network

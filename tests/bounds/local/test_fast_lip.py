@@ -12,7 +12,7 @@ from lipkit.bound import Kind, Metric, Scope
 from lipkit.bounds.local.fast_lip import FastLip, largest_norm
 from lipkit.bounds.local.ranges import Intervals
 from lipkit.bounds.local.relaxation import Relaxation
-from lipkit.bounds.lower.point_jacobians import jacobians
+from lipkit.bounds.lower.sampling import jacobians
 from lipkit.errors import NonFiniteError, RegionError, TooLargeError, UnsupportedError
 from lipkit.linops import Conv, Dense, Reshape
 from lipkit.regions import Ball, Everywhere

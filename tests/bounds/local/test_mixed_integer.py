@@ -75,7 +75,7 @@ def test_without_time_the_interval_bound_remains():
 
 
 def _sampled(weights, biases):
-    from lipkit.bounds.lower.point_jacobians import jacobians
+    from lipkit.bounds.lower.sampling import jacobians
 
     x = torch.rand(200, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) - 0.5
     return jacobians(network_of(weights, biases), x).numpy()

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipkit.bound import Kind, Metric, Scope
+from lipkit.bounds.lower.clever import profile
 from lipkit.bounds.lower.gradient_ascent import DifferenceQuotient, GradientAscent, JacobianNorm
-from lipkit.bounds.lower.sampling import profile
 from lipkit.errors import ArgumentError
 from lipkit.linops import Dense
 from lipkit.regions import Ball, Box, Everywhere

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipkit.bound import Kind, Metric, Scope
+from lipkit.bounds.lower.clever import profile
 from lipkit.bounds.lower.difference_quotients import draw_points, move_inside, prover
-from lipkit.bounds.lower.point_jacobians import jacobians, matrix_norms
-from lipkit.bounds.lower.sampling import Sampling, profile
+from lipkit.bounds.lower.sampling import Sampling, jacobians, matrix_norms
 from lipkit.errors import ArgumentError, MetricError
 from lipkit.linops import Dense
 from lipkit.regions import Ball, Box, Everywhere

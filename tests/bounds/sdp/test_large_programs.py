@@ -8,13 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipkit.bounds.sdp.barrier import couplings, factorise, parts_of, traces
 from lipkit.bounds.sdp.dense_network import read
 from lipkit.bounds.sdp.interior_point import InteriorPoint
 from lipkit.bounds.sdp.lipsdp import LipSDP
 from lipkit.bounds.sdp.network_program import fold_point, program_of, start_point
-from lipkit.bounds.sdp.primal_dual import improve_both_sides
-from lipkit.bounds.sdp.program import Multipliers, Program
+from lipkit.bounds.sdp.primal_dual import improve_both_sides, solve
+from lipkit.bounds.sdp.program import Multipliers, Program, couplings, factorise, parts_of, traces
 from lipkit.linops import Dense
 from lipkit.trace import Network, chain
 from lipkit.trace.nodes import RELU, Pointwise
@@ -73,8 +72,8 @@ def test_a_factor_solves():
     assert len(factor.parts) > 3
     right = torch.randn(program.size, 2, dtype=torch.float64)
     # Relative to the solution: the form is well conditioned after scaling only.
-    torch.testing.assert_close(form @ factor.solve(right), right, rtol=1e-6, atol=1e-8)
-    torch.testing.assert_close(factor.solve(right), factor.inverse() @ right, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(form @ solve(factor, right), right, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(solve(factor, right), factor.inverse() @ right, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("multipliers", list(Multipliers))

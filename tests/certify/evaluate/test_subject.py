@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 import lipkit
 from lipkit import Ball, Bound, Kind, Scope
-from lipkit.bounds import DAG, Local
-from lipkit.bounds.certificates import fingerprint
+from lipkit.bounds import DAG, Local, _base
 from lipkit.bounds.lipschitz import network_of
 from lipkit.certify import (
     AverageRadius,
@@ -133,8 +132,8 @@ def test_a_stated_bound_is_accepted_and_the_result_says_so(tmp_path: Path):
 
 def test_constants_near_each_input_are_compared_and_their_network_is_hashed_once(monkeypatch: pytest.MonkeyPatch):
     model, calls = pooled(), []
-    honest = fingerprint.network_hash
-    monkeypatch.setattr(fingerprint, "network_hash", lambda network: calls.append(1) or honest(network))
+    honest = _base.network_hash
+    monkeypatch.setattr(_base, "network_hash", lambda network: calls.append(1) or honest(network))
     with torch.no_grad():
         network = network_of(model, samples()[0][0][:1])
     data = samples(count=12)

@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import nn
 
+from lipkit.bound import Kind
 from lipkit.bounds import Auto, Best, LipLT, Product
 from lipkit.bounds.certificates.certificate import Certificate
 from lipkit.bounds.fold.layer_table import LayerRow
@@ -23,7 +24,6 @@ from lipkit.cli.commands.bound import BoundRequest, print_layers
 from lipkit.cli.exit_codes import exit_code_of
 from lipkit.cli.main import Code, app, main
 from lipkit.errors import ArgumentError
-from lipkit.kind import Kind
 
 pytest.importorskip("typer")
 

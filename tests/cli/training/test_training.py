@@ -22,11 +22,10 @@ from lipkit._checksums import to_sealed_json
 from lipkit.certify.attacks import PGD
 from lipkit.cli.training import Goal, Precision, Recipe, Sets, checkpoint, single_module
 from lipkit.cli.training.average import Average
-from lipkit.cli.training.journal import Journal
+from lipkit.cli.training.journal import Board, Journal
 from lipkit.cli.training.loop import train
 from lipkit.cli.training.overrides import make_recipe
 from lipkit.cli.training.processes import Team
-from lipkit.cli.training.tensorboard_log import Board
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError, InterruptedRun, NonFiniteError, RecordError
 from lipkit.losses import Progress

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from lipkit.bound import Bound, Scope
+from lipkit.bound import Bound, Kind, Scope
 from lipkit.errors import ArgumentError, ShapeError
-from lipkit.kind import Kind
 from lipkit.losses import CRM, DecayingRadius, RadiusUpTo, TauCrossEntropy, Truncated
 from support.unchecked import unchecked
 

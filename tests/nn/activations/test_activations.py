@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
+from lipkit.bound import Kind
 from lipkit.errors import ArgumentError, ShapeError
-from lipkit.kind import Kind
 from lipkit.nn import (
     GELU,
     OPLU,

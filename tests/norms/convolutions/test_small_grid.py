@@ -11,7 +11,7 @@ from torch import Tensor
 from lipkit.errors import ArgumentError
 from lipkit.linops import Conv, Padding, materialize, symbol
 from lipkit.norms import SVD, SmallGrid
-from lipkit.norms.convolutions.small_grid import between, points_for
+from lipkit.norms.convolutions.symbol_grid import between, points_for
 
 
 def kernel(*shape: int, seed: int = 0) -> Tensor:

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from lipkit import bounds
+from lipkit.bound import Kind
 from lipkit.errors import NonFiniteError
-from lipkit.kind import Kind
 from lipkit.norms import SVD
 from lipkit.regularizers import BoundPenalty, LogNormSum, layers_of
 

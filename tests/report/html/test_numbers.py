@@ -8,7 +8,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from lipkit.kind import Kind
+from lipkit.bound import Kind
 from lipkit.report.html.numbers import constant, digits, layer_norm
 
 

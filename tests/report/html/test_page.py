@@ -18,10 +18,10 @@ import pytest
 import torch
 
 from lipkit import report
+from lipkit.bound import Kind
 from lipkit.bounds.fold.layer_table import LayerRow
 from lipkit.certify import Proportion
 from lipkit.errors import ArgumentError
-from lipkit.kind import Kind
 from lipkit.report.html import charts, sections
 from lipkit.report.html.claims import read_claims
 from lipkit.report.html.gallery_section import pictures

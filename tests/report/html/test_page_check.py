@@ -9,7 +9,7 @@ import pytest
 from lipkit import report
 from lipkit.certify import Proportion
 from lipkit.report.html.claims import read_claims
-from lipkit.report.html.page_check import compare_page
+from lipkit.report.html.page import compare_page
 from lipkit.report.results.contents import Contents
 
 

@@ -12,17 +12,16 @@ from torch.nn import functional
 
 from lipkit import certify, report
 from lipkit._checksums import to_sealed_json
-from lipkit.bound import Bound, Scope
+from lipkit.bound import Bound, Kind, Scope
 from lipkit.bounds import DAG
 from lipkit.certify import Evaluation, SampleResult
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError, BrokenCertificateError, RecordError
-from lipkit.kind import Kind
 from lipkit.report.results import gather
 from lipkit.report.results.about import About
 from lipkit.report.results.contents import Contents
 from lipkit.report.results.gradient_lengths import gradient_norms
-from lipkit.report.results.radius_counts import curve, histogram
+from lipkit.report.results.recount import curve, histogram
 from lipkit.report.results.spectra import spectra
 from lipkit.trace.capture import capture
 

@@ -19,7 +19,7 @@ from lipkit.report.html.page import render_page
 from lipkit.report.results import gather
 from lipkit.report.results.about import About
 from lipkit.report.results.contents import Contents
-from lipkit.report.results.plane import plane
+from lipkit.report.results.gather import plane
 
 # The class is 1 above the line 3 x + 4 y = 5; the distance to it is |3 x + 4 y - 5| / 5.
 ACROSS, UP, LINE = 3.0, 4.0, 5.0

@@ -7,7 +7,7 @@ from typing import Any, final
 
 import torch
 
-from lipkit._seeds import replaying
+from lipkit._runtime import replaying
 from lipkit.bound import Bound, Kind
 from lipkit.bounds._base import Method
 from lipkit.bounds.certificates.certificate import Certificate, Software

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from lipkit._seeds import recording
+from lipkit._runtime import recording
 from lipkit.bound import L2, Bound, Kind, Metric, Scope
-from lipkit.bounds.certificates.fingerprint import Snapshot
+from lipkit.bounds._base import Snapshot
 from lipkit.bounds.fold.block_norms import Meter
 from lipkit.bounds.fold.dag import DAG, Fold, failures
 from lipkit.bounds.fold.liplt import Expansion

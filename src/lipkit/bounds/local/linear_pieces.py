@@ -19,8 +19,7 @@ from lipkit.bounds.local.polytopes import HalfSpaces, error_of, input_span, piec
 from lipkit.bounds.local.ranges import Ranges, input_reach
 from lipkit.bounds.local.relaxation import Relaxation
 from lipkit.bounds.lower.difference_quotients import along, best_pair, lower_bound, prover
-from lipkit.bounds.lower.point_jacobians import steepest
-from lipkit.bounds.lower.sampling import scale_of
+from lipkit.bounds.lower.sampling import scale_of, steepest
 from lipkit.errors import ArgumentError, ShapeError, UnsupportedError
 from lipkit.regions import Region
 from lipkit.rounding.slacks import ROUNDINGS_8

@@ -17,8 +17,7 @@ from lipkit.bounds.local.mixed_integer_model import Model, Outcome, Terms
 from lipkit.bounds.local.ranges import Ranges, input_reach
 from lipkit.bounds.local.relaxation import Relaxation
 from lipkit.bounds.lower.difference_quotients import along, best_pair, lower_bound, prover
-from lipkit.bounds.lower.point_jacobians import steepest
-from lipkit.bounds.lower.sampling import scale_of
+from lipkit.bounds.lower.sampling import scale_of, steepest
 from lipkit.errors import ArgumentError, MetricError, RegionError, ShapeError, UnsupportedError
 from lipkit.linops import materialize
 from lipkit.regions import Ball, Region

@@ -1,4 +1,4 @@
-"""An estimate of the local constant from extreme values of random gradients."""
+"""Estimates: the local constant from extreme values of random gradients, and how steepness is distributed."""
 
 import math
 import warnings
@@ -14,7 +14,7 @@ from lipkit.bound import L2, Bound, Kind, Metric, Scope
 from lipkit.bounds._base import RegionMethod
 from lipkit.bounds.local.local import each_sample
 from lipkit.bounds.lower.difference_quotients import draw_points
-from lipkit.bounds.lower.point_jacobians import steepest
+from lipkit.bounds.lower.sampling import steepest
 from lipkit.errors import ArgumentError
 from lipkit.regions import Region
 from lipkit.trace import Network
@@ -113,3 +113,37 @@ def _fit(values: np.ndarray, shape: float) -> tuple[float, float, float] | None:
         except (stats.FitError, ValueError):
             return None
     return (float(found[0]), float(found[1]), float(found[2])) if np.isfinite(found).all() else None
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """How numbers are distributed: estimates of a typical constant, not bounds of the constant."""
+
+    mean: float
+    deviation: float
+    levels: tuple[float, ...]
+    quantiles: tuple[float, ...]
+    largest: float
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{100 * p:g}% {q:.5g}" for p, q in zip(self.levels, self.quantiles, strict=True))
+        return f"mean {self.mean:.5g} (deviation {self.deviation:.3g}), {shown}, largest {self.largest:.5g} (estimates)"
+
+
+def profile(values: Bound | Float64[Tensor, "..."], levels: tuple[float, ...] = (0.05, 0.5, 0.95)) -> Profile:
+    """Mean, deviation, quantiles and maximum of a bound for each sample, or of the Jacobian norms at points.
+
+    The mean over data of a local lower bound is the empirical local Lipschitz constant of Yang et al. 2020.
+    """
+    numbers = (values.value if isinstance(values, Bound) else values).detach().flatten()
+    if not len(numbers) or not all(0 <= level <= 1 for level in levels):
+        raise ArgumentError(f"profile needs some numbers and levels in [0, 1], got {len(numbers)} and {levels}.")
+    at = torch.tensor(levels, dtype=torch.float64, device=numbers.device)
+    return Profile(
+        float(numbers.mean()),
+        float(numbers.std(correction=0)),
+        levels,
+        tuple(torch.quantile(numbers, at).tolist()),
+        float(numbers.max()),
+    )

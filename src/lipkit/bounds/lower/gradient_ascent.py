@@ -21,8 +21,7 @@ from lipkit.bounds.lower.difference_quotients import (
     prover,
     quotients,
 )
-from lipkit.bounds.lower.point_jacobians import dual_vector, push_forward, steepest
-from lipkit.bounds.lower.sampling import regions_of, scale_of
+from lipkit.bounds.lower.sampling import dual_vector, push_forward, regions_of, scale_of, steepest
 from lipkit.errors import ArgumentError
 from lipkit.regions import Ball, Region
 from lipkit.trace import Network

@@ -28,6 +28,7 @@ from lipkit.linops import (
     depth,
     materialize,
 )
+from lipkit.linops.composites import parts_of
 from lipkit.linops.queries.absolute import dominating
 from lipkit.rounding.float64 import gamma
 
@@ -151,17 +152,8 @@ def _by_matrix(op: LinearOperator, some: Bool[Tensor, "out in"], up: Mask, down:
 
 def _all_weights(op: LinearOperator) -> bool:
     """Whether the operator is made of known parts only, none of which is a callable."""
-    match op:
-        case Compose(left, right) | Sum(left, right):
-            return _all_weights(left) and _all_weights(right)
-        case Scaled(_, inner) | StatedRounding(inner) | Adjoint(inner):
-            return _all_weights(inner)
-        case BlockRow(parts) | BlockColumn(parts) | BlockDiagonal(parts):
-            return all(map(_all_weights, parts))
-        case Sweep(edges):
-            return all(_all_weights(edge) for _, _, edge in edges)
-        case _:
-            return isinstance(op, _WEIGHTS)
+    parts = parts_of(op)
+    return all(map(_all_weights, parts)) if parts else isinstance(op, _WEIGHTS)
 
 
 def _times(matrix: Bool[Tensor, "out in"], vector: Float64[Tensor, " in"]) -> Bool[Tensor, " out"]:

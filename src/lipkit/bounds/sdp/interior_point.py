@@ -10,11 +10,10 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from lipkit.bounds.sdp.barrier import Factor, derivatives, factorise, parts_of
 from lipkit.bounds.sdp.dense_network import DenseNetwork
 from lipkit.bounds.sdp.network_program import fold_point, start_point
 from lipkit.bounds.sdp.primal_dual import improve_both_sides
-from lipkit.bounds.sdp.program import Multipliers, Program
+from lipkit.bounds.sdp.program import Factor, Multipliers, Program, couplings, factorise, parts_of, traces
 from lipkit.errors import ArgumentError, NotProvenError
 
 # How well halves of a network are solved, in the constant.
@@ -151,7 +150,8 @@ class _Step:
 
 
 def _newton(program: Program, point: Tensor, factor: Factor, mu: float) -> _Step | None:
-    gradient, hessian = derivatives(program, factor.inverse())
+    inverse = factor.inverse()
+    gradient, hessian = traces(program, inverse), couplings(program, inverse, inverse)
     cost = torch.zeros_like(point)
     cost[0] = point[0] / mu
     slope = cost - gradient * point

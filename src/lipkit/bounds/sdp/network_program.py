@@ -6,10 +6,19 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from lipkit.bounds.sdp.barrier import factorise, parts_of
 from lipkit.bounds.sdp.cuts import not_jumped
 from lipkit.bounds.sdp.dense_network import Block, DenseNetwork, Slopes, Whole, narrow_input
-from lipkit.bounds.sdp.program import Constraint, Multipliers, Program, Rows, image, total, unit_rows
+from lipkit.bounds.sdp.program import (
+    Constraint,
+    Multipliers,
+    Program,
+    Rows,
+    factorise,
+    image,
+    parts_of,
+    total,
+    unit_rows,
+)
 from lipkit.errors import NotProvenError
 from lipkit.rounding.float64 import gamma, norm_up
 from lipkit.rounding.slacks import UNIT

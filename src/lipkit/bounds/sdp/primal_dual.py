@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from lipkit.bounds.sdp.barrier import Factor, couplings, factorise, parts_of, traces
-from lipkit.bounds.sdp.program import Program
+from lipkit.bounds.sdp.program import Factor, Program, couplings, factorise, parts_of, traces
 
 _STEPS = 60
 # How much of the way to the boundary is taken.
@@ -146,7 +145,7 @@ class _State:
             # P couples neighbours only.
             near = slice(parts[max(i - 1, 0)].start, parts[min(i + 1, len(parts) - 1)].stop)
             torch.mm(change[part, near], left[near], out=turned[part])
-        found = self.factor.solve(turned)
+        found = solve(self.factor, turned)
         return found.add_(found.mT.clone()).mul_(0.5)
 
     def _length(self, step: Tensor) -> float:
@@ -176,6 +175,19 @@ def _iterate(program: Program, point: Tensor, factor: Factor, dual: Tensor) -> _
         if not int(info):
             return _State(program, point, factor, factor.inverse(), mended, chol)
     return None
+
+
+def solve(factor: Factor, right: Float64[Tensor, "n k"]) -> Float64[Tensor, "n k"]:
+    """P^-1 B, by substitution down and up."""
+    found = right.clone()
+    for before, part, link in zip(factor.parts, factor.parts[1:], factor.links, strict=False):
+        found[part] -= link.mT @ found[before]
+    for i in reversed(range(len(factor.parts))):
+        part = factor.parts[i]
+        found[part] = torch.cholesky_solve(found[part], factor.pivots[i])
+        if i + 1 < len(factor.parts):
+            found[part] -= factor.links[i] @ found[factor.parts[i + 1]]
+    return found
 
 
 def _largest(allowed: Callable[[float], bool], most: float) -> float:

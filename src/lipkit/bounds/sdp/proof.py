@@ -9,9 +9,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from lipkit.bounds.sdp.barrier import derivatives, factorise, parts_of
 from lipkit.bounds.sdp.dense_network import DenseNetwork, Slopes
-from lipkit.bounds.sdp.program import Constraint, Program, Rows
+from lipkit.bounds.sdp.program import Constraint, Program, Rows, couplings, factorise, parts_of, traces
 from lipkit.errors import NotProvenError
 from lipkit.linops import LinearOperator
 from lipkit.rounding.float64 import gamma, log_up, norm_up, product_error
@@ -85,7 +84,7 @@ def _attempt(program: Program, point: Tensor) -> Proof | None:
     form = scaled.matrix(weights)
     unit = torch.eye(program.size, dtype=torch.float64)
     # The final rho is of the order of 1 in these units; twice the slack leaves room for the proof.
-    shift = 2 * (scaled.slack(weights) + 8 * UNIT + _factor_slack(form))
+    shift = 2 * (slack_of(scaled, weights) + 8 * UNIT + _factor_slack(form))
     inner, info = torch.linalg.cholesky_ex(form[rest, rest] - shift * unit[rest, rest])
     if int(info):
         return None
@@ -95,7 +94,7 @@ def _attempt(program: Program, point: Tensor) -> Proof | None:
     rho = (max(float(values[-1]), 0.0) + shift) * (1 + 1e-13 * program.size)
     for _ in range(8):
         weights[0] = rho
-        if is_positive(scaled.matrix(weights), scaled.slack(weights)):
+        if is_positive(scaled.matrix(weights), slack_of(scaled, weights)):
             top = vectors[:, -1:]
             below = -torch.linalg.solve_triangular(inner.mT, half @ top, upper=True)
             vector = torch.cat([top, below])[:, 0] * column
@@ -131,6 +130,32 @@ def _factor_slack(form: Tensor) -> float:
     """About what multiplying out a Cholesky factor will cost; nothing is proven with it."""
     terms = int((form != 0).sum(1).max()) + 8
     return 4 * terms * UNIT * float(form.diagonal().abs().sum())
+
+
+def slack_of(program: Program, point: Float64[Tensor, " groups"]) -> float:
+    """A bound of the spectral norm of the difference between `program.matrix(point)` as computed and the true P.
+
+    A product M* D M is within gamma sum_i d_i |m_i|^2, relative errors of M included; an error e of M adds
+    max(d) (2 |M| e + e^2). Adding up costs one rounding for each piece.
+    """
+    roundings = len(program.layers) + 8
+    share = _slack_of_rows(program.output, torch.ones(len(program.output.matrix), dtype=torch.float64), roundings)
+    for one in program.constraints:
+        depth = len(one.group) + len(one.rest_group) + roundings
+        share += _slack_of_rows(one.rest, point[1 + one.rest_group].abs(), depth)
+        share += _slack_of_rows(one.into, point[1 + one.group].abs(), depth)
+    rho = product_error(roundings, torch.float64) * float(point[0].abs())
+    # The last term is more than underflow can cost.
+    return (share + rho) * (1 + 1e-6) + 1e-280
+
+
+def _slack_of_rows(rows: Rows, weight: Tensor, depth: int) -> float:
+    if not rows.matrix.numel():
+        return 0.0
+    squares = float((weight * (rows.matrix**2).sum(1)).sum()) * (1 + 1e-9)
+    relative = product_error(len(rows.matrix) + depth, torch.float64) + 2 * rows.relative + rows.relative**2
+    error = rows.error * (1 + rows.relative)
+    return relative * squares + float(weight.max()) * (2 * rows.size * error + error**2)
 
 
 def _balance(program: Program, point: Tensor) -> tuple[Program, Tensor, Tensor]:
@@ -174,7 +199,7 @@ def dual_directions(program: Program, point: Float64[Tensor, " groups"]) -> Floa
     if factor is None:
         return None
     inverse = factor.inverse()
-    gradient, hessian = derivatives(program, inverse)
+    gradient, hessian = traces(program, inverse), couplings(program, inverse, inverse)
     scale = hessian.diagonal().rsqrt()
     chol, info = torch.linalg.cholesky_ex(scale[:, None] * hessian * scale)
     if int(info):

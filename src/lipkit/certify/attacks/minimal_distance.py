@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor, nn
 
+from lipkit.bound import Kind
 from lipkit.certify.attacks._base import Attack
 from lipkit.certify.attacks._power_of_two_units import lengths
 from lipkit.certify.attacks.attacked_model import Classifier, Victim, attack_on
@@ -15,7 +16,6 @@ from lipkit.certify.attacks.boundary_step import shortest_step
 from lipkit.certify.attacks.neighbourhood import Neighbourhood, per_sample
 from lipkit.certify.attacks.objectives import Margin
 from lipkit.errors import ArgumentError
-from lipkit.kind import Kind
 
 
 @final

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
+from lipkit.bound import Kind
 from lipkit.certify.evaluate.proportion import Proportion
 from lipkit.certify.evaluate.records import SampleResult
 from lipkit.errors import ArgumentError
-from lipkit.kind import Kind
 from lipkit.rounding.slacks import ALMOST_ONE
 
 

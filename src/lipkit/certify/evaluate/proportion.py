@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import final
 
+from lipkit.bound import Kind
 from lipkit.certify.confidence_intervals import clopper_pearson
-from lipkit.kind import Kind
-from lipkit.rounding.percent import percent
 
 
 @final
@@ -46,3 +45,16 @@ class Proportion:
 
     def __str__(self) -> str:
         return f"{self.counted()} ({self.interval})"
+
+
+def percent(share: Fraction | float, kind: Kind) -> str:
+    """A share in percent with one digit after the point, rounded to the side of its kind: "64.2 %".
+
+    A proven share (LOWER) is rounded down and an upper bound up, so what is printed is as true as the number itself:
+    "100.0 %" of a LOWER share means all, "0.0 %" of an UPPER one none. An ESTIMATE is rounded to nearest.
+    Guarantee: exact; a float is taken as the fraction that it is.
+    """
+    tenths = Fraction(share) * 1000
+    whole = {1.0: -(-tenths // 1), -1.0: tenths // 1}.get(kind.side, round(tenths))
+    sign = "-" if whole < 0 else ""
+    return f"{sign}{abs(whole) // 10}.{abs(whole) % 10} %"

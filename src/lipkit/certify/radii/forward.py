@@ -10,7 +10,7 @@ from jaxtyping import Float64, Shaped
 from torch import Tensor
 
 from lipkit.bound import Fingerprint
-from lipkit.bounds.certificates.fingerprint import Snapshot
+from lipkit.bounds._base import Snapshot
 from lipkit.bounds.lipschitz import Example, Model, network_of
 from lipkit.bounds.local.measured_network import deterministic_norm
 from lipkit.errors import ArgumentError, NonFiniteError, ShapeError

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+from lipkit.bound import Kind
 from lipkit.errors import ArgumentError, NonFiniteError
-from lipkit.kind import Kind
 from lipkit.linops import Dense
 from lipkit.norms import Auto, Mixed, dual_exponent
 from lipkit.rounding.slacks import ROUNDINGS_8192, ULP

@@ -1,4 +1,4 @@
-"""The claims of a run: the numbers of report.json, the text of the page, and the file of shares."""
+"""The claims of a run: the numbers of report.json, the text of the page, the file of shares, and the stated origin."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -16,16 +16,72 @@ from lipkit.bounds.certificates.json_codec import to_plain
 from lipkit.certify import Evaluation, find_warnings
 from lipkit.cli.audit.audited_run import ANEW, AuditedRun
 from lipkit.cli.audit.findings import Findings, find_differences
-from lipkit.cli.audit.origin_check import find_origin
+from lipkit.cli.commands.evaluate import describe_weights
+from lipkit.cli.commands.evaluation_request import EvaluationRequest
+from lipkit.cli.commands.run_commands import read_command
 from lipkit.cli.inputs.device import describe_device
 from lipkit.cli.runs.result_files import plain
+from lipkit.cli.runs.run import Order
+from lipkit.cli.training import Recipe
+from lipkit.cli.training.overrides import make_quick_recipe, make_recipe
+from lipkit.cli.training.recipe import plain_fields
 from lipkit.errors import RecordError
-from lipkit.linops.queries.row_norms import vector_norms
-from lipkit.report.html.page_check import compare_page, has_same_drawer
+from lipkit.report.html.page import compare_page, has_same_drawer
+from lipkit.report.results.about import About
 from lipkit.report.results.contents import Contents, Picture
 from lipkit.report.results.gather import gather_contents
 from lipkit.report.results.recount import read_report
+from lipkit.rounding.float64 import vector_norms
 from lipkit.rounding.slacks import MILLIONS_OF_ROUNDINGS
+
+
+def find_origin(run: AuditedRun, claimed: About, findings: Findings) -> About:
+    """What a report says of its origin, as far as the run decides it: recipe, model, settings, seed and hashes.
+
+    The command may have other words and other folders than that of run.json, since a run may be resumed from
+    elsewhere; it must name the same file and give the same settings, and what differs is noted. Date, device and
+    versions stay as they are claimed.
+    """
+    file = run.folder / "report.json"
+    about = replace(claimed, seed=run.seed, prints=run.prints)
+    with findings.reading(file):
+        said, known = read_command(claimed.command), read_command(run.command)
+        named, wanted = ((type(one).__name__, _file_name(one)) for one in (said, known))
+        if named != wanted:
+            findings.differ(file, "the command", claimed.command, run.command, ANEW)
+            return about
+        if run.recipe is not None and isinstance(said, Order):
+            return _of_recipe(run, run.recipe, replace(about, model=""), said, findings)
+        if isinstance(said, EvaluationRequest):
+            return _of_model(run, replace(about, recipe="", watched=""), said, findings)
+    return about
+
+
+def _of_recipe(run: AuditedRun, recipe: Recipe, about: About, said: Order, findings: Findings) -> About:
+    fields = plain_fields((make_quick_recipe if said.quick else make_recipe)(type(recipe), said.settings))
+    for name in sorted({*fields, *run.fields} - {"data"}):
+        if fields.get(name) != run.fields.get(name):
+            what = f"the setting {name} in the command"
+            findings.differ(run.folder / "report.json", what, fields.get(name), run.fields.get(name), ANEW)
+    return replace(about, recipe=type(recipe).__name__, watched=recipe.watches, fields=tuple(fields.items()))
+
+
+def _of_model(run: AuditedRun, about: About, said: EvaluationRequest, findings: Findings) -> About:
+    for name, value in said.options.items():
+        if value != run.fields.get(name):
+            what = f"the setting {name} in the command"
+            findings.differ(run.folder / "report.json", what, value, run.fields.get(name), ANEW)
+    if said.samples != run.goal.samples:
+        what = "the number of samples in the command"
+        findings.differ(run.folder / "report.json", what, said.samples, run.goal.samples, ANEW)
+    fields = {"weights": describe_weights(said), **said.options}
+    return replace(about, model=said.model, fields=tuple(fields.items()))
+
+
+def _file_name(request: Order | EvaluationRequest) -> str:
+    """The file of the recipe or model without its folder; of a model with the name inside it."""
+    return Path(request.recipe).name if isinstance(request, Order) else Path(request.model).name
+
 
 # Parts of a report that are measured beside the proof, in float32 or by drawn norms: how far they may be apart,
 # relatively and absolutely. The norms of layers are logarithms; singular values of 0 come out as rounding errors.

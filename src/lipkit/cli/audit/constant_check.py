@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from lipkit._seeds import recording, replaying
+from lipkit._runtime import recording, replaying
 from lipkit.bound import Bound, Scope
 from lipkit.bounds.certificates.identity import network_hash
 from lipkit.bounds.certificates.verify import ROUNDING

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lipkit._files import write_whole
+from lipkit.bound import Kind
 from lipkit.certify import Accuracies, Evaluation
 from lipkit.cli.console import terminal
-from lipkit.kind import Kind
 from lipkit.report.results.contents import Contents
 
 

@@ -24,11 +24,11 @@ from lipkit.cli.runs.folder_identity import Identity
 from lipkit.cli.runs.folder_lock import lock_folder
 from lipkit.cli.runs.stored_bound import load_or_find_bound
 from lipkit.cli.training import Recipe
+from lipkit.cli.training.journal import Board
 from lipkit.cli.training.loop import Trained, train
 from lipkit.cli.training.overrides import make_quick_recipe, make_recipe
 from lipkit.cli.training.processes import Team
 from lipkit.cli.training.recipe import plain_fields
-from lipkit.cli.training.tensorboard_log import Board
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError, LipkitError, ShapeError
 from lipkit.report.results.about import About, Prints

@@ -8,9 +8,9 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from lipkit._seeds import recording
+from lipkit._runtime import recording
 from lipkit.bound import Bound, Kind, Metric, Scope
-from lipkit.bounds.certificates.fingerprint import NetworkPrint
+from lipkit.bounds._base import NetworkPrint
 from lipkit.bounds.certificates.identity import network_hash
 from lipkit.bounds.lipschitz import network_of
 from lipkit.cli.training import checkpoint

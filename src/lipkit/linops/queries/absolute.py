@@ -16,12 +16,11 @@ from lipkit.linops.block import BlockColumn, BlockDiagonal, BlockRow
 from lipkit.linops.composites import StatedRounding, rebuild
 from lipkit.linops.conv import Conv
 from lipkit.linops.conv_transpose import ConvTranspose
-from lipkit.linops.dense import Dense, DenseStack, Diagonal
+from lipkit.linops.elementary import Dense, DenseStack, Diagonal, Index, Permute, Reshape
 from lipkit.linops.function import LinearFunction
-from lipkit.linops.index import Index, Permute, Reshape
 from lipkit.linops.padding import Padding
 from lipkit.linops.pool import AvgPool
-from lipkit.linops.queries.materialize import materialize
+from lipkit.linops.queries.forms import materialize
 from lipkit.linops.sweep import Sweep
 
 # Rows of a callable's matrix are formed together while they stay below this many entries.

@@ -16,8 +16,7 @@ from lipkit.linops.batch_norm import BatchNorm
 from lipkit.linops.composites import factors
 from lipkit.linops.conv import Conv
 from lipkit.linops.conv_transpose import ConvTranspose
-from lipkit.linops.dense import Diagonal
-from lipkit.linops.index import Permute, Reshape
+from lipkit.linops.elementary import Diagonal, Permute, Reshape
 from lipkit.linops.padding import Padding, copies
 from lipkit.linops.pool import AvgPool
 from lipkit.rounding.slacks import UNIT

@@ -12,11 +12,10 @@ from lipkit.linops.batch_norm import BatchNorm
 from lipkit.linops.composites import Rules, fold
 from lipkit.linops.conv import Conv
 from lipkit.linops.conv_transpose import ConvTranspose
-from lipkit.linops.dense import Dense, DenseStack, Diagonal
-from lipkit.linops.index import Index, Permute, Reshape
+from lipkit.linops.elementary import Dense, DenseStack, Diagonal, Index, Permute, Reshape
 from lipkit.linops.padding import Padding, positions
 from lipkit.linops.pool import AvgPool
-from lipkit.linops.queries.materialize import materialize
+from lipkit.linops.queries.forms import materialize
 
 
 @singledispatch

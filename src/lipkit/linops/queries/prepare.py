@@ -11,7 +11,7 @@ from lipkit.linops._base import Adjoint, Compose, LinearOperator, Scaled, Shape,
 from lipkit.linops.batch_norm import BatchNorm
 from lipkit.linops.composites import StatedRounding, factors, multiply_factors, rebuild
 from lipkit.linops.conv import CONV, Conv
-from lipkit.linops.dense import Diagonal
+from lipkit.linops.elementary import Diagonal
 from lipkit.linops.padding import Padding
 from lipkit.linops.sweep import Sweep
 

@@ -13,8 +13,7 @@ from lipkit.linops.batch_norm import BatchNorm
 from lipkit.linops.composites import StatedRounding
 from lipkit.linops.conv import Conv
 from lipkit.linops.conv_transpose import ConvTranspose
-from lipkit.linops.dense import Dense, Diagonal
-from lipkit.linops.index import Index, Permute, Reshape
+from lipkit.linops.elementary import Dense, Diagonal, Index, Permute, Reshape
 from lipkit.linops.pool import AvgPool
 from lipkit.linops.queries.absolute import dominating, one_entry_per_row, taps_meet
 from lipkit.linops.queries.rounding_errors import depth

@@ -11,8 +11,7 @@ from torch import Tensor
 from lipkit.linops._base import LinearOperator, Scaled, Shape
 from lipkit.linops.batch_norm import BatchNorm
 from lipkit.linops.composites import rebuild
-from lipkit.linops.dense import Diagonal
-from lipkit.linops.index import Index, Permute, Reshape
+from lipkit.linops.elementary import Diagonal, Index, Permute, Reshape
 
 
 def support(op: LinearOperator) -> Bool[Tensor, "..."]:

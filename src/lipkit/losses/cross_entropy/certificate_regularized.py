@@ -6,8 +6,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from lipkit.losses._base import Loss, Reduction, wide
-from lipkit.losses.checked_fields import Number
+from lipkit.losses._base import Loss, Number, Reduction, wide
 from lipkit.losses.cross_entropy.crm import rival_radii
 from lipkit.losses.pair_constants import Constants
 

@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipkit.errors import ArgumentError
-from lipkit.losses._base import Loss, Reduction, wide
-from lipkit.losses.checked_fields import LiveNumber, Number
+from lipkit.losses._base import LiveNumber, Loss, Number, Reduction, wide
 from lipkit.losses.cross_entropy.radius_goals import RadiusGoal
 from lipkit.losses.margins import check_classes, check_probabilities, leads, margins, of_label, rivals
 from lipkit.losses.pair_constants import Constants, label_constants

@@ -9,8 +9,7 @@ from torch.nn import functional
 
 from lipkit.bound import Bound, Scope
 from lipkit.errors import ArgumentError
-from lipkit.losses._base import Loss, Reduction, wide
-from lipkit.losses.checked_fields import LiveNumber, Number
+from lipkit.losses._base import LiveNumber, Loss, Number, Reduction, wide
 from lipkit.losses.margins import check_probabilities, leads
 from lipkit.losses.pair_constants import Constants, label_constants
 

@@ -7,8 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lipkit.errors import ArgumentError
-from lipkit.losses._base import Loss, Reduction
-from lipkit.losses.checked_fields import Number
+from lipkit.losses._base import Loss, Number, Reduction
 
 
 class Torchlip(NamedTuple):

@@ -7,8 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lipkit.losses._base import Loss, Reduction, signs, wide
-from lipkit.losses.checked_fields import Number
+from lipkit.losses._base import Loss, Number, Reduction, signs, wide
 from lipkit.losses.kantorovich.class_frequencies import binary_weights
 from lipkit.losses.margins import check_classes, rivals
 

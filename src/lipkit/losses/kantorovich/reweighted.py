@@ -7,8 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lipkit.errors import ArgumentError, ShapeError
-from lipkit.losses._base import Loss, Reduction, signs, wide
-from lipkit.losses.checked_fields import Number
+from lipkit.losses._base import Loss, Number, Reduction, signs, wide
 from lipkit.losses.kantorovich.class_frequencies import inverse
 
 # Halvings of an interval of floats after which its ends are neighbours, or both at the precision of the means.

@@ -8,8 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lipkit.errors import ArgumentError
-from lipkit.losses._base import Reduction, wide
-from lipkit.losses.checked_fields import Number
+from lipkit.losses._base import Number, Reduction, wide
 from lipkit.losses.kantorovich._hkr_base import RivalHKR, ours
 from lipkit.losses.margins import check_classes, of_label, rivals
 

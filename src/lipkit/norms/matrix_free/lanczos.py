@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lipkit._deadline import refuse_late
-from lipkit._seeds import draw
+from lipkit._runtime import draw
 from lipkit.bound import Bound, Kind, Witness
 from lipkit.errors import ArgumentError, TooLargeError
 from lipkit.linops import LinearOperator, stack

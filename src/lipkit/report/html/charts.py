@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lipkit.bound import Kind
 from lipkit.certify.evaluate.evaluation import said_radius
-from lipkit.kind import Kind
+from lipkit.certify.evaluate.proportion import percent
 from lipkit.report.figure_style import INK, LOOKS, Paper, drawing, inline
 from lipkit.report.results.contents import Contents, DepthRow, Entry, Histogram, Plane, Spectrum
-from lipkit.rounding.percent import percent
 
 if TYPE_CHECKING:
     from lipkit.report.figure_style import Axes

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from html.parser import HTMLParser
 from typing import final
 
+from lipkit.bound import Kind
 from lipkit.certify import Accuracies, Proportion
 from lipkit.certify.evaluate.evaluation import said_radius
-from lipkit.kind import Kind
 
 
 @final

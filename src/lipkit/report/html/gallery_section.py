@@ -5,7 +5,7 @@ from html import escape
 
 import numpy as np
 
-from lipkit.kind import Kind
+from lipkit.bound import Kind
 from lipkit.report.html.claims import about_number
 from lipkit.report.html.markup import paragraph, text
 from lipkit.report.html.numbers import digits

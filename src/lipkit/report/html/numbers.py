@@ -3,7 +3,7 @@
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 
-from lipkit.kind import Kind
+from lipkit.bound import Kind
 
 # Above one by less than this, a norm has too few digits in a table to tell it from one.
 _LITTLE = 5e-4

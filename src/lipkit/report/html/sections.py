@@ -4,10 +4,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from lipkit.bound import Kind
 from lipkit.bounds.fold.layer_table import LayerRow
 from lipkit.certify import Accuracies
 from lipkit.certify.evaluate.evaluation import said_radius, said_unproven
-from lipkit.kind import Kind
+from lipkit.certify.evaluate.proportion import percent
 from lipkit.report.html import charts
 from lipkit.report.html.claims import Claim, ShareClaims, about_number
 from lipkit.report.html.markup import Cell, Markup, bullets, figure, join, paragraph, table, text
@@ -15,7 +16,6 @@ from lipkit.report.html.numbers import digits, layer_norm
 from lipkit.report.html.summary import noun
 from lipkit.report.results.contents import Contents, Entry
 from lipkit.report.results.gradient_lengths import QUANTILES
-from lipkit.rounding.percent import percent
 
 # Below this part of the logarithm of the constant no layer is worth a share: a tenth of a percent.
 _STRETCH = 1e-3

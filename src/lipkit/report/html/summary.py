@@ -1,8 +1,7 @@
 """The top of a page: warnings, the result at the radii that were asked for, and what it is about."""
 
-from lipkit.bound import Scope
+from lipkit.bound import Kind, Scope
 from lipkit.certify.evaluate.evaluation import said_radius
-from lipkit.kind import Kind
 from lipkit.report.html.claims import Claim, ShareClaims, about_interval, about_number, about_text
 from lipkit.report.html.markup import Cell, Markup, bullets, facts, join, paragraph, table, text
 from lipkit.report.html.numbers import constant, digits, norm_in_words

@@ -6,12 +6,11 @@ from typing import final
 import torch
 
 from lipkit._checksums import from_sealed_json, to_sealed_json
-from lipkit.bound import Bound, Metric, Scope
+from lipkit.bound import Bound, Kind, Metric, Scope
 from lipkit.bounds.certificates.json_codec import from_plain, to_plain
 from lipkit.bounds.fold.layer_table import LayerRow
 from lipkit.certify import Accuracies, Proportion
 from lipkit.errors import RecordError
-from lipkit.kind import Kind
 from lipkit.report.html.pixels import Pixels
 from lipkit.report.results.about import About, AttackUsed, DataUsed
 

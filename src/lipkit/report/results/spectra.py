@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from lipkit.bound import Kind
 from lipkit.bounds.fold.operator_words import describe, name_origin
-from lipkit.kind import Kind
 from lipkit.linops import Conv, ConvTranspose, Dense, LinearOperator, factors, materialize, symbol
 from lipkit.report.results.contents import Spectra, Spectrum
 from lipkit.trace import Network

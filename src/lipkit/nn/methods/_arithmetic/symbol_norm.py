@@ -7,7 +7,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from lipkit.linops import Shape
-from lipkit.norms.convolutions.small_grid import between, points_for
+from lipkit.norms.convolutions.symbol_grid import between, points_for
 from lipkit.rounding.slacks import UNIT
 
 # Entries of symbols held at once.

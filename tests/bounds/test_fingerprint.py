@@ -10,9 +10,8 @@ from torch import nn
 import lipkit
 import lipkit.nn as lnn
 from lipkit import Ball, Bound, Kind
-from lipkit.bounds import DAG, Auto, LipLT, PairwiseLipLT
-from lipkit.bounds.certificates import fingerprint
-from lipkit.bounds.certificates.fingerprint import NetworkPrint, Snapshot
+from lipkit.bounds import DAG, Auto, LipLT, PairwiseLipLT, _base
+from lipkit.bounds._base import NetworkPrint, Snapshot
 from lipkit.bounds.lipschitz import network_of
 from lipkit.bounds.local.local import Local
 from lipkit.certify import Forward
@@ -112,7 +111,7 @@ def test_weights_that_change_after_the_bound_do_not_change_what_it_is_of():
 
 def test_steps_of_training_hash_nothing(monkeypatch: pytest.MonkeyPatch):
     calls: list[object] = []
-    monkeypatch.setattr(fingerprint, "network_hash", lambda network: calls.append(network) or "hash")
+    monkeypatch.setattr(_base, "network_hash", lambda network: calls.append(network) or "hash")
     model = plain().train()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for _ in range(2):

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from lipkit.bound import Kind
 from lipkit.certify import Proportion
-from lipkit.kind import Kind
-from lipkit.rounding.percent import percent
+from lipkit.certify.evaluate.proportion import percent
 
 
 def read(text: str) -> Fraction:
