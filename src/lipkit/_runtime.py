@@ -9,6 +9,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 from torch._C._functorch import TransformType, get_interpreter_stack
+from torch.autograd import forward_ad
 
 
 @contextmanager
@@ -83,6 +84,16 @@ def needs_plain_operations() -> bool:
     their rule for vmap; traces of torch.jit cannot be saved with them.
     """
     return torch._C._get_tracing_state() is not None or _transforms_interfere(is_compiling())
+
+
+def runs_plainly() -> bool:
+    """Whether each operation is executed at once and for itself: nobody compiles, exports, traces or transforms it.
+
+    Modes of torch that see or replace operations, and forward derivatives, count as transforms.
+    """
+    watched = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
+    recorded = is_compiling() or torch._C._get_tracing_state() is not None
+    return not (recorded or watched or get_interpreter_stack() or forward_ad._current_level >= 0)
 
 
 # Compilers compile again where the stack of transforms is another one.

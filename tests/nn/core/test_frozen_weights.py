@@ -15,7 +15,7 @@ from lipkit import nn as lnn
 from lipkit.bounds import DAG
 from lipkit.bounds.lipschitz import network_of
 from lipkit.certify import accuracy
-from lipkit.nn.core.computed import checksum
+from lipkit.nn.core.seals import checksum
 from lipkit.trace.capture import capture
 
 
@@ -123,9 +123,10 @@ def test_other_threads_compute_their_own(block: Any) -> None:
         calls.append(threading.get_ident())
         return compute(*parameters)
 
+    constraint.compute = counted
     with block(layer):
         layer(x)
-        constraint.compute = counted
+        calls.clear()
         layer(x)
         assert calls == []
         other = threading.Thread(target=lambda: layer(x))

@@ -28,7 +28,7 @@ def batched(model: nn.Module) -> Iterator[nn.Module]:
     held = [one for members in groups.values() for one in zip(members, _compute_together(members), strict=True)]
     entered = [site.constraint for site, _ in held if site.constraint.held is None]
     for site, weight in held:
-        site.constraint.hold(fills=False).take(weight.dtype, (site.raw,), weight)
+        site.constraint.take(site.constraint.hold(fills=False), (site.raw,), weight)
     try:
         yield model
     finally:

@@ -1,58 +1,98 @@
-"""Tensors that are computed from parameters each time they are used, unless they are held."""
+"""Tensors that are computed from parameters each time they are used, unless a result is held or kept."""
 
-import functools
-import math
 import threading
 from abc import abstractmethod
 from dataclasses import dataclass, field
+from typing import Self, final
 
 import torch
 from torch import Tensor, nn
 
-from lipkit._runtime import is_compiling, is_exporting
-from lipkit.nn.core.precision import dtype_in_use
+from lipkit._runtime import is_compiling, is_exporting, runs_plainly
+from lipkit.nn.core.precision import dtype_in_use, exact_products
+from lipkit.nn.core.seals import Seal, is_plain
 
-_BITS = {1: torch.int8, 2: torch.int16}
-# The number of keys that a checksum draws for each level.
-_KEYS = 4096
+# Attributes of a module that say nothing about what it computes.
+_STATE = frozenset(("training", "holds", "kept"))
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class Circumstances:
+    """Everything beside parameters that the bits of a result depend on: settings of torch, attributes of the module."""
+
+    settings: tuple[object, ...]
+    attributes: tuple[object, ...]
+
+    def are(self, others: Self) -> bool:
+        """Whether settings are equal, and attributes the same objects: methods and geometries cannot be changed."""
+        pairs = zip(self.attributes, others.attributes, strict=True)
+        same = self.settings == others.settings and len(self.attributes) == len(others.attributes)
+        return same and all(mine is theirs for mine, theirs in pairs)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A tensor, its parameters, the circumstances in which it was computed, and the seal of parameters and tensor."""
+
+    parameters: tuple[Tensor, ...]
+    circumstances: Circumstances
+    seal: Seal
+    tensor: Tensor
+
+    def serves(self, parameters: tuple[Tensor, ...], circumstances: Circumstances) -> bool:
+        """Whether computing it again would give the same bits: nothing that it depends on was changed, nor itself."""
+        return self.circumstances.are(circumstances) and self.seal.fits(*parameters, self.tensor)
+
+
+@final
 @dataclass
 class Held:
-    """The results that one thread holds of a module: for each type a result, its parameters, and their bits then.
+    """Results of a module, one for each type it is used in.
 
     `fills` says whether results are taken in at their first use; `several`, whether other parameters came.
     """
 
     fills: bool = False
     several: bool = False
-    results: dict[torch.dtype, tuple[tuple[Tensor, ...], tuple[int, ...], Tensor]] = field(default_factory=dict)
-
-    def take(self, dtype: torch.dtype, parameters: tuple[Tensor, ...], result: Tensor) -> None:
-        """Hold a result of these parameters."""
-        self.results[dtype] = parameters, tuple(map(checksum, parameters)), result
+    results: dict[torch.dtype, Result] = field(default_factory=dict)
 
 
 class Computed(nn.Module):
     """A module whose result depends on parameters alone: the weights of constrained layers.
 
-    There is no cache: the result is computed anew at every call, in training and in evaluation. Within `frozen` the
-    first result of each type is held, within `batched` one that was computed with others, by the thread that entered
-    the block and for no other. A held result is used only for the parameters it was computed from, and only while
-    their bits are what they were: each use takes a checksum, because writes to `.data` and fused optimizers leave no
-    trace. The type counts because autocast may go on and off. Compiled programs hold nothing; exports use what is held,
-    and take nothing in.
+    In training, and wherever a gradient may be asked for, the result is computed anew at every call. In two cases an
+    earlier result is used, always after a comparison of all its parameters and of the result itself, bit by bit, with
+    what they were: writes to `.data` and fused optimizers leave no other trace.
+
+    *Kept*, for all threads: in evaluation mode, in main memory, if no gradient can reach the parameters (`no_grad`,
+    `inference_mode`, or parameters that ask for none), the last result of each type. Not while code is compiled,
+    exported, traced, transformed (`torch.func`) or watched by a mode. Memory: the result, a copy of it and one of the
+    parameters, until the next call in training mode. Copies of a module, and what is saved, hold none of it.
+
+    *Held*, for the thread that entered a block: within `frozen` the first result of each type, within `batched` one
+    that was computed with others; both only for the very tensors they were computed from. Compiled programs hold
+    nothing; exports use what is held, and take nothing in.
+
+    The type counts because autocast may go on and off.
     """
 
     holds: dict[int, Held]
+    kept: Held
 
     def __init__(self) -> None:
         super().__init__()
         self.holds = {}
+        self.kept = Held()
 
     def __getstate__(self) -> dict[str, object]:
-        """Without what is held: copies, and what is saved, are outside the block that holds."""
-        return {**vars(self), "holds": {}}
+        """Without results: copies, and what is saved, are outside the block that holds, and compute their own."""
+        return {**vars(self), "holds": {}, "kept": Held()}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        """Models that were saved before results were kept have no place for them."""
+        super().__setstate__({"kept": Held(), **state})
 
     @property
     def held(self) -> Held | None:
@@ -67,60 +107,67 @@ class Computed(nn.Module):
         """Hold nothing any more, for this thread."""
         self.holds.pop(threading.get_ident(), None)
 
+    def take(self, held: Held, parameters: tuple[Tensor, ...], result: Tensor) -> None:
+        """Hold a result of these parameters."""
+        seal = Seal.of(*parameters, result)
+        held.results[result.dtype] = Result(parameters, self._circumstances(parameters), seal, result)
+
     @abstractmethod
     def compute(self, *parameters: Tensor) -> Tensor:
         """The tensor, from scratch."""
 
     def forward(self, *parameters: Tensor) -> Tensor:
-        """The held tensor, or a new one."""
-        if not self.holds or (is_compiling() and not is_exporting()):
+        """The tensor: one that is held or kept, or a new one."""
+        if is_compiling() and not (is_exporting() and self.holds):
             return self.compute(*parameters)
-        held = self.held
-        if held is None:
-            return self.compute(*parameters)
-        dtype = dtype_in_use(parameters[0])
-        known, sums, found = held.results.get(dtype, ((), (), None))
+        held = self.held if self.holds else None
+        if held is not None:
+            return self._held_result(held, parameters)
+        if self.training:
+            self.kept.results.clear()
+        elif _nobody_differentiates(parameters) and self._is_stateless() and runs_plainly():
+            return self._result_in(self.kept, parameters)
+        return self.compute(*parameters)
+
+    def _held_result(self, held: Held, parameters: tuple[Tensor, ...]) -> Tensor:
+        found = held.results.get(dtype_in_use(parameters[0]))
         if is_exporting():
             # Tracers have stand-ins for parameters, which cannot be told apart.
-            return self.compute(*parameters) if found is None or held.several else found
-        if found is not None:
-            if any(a is not b for a, b in zip(known, parameters, strict=True)):
-                # Others come by `torch.func.functional_call`, or where one module serves two layers.
-                held.several = True
-                return self.compute(*parameters)
-            if tuple(map(checksum, parameters)) == sums:
-                return found
-        if not held.fills:
+            return self.compute(*parameters) if found is None or held.several else found.tensor
+        if found is not None and any(a is not b for a, b in zip(found.parameters, parameters, strict=True)):
+            # Others come by `torch.func.functional_call`, or where one module serves two layers.
+            held.several = True
             return self.compute(*parameters)
-        with torch.no_grad():
-            found = self.compute(*parameters)
-        held.take(dtype, parameters, found)
-        return found
+        if held.fills:
+            with torch.no_grad():
+                return self._result_in(held, parameters)
+        usable = found is not None and found.serves(parameters, self._circumstances(parameters))
+        return found.tensor if found is not None and usable else self.compute(*parameters)
+
+    def _result_in(self, held: Held, parameters: tuple[Tensor, ...]) -> Tensor:
+        """The result that is there already, if it still serves; a new one, which is put there, otherwise."""
+        dtype, circumstances = dtype_in_use(parameters[0]), self._circumstances(parameters)
+        found = held.results.get(dtype)
+        if found is not None and found.serves(parameters, circumstances):
+            return found.tensor
+        before = Seal.of(*parameters)
+        result = self.compute(*parameters)
+        if before.fits(*parameters):
+            # Another thread that wrote to them meanwhile would leave a result of no parameters at all.
+            held.results[dtype] = Result(parameters, circumstances, before.extended(result), result)
+        return result
+
+    def _circumstances(self, parameters: tuple[Tensor, ...]) -> Circumstances:
+        # Inference tensors serve only where they were made: elsewhere they refuse to be saved for a backward pass.
+        settings = torch.get_num_threads(), exact_products(parameters[0]), torch.is_inference_mode_enabled()
+        own = (value for name, value in vars(self).items() if name[0] != "_" and name not in _STATE)
+        return Circumstances(settings, (type(self), *own))
+
+    def _is_stateless(self) -> bool:
+        """Whether all tensors come as arguments: changes of others would not be noticed."""
+        return not (self._parameters or self._buffers or self._modules)
 
 
-def checksum(tensor: Tensor) -> int:
-    """A number that changes when one entry does, and in all but about one of 2^64 cases when several do.
-
-    The sum of the bits times an odd key for each place, with 64 bits that wrap around: 32 bits at a time, because the
-    highest bit of a longer number loses its key. Cost: one pass over the tensor, and on an accelerator a wait for it.
-    """
-    flat = tensor.detach().reshape(-1)
-    flat = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
-    size = flat.element_size()
-    whole = (flat.numel() * size) % 4 == 0 and (flat.storage_offset() * size) % 4 == 0
-    bits = flat.view(torch.int32 if whole else _BITS[size]).to(torch.int64)
-    rows = math.ceil(bits.numel() / _KEYS)
-    if rows > 1:
-        rest = bits[(rows - 1) * _KEYS :]
-        inner = [(bits[: (rows - 1) * _KEYS].view(-1, _KEYS) * _keys(_KEYS, 0, bits.device)).sum(1)]
-        inner.append((rest * _keys(_KEYS, 0, bits.device)[: len(rest)]).sum()[None])
-        bits = torch.cat(inner)
-    return int((bits * _keys(max(_KEYS, bits.numel()), 1, bits.device)[: bits.numel()]).sum())
-
-
-@functools.lru_cache(maxsize=32)
-def _keys(count: int, level: int, device: torch.device) -> Tensor:
-    generator = torch.Generator().manual_seed(level)
-    limit = torch.iinfo(torch.int64)
-    drawn = torch.randint(limit.min, limit.max, (count,), generator=generator, dtype=torch.int64)
-    return (drawn | 1).to(device)
+def _nobody_differentiates(parameters: tuple[Tensor, ...]) -> bool:
+    wanted = torch.is_grad_enabled() and any(one.requires_grad for one in parameters)
+    return not wanted and all(map(is_plain, parameters))

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from torch import nn
 
 from lipkit.errors import FrozenError
-from lipkit.nn.core.computed import Computed, checksum
+from lipkit.nn.core.computed import Computed
+from lipkit.nn.core.seals import checksum
 
 
 @contextmanager
