@@ -1,24 +1,32 @@
 """Orthogonal matrices by the iteration of Björck and Bowie."""
 
+import functools
 import math
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+from lipkit._runtime import runs_plainly
 from lipkit.errors import ArgumentError
 from lipkit.nn.core.precision import exact_products, room_for
-from lipkit.nn.methods._arithmetic.derivative import Gradients, Tensors, with_derivative
+from lipkit.nn.core.seals import is_plain
+from lipkit.nn.methods._arithmetic.bjorck_steps import Start, iterate, iterate_shortly
 from lipkit.nn.methods._arithmetic.precise_products import gram_of, product
-from lipkit.nn.methods._arithmetic.safe_scaling import divide_by_largest, dot, largest, size_of, sizes_of
+from lipkit.nn.methods._arithmetic.safe_scaling import divide_by_largest, largest, size_of
+from lipkit.nn.methods._arithmetic.spectrum_range import range_of
 from lipkit.nn.methods._base import MatrixMethod
-from lipkit.nn.methods._isometry import excess_of, last_step, room_of_step, step_factors
+from lipkit.nn.methods._isometry import excess_of
 from lipkit.rounding.slacks import ULP
 
 # The distance of singular values from 1 before the last step, which turns e into 3/2 e^2: 2e-12.
 _NEAR = 1e-6
+# The same where few steps are enough: the last one turns it into 4e-10.
+_CLOSE = 2.0**-16
+# In narrower matrices products cost no more than a look at singular values.
+_WIDE = 128
 # More steps reach smaller singular values than the Gram matrix has digits for.
 _ON_GRAM = 8
 # Narrower than this a GPU spends more time on starting the many small products than on fewer long ones.
@@ -65,7 +73,25 @@ class Bjorck(MatrixMethod):
 
     def _tall(self, tall: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
         scales = factors(self.steps - 1)
-        return by_gram(tall, scales) if self._on_gram(tall) else _iterate(tall, scales)
+        if self._on_gram(tall):
+            return by_gram(tall, scales)
+        short = self._short_way(tall) if _may_look(tall) else None
+        return iterate(tall, scales) if short is None else short
+
+    def _short_way(self, tall: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"] | None:
+        """The same with as few steps as the singular values need; None where all steps are needed."""
+        with torch.no_grad():
+            unit = largest(tall)
+            level = tall / unit
+            gram = torch.bmm(level.mT, level)
+            least, most = range_of(gram)
+            # Singular values that `steps` steps would leave short stay as short as they are.
+            arrive = least >= float(size_of(gram).max()) ** 2 * reach(self.steps - 1, _NEAR) ** 2
+            start = Start(unit, gram, torch.full_like(unit, most))
+        count = next((n for n in range(self.steps - 1) if reach(n, _CLOSE) ** 2 * most <= least), None)
+        if count is None or not arrive:
+            return None
+        return iterate_shortly(tall, start, factors(count, _CLOSE), 4 * _CLOSE * math.sqrt(tall.shape[-1]))
 
     def _on_gram(self, tall: Tensor) -> bool:
         rows, cols = tall.shape[-2:]
@@ -73,127 +99,39 @@ class Bjorck(MatrixMethod):
         return worth and 1 < self.steps <= _ON_GRAM and exact_products(tall)
 
 
-def factors(steps: int) -> tuple[float, ...]:
-    """The factors c of `steps` steps after which both ends of the range are at 1 - `_NEAR`.
+def factors(steps: int, near: float = _NEAR) -> tuple[float, ...]:
+    """The factors c of `steps` steps after which both ends of the range are at 1 - `near`.
 
     Found backwards: with s = 2 sin t a step takes s to sin 3t, and c and c l are the two s that come to the new l.
     """
+    return _backwards(steps, near)[0]
+
+
+def reach(steps: int, near: float) -> float:
+    """The lower end l of the range [l, 1] that `steps` steps bring to 1 - `near`."""
+    return _backwards(steps, near)[1]
+
+
+@functools.cache
+def _backwards(steps: int, near: float) -> tuple[tuple[float, ...], float]:
     found: list[float] = []
-    least = 1 - _NEAR
+    least = 1 - near
     for _ in range(steps):
         third = math.asin(least) / 3
         found.append(2 * math.sin(math.pi / 3 - third))
         least = 2 * math.sin(third) / found[-1]
-    return tuple(reversed(found))
+    return tuple(reversed(found)), least
 
 
-def _iterate(tall: Float[Tensor, "batch rows cols"], scales: tuple[float, ...]) -> Float[Tensor, "batch rows cols"]:
-    """Björck steps from c W / b, c in `scales`, b >= ||W||, and a last one with c = 1: norm at most 1 as stored."""
-    return _iterated(tall, room_of_step(tall, tall.dtype), *scales)
+def _may_look(tall: Tensor) -> bool:
+    """Whether the numbers of a matrix may decide which operations follow, and it is large enough for that to pay.
 
-
-def _forward(tall: Tensor, room: float, *scales: float) -> Tensors:
-    unit = largest(tall)
-    level = tall / unit
-    gram = torch.bmm(level.mT, level)
-    square, whole, rows = sizes_of(gram)
-    size = square.sqrt()
-    found = level / size
-    steps: list[Tensor] = []
-    for scale in scales:
-        linear, cubic = step_factors(scale)
-        if steps:
-            inner = torch.bmm(found.mT, found)
-            after = torch.baddbmm(found, found, inner, beta=linear, alpha=cubic)
-        else:
-            inner = gram / square
-            # Singular values near 1 become small here: the two summands almost cancel, so that is done on the Gram
-            # matrix, before the product rounds. The first argument of that counts for nothing.
-            identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-            shifted = torch.add(inner, identity, alpha=linear / cubic)
-            after = torch.baddbmm(found, found, shifted, beta=0, alpha=cubic)
-        steps += found, inner
-        found = after
-    wide = found.to(torch.float64)
-    inner = torch.bmm(wide.mT, wide)
-    steps += found, inner.to(tall.dtype)
-    return last_step(wide, inner, tall.dtype, room), size, *steps, unit, square, whole, rows
-
-
-def _pairs(inputs: tuple[Any, ...]) -> list[tuple[float, float]]:
-    """The factors of all steps, the last included."""
-    _, room, *scales = inputs
-    return [*map(step_factors, scales), step_factors(1.0, room)]
-
-
-def _backward(inputs: tuple[Any, ...], outputs: Tensors, gradients: Gradients) -> Gradients:
-    _, size, *steps, unit, square, whole, rows = outputs
-    pairs = _pairs(inputs)
-    out, by_size, *by_steps = gradients[:-4]
-    if out is None:
-        # Only where derivatives of derivatives need the others alone.
-        out = torch.zeros_like(steps[0])
-    for i in reversed(range(len(pairs))):
-        tall, inner = steps[2 * i : 2 * i + 2]
-        by_tall, by_inner = by_steps[2 * i : 2 * i + 2]
-        out, more = _pull_back(tall, inner, pairs[i], out, by_inner)
-        out = out if by_tall is None else out + by_tall
-        if i == 0:
-            # W / b moves by -W / b times dlog b, half of what its square does; `along` is what it receives there.
-            along = torch.add(dot(out, tall), dot(more, inner), alpha=2)
-            along = along if by_size is None else along - by_size * size
-            more = torch.addcmul(more, along, _slope(inner, square, whole, rows), value=-0.5)
-        out = torch.baddbmm(out, tall, more + more.mT)
-    return (out / size / unit,)
-
-
-def _jvp(inputs: tuple[Any, ...], outputs: Tensors, tangents: Tensors) -> Gradients:
-    _, size, *steps, unit, square, whole, rows = outputs
-    change = tangents[0] / unit / size
-    half = torch.bmm(steps[0].mT, change)
-    # The tangent of log b.
-    growth = 0.5 * dot(_slope(steps[1], square, whole, rows), half + half.mT)
-    change = change - steps[0] * growth
-    moved: list[Tensor] = []
-    for i, pair in enumerate(_pairs(inputs)):
-        tall, inner = steps[2 * i : 2 * i + 2]
-        after, both = _push_forward(tall, inner, pair, change)
-        moved += change, both
-        change = after
-    return change, size * growth, *moved, None, None, None, None
-
-
-_iterated = with_derivative(_forward, _backward, _jvp, constants=4)
-
-
-def _slope(inner: Tensor, square: Tensor, whole: Tensor, rows: Tensor) -> Tensor:
-    """N with d(b^2) = <N, d(W'W)>, for M = W'W / b^2: M for the Frobenius norm, signs of M in the largest rows.
-
-    Rows that are equally large share it evenly; none has it where b is not from either, but 1.
+    Only in steps of training that Python runs, in main memory: evaluations, exports and compiled programs have the same
+    bits as each other, and a GPU would wait.
     """
-    chosen = rows == square
-    share = chosen / chosen.sum(-2, keepdim=True, dtype=inner.dtype).clamp(min=1)
-    return torch.where(whole == square, inner, inner.sgn() * share)
-
-
-def _pull_back(
-    tall: Tensor, inner: Tensor, factors: tuple[float, float], out: Tensor, by_inner: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Back through a W + b W M with M = W'W and (a, b) = `factors`: D and N, of which W receives D + W (N + N')."""
-    linear, cubic = factors
-    # With beta = 0 the first argument is not read: a product and its factor in one launch.
-    start, weight = (inner, 0) if by_inner is None else (by_inner, 1)
-    more = torch.baddbmm(start, tall.mT, out, beta=weight, alpha=cubic)
-    return torch.baddbmm(out, out, inner, beta=linear, alpha=cubic), more
-
-
-def _push_forward(tall: Tensor, inner: Tensor, factors: tuple[float, float], change: Tensor) -> tuple[Tensor, Tensor]:
-    """Forward through a W + b W M: how it moves, and how M = W'W does."""
-    linear, cubic = factors
-    half = torch.bmm(tall.mT, change)
-    both = half + half.mT
-    direct = torch.baddbmm(change, change, inner, beta=linear, alpha=cubic)
-    return torch.baddbmm(direct, tall, both, alpha=cubic), both
+    wanted = torch.is_grad_enabled() and tall.requires_grad
+    fits = tall.dtype == torch.float32 and tall.shape[-1] >= _WIDE and is_plain(tall) and exact_products(tall)
+    return wanted and fits and runs_plainly()
 
 
 def by_gram(tall: Float[Tensor, "batch rows cols"], scales: tuple[float, ...]) -> Float[Tensor, "batch rows cols"]:

@@ -20,8 +20,9 @@ def with_derivative(
     *,
     tensors: int = 1,
     constants: int = 0,
-) -> Callable[..., Tensor]:
-    """A function that returns the first output of `forward`, with the derivatives given.
+    every: bool = False,
+) -> Callable[..., Any]:
+    """A function that returns the first output of `forward`, or every one, with the derivatives given.
 
     Derivatives are written in plain operations of inputs and outputs, so that further derivatives are theirs. Where
     torch cannot use them, `forward` itself is differentiated; without a `jvp` there is no forward mode, and `backward`
@@ -34,15 +35,19 @@ def with_derivative(
         jvp: (inputs, outputs, tangents) -> a tangent for each output, None for constants.
         tensors: how many of the inputs are tensors; they come first.
         constants: how many of the outputs, the last ones, are constants for further derivatives.
+        every: whether all outputs are returned, instead of the first.
     """
     # torch asks for the signature at every call, and finding it out takes 13 us.
     forward.__dict__["__signature__"] = inspect.signature(forward)
 
-    def use(function: Any, *inputs: Any) -> Tensor:
+    def chosen(outputs: Tensors) -> Any:
+        return outputs if every else outputs[0]
+
+    def use(function: Any, *inputs: Any) -> Any:
         # Compilers call `forward` with an argument too many where nothing is differentiated.
         if is_compiling() and not (torch.is_grad_enabled() and any(one.requires_grad for one in inputs[:tensors])):
-            return forward(*inputs)[0]
-        return function.apply(*inputs)[0]
+            return chosen(forward(*inputs))
+        return chosen(function.apply(*inputs))
 
     # Compilers refuse functions with a derivative for forward mode.
     class Backward(torch.autograd.Function):
@@ -76,9 +81,9 @@ def with_derivative(
             saved = ctx.saved_tensors
             return jvp((*saved[:tensors], *ctx.numbers), saved[tensors:], tangents[:tensors])
 
-    def function(*inputs: Any) -> Tensor:
+    def function(*inputs: Any) -> Any:
         if needs_plain_operations():
-            return forward(*inputs)[0]
+            return chosen(forward(*inputs))
         return use(Backward if is_compiling() else BothModes, *inputs)
 
     return function
