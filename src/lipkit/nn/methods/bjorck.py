@@ -50,7 +50,10 @@ class Bjorck(MatrixMethod):
     [0, 2], so earlier rounding cannot carry it above. Cost: 2 `steps` products with the smaller side, the last two in
     float64, and 3 `steps` backward. A matrix at least twice as long as wide is multiplied only twice, and three times
     backward: the steps are those of its Gram matrix (up to 8 steps, without tf32, on a GPU from 512 columns).
-    Gradient: through all steps.
+    In training on a CPU from 128 columns, float32, only the steps that the singular values need are taken: one for an
+    isometry, four where the largest is up to 1.6 times the smallest. The result is proven by its Gram matrix, and agrees
+    with that of all steps, which evaluations take, up to rounding.
+    Gradient: through all steps that are taken.
     Reference: Björck and Bowie 1971; Anil, Lucas and Grosse 2019; the factors c: Chen and Chow 2014.
 
     Args:
