@@ -51,8 +51,8 @@ class Bjorck(MatrixMethod):
     float64, and 3 `steps` backward. A matrix at least twice as long as wide is multiplied only twice, and three times
     backward: the steps are those of its Gram matrix (up to 8 steps, without tf32, on a GPU from 512 columns).
     In training on a CPU from 128 columns, float32, only the steps that the singular values need are taken: one for an
-    isometry, four where the largest is up to 1.6 times the smallest. The result is proven by its Gram matrix, and agrees
-    with that of all steps, which evaluations take, up to rounding.
+    isometry, four where the largest is up to 1.6 times the smallest. The Gram matrix proves that result, which agrees
+    up to rounding with that of all steps; evaluations take all.
     Gradient: through all steps that are taken.
     Reference: Björck and Bowie 1971; Anil, Lucas and Grosse 2019; the factors c: Chen and Chow 2014.
 
