@@ -171,3 +171,20 @@ def test_the_range_holds_the_eigenvalues(size: int) -> None:
             assert most >= float(values.max())
             # An estimate that were too wide would cost steps: a tenth of the range, and rounding.
             assert most - least <= 1.1 * spread + 1e-5 * most
+
+
+def test_no_norm_is_above_one(steps: Steps) -> None:
+    """Free numbers after some steps of an optimizer that knows nothing of isometries, of every size."""
+    generator = torch.Generator().manual_seed(0)
+    for draw in range(40):
+        rows, cols = (int(torch.randint(128, 150, (), generator=generator)) for _ in range(2))
+        noise = torch.randn(1, rows, cols, generator=generator) / math.sqrt(cols)
+        start = torch.linalg.qr(torch.randn(1, max(rows, cols), min(rows, cols), generator=generator))[0]
+        drift = 10.0 ** (-6 * float(torch.rand((), generator=generator)))
+        scale = 10.0 ** float(torch.randint(-30, 30, (), generator=generator))
+        raw = scale * ((start if rows >= cols else start.mT) + drift * noise)
+        weight = Bjorck().matrix(raw.requires_grad_())
+        # The reference may be high by the size times 2^-53.
+        assert norm(weight) <= 1 + 150 * 2.0**-53, draw
+    # Most of them took the short way.
+    assert len(steps.taken) >= 30
