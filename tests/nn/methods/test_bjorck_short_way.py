@@ -118,13 +118,13 @@ def test_an_estimate_that_is_wrong_changes_nothing(
     assert (steps.taken == [None]) == (believed[1] < math.inf)
 
 
-@pytest.mark.parametrize("count", [2, 3, 4])
-def test_few_steps_leave_values_as_short_as_they_are(count: int) -> None:
+@pytest.mark.parametrize(("count", "condition"), [(2, 3.0), (4, 3.0), (3, 1.05), (4, 1.1)])
+def test_few_steps_leave_values_as_short_as_they_are(count: int, condition: float) -> None:
     """Fewer steps are a softer constraint on purpose, in training as in evaluation."""
-    raw = with_condition(3.0, 128, 128).requires_grad_()
+    raw = with_condition(condition, 128, 128).requires_grad_()
     weight = Bjorck(count).matrix(raw)
-    short = float(torch.linalg.svdvals(weight.detach()).min())
-    assert short < 0.999
+    # The shrinking for rounding is 1e-6; what is short by more did not arrive.
+    assert float(torch.linalg.svdvals(weight.detach()).min()) < 1 - 1e-5
     assert torch.equal(weight, iterate(raw.detach(), factors(count - 1)))
 
 
