@@ -40,9 +40,9 @@ def step(layer: nn.Module, x: Tensor, target: Tensor) -> None:
     (layer(x) - target).square().mean().backward()
 
 
-def seconds_of_step(layer: nn.Module, x: Tensor, target: Tensor) -> float:
+def seconds_of_step(layer: nn.Module, x: Tensor, target: Tensor, repeats: int = 5) -> float:
     layer.train()
-    return best_of(lambda: step(layer, x, target), 5)[0]
+    return best_of(lambda: step(layer, x, target), repeats)[0]
 
 
 def seconds_of_evaluation(layer: nn.Module, x: Tensor) -> float:
@@ -76,7 +76,7 @@ def main() -> None:
     x, target = torch.randn(2, args.batch, args.width).unbind()
     x.requires_grad_()
     plain = nn.Linear(args.width, args.width)
-    base, evaluation = seconds_of_step(plain, x, target), seconds_of_evaluation(plain, x)
+    base, evaluation = seconds_of_step(plain, x, target, 50), seconds_of_evaluation(plain, x)
     print(f"{args.width} x {args.width}, batch {args.batch}, {machine()}")
     print(f"nn.Linear: step {base * 1e3:.1f} ms, evaluation {evaluation * 1e3:.2f} ms\n")
     print("layer                    Adam steps   step, ms   times    evaluation, ms   times   condition   values - 1")
