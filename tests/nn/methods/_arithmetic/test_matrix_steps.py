@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from lipkit.nn.methods._arithmetic import safe_scaling as _scaling
+from lipkit.nn.methods._arithmetic.bjorck_steps import _forward  # pyright: ignore[reportPrivateUsage]
 from lipkit.nn.methods._arithmetic.safe_scaling import LEAST, cap, sizes_of
 from lipkit.nn.methods._base import MatrixMethod
 from lipkit.nn.methods._isometry import close_isometry, room_of_step
-from lipkit.nn.methods.bjorck import Bjorck, _forward, factors  # pyright: ignore[reportPrivateUsage]
+from lipkit.nn.methods.bjorck import Bjorck, factors
 from lipkit.nn.methods.cayley import Cayley
 from lipkit.nn.methods.exponential import Exponential
 from support.layers.launches import Launches
@@ -26,7 +27,7 @@ def few_steps(steps: int) -> tuple[Map, Map]:
     """The iteration with its own derivative, and in plain operations."""
 
     def plain(raw: Tensor) -> Tensor:
-        return _forward(raw, room_of_step(raw, raw.dtype), *factors(steps - 1))[0]
+        return _forward(raw, room_of_step(raw, raw.dtype), None, *factors(steps - 1))[0]
 
     return Bjorck(steps).matrix, plain
 
