@@ -40,7 +40,7 @@ def raw_of(layer: nn.Module) -> nn.Parameter:
     return layer.get_parameter("parametrizations.weight.original")
 
 
-def anew(layer: nn.Module) -> Tensor:
+def anew(layer: lnn.Linear) -> Tensor:
     """The weight of a copy, which holds nothing."""
     return copy.deepcopy(layer).weight
 
@@ -360,7 +360,7 @@ def test_traces_and_exports_keep_the_free_numbers(monkeypatch: pytest.MonkeyPatc
     with torch.no_grad():
         before = layer(x)
         exported = torch.export.export(layer, (x,))
-        traced = torch.jit.trace(layer, (x,))
+        traced: Any = torch.jit.trace(layer, (x,))
         other = torch.randn(8, 8)
         traced.load_state_dict({"parametrizations.weight.original": other})
         layer.load_state_dict({"parametrizations.weight.original": other})
@@ -370,7 +370,7 @@ def test_traces_and_exports_keep_the_free_numbers(monkeypatch: pytest.MonkeyPatc
         assert any("bmm" in str(node.target) for node in exported.graph.nodes)
 
 
-def _in_child(layer: nn.Module, queue: Any) -> None:
+def _in_child(layer: lnn.Linear, queue: Any) -> None:
     with torch.no_grad():
         same = torch.equal(layer.weight, anew(layer))
         raw_of(layer).data.mul_(-1)
