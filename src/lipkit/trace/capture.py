@@ -37,6 +37,7 @@ from lipkit.trace.nodes.declared import DeclaresLipschitz
 from lipkit.trace.rewrites.merge_order_statistics import merge_max_min
 from lipkit.trace.rewrites.spelled_attention import merge_attention, merge_masks
 from lipkit.trace.rewrites.spelled_gates import merge_gates
+from lipkit.trace.rewrites.spelled_interpolation import merge_interpolations
 from lipkit.trace.rewrites.spelled_normalization import merge_normalizers
 from lipkit.trace.sample_independence import refuse_mixing
 from lipkit.trace.torch_export import (
@@ -219,6 +220,7 @@ def _has_tanh(nodes: Nodes) -> bool:
 _PASSES: tuple[tuple[Callable[[Nodes], bool], Callable[[Network], Network]], ...] = (
     (lambda nodes: _multiplies(nodes) or _has_tanh(nodes), merge_gates),
     (_multiplies, merge_normalizers),
+    (_multiplies, merge_interpolations),
     (lambda nodes: any(isinstance(node, Softmax) for node in nodes), merge_masks),
     (lambda nodes: any(isinstance(node, MatrixProduct) for node in nodes), merge_attention),
     (lambda nodes: sum(isinstance(node, OrderStatistics) for node in nodes) > 1, merge_max_min),
