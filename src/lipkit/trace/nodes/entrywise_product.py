@@ -143,4 +143,3 @@ def _copies(shape: Shape, target: Shape) -> LinearOperator:
         return Reshape(shape, target)
     positions = torch.arange(math.prod(shape)).reshape(shape).expand(target)
     return Index(positions.contiguous(), shape)
-

@@ -78,7 +78,8 @@ class _Forms:
     def _read(self, k: int) -> _Form | None:
         node = self._network.nodes[k - 1]
         activation = self._entries.activation(k)
-        if activation is not None and not activation.tensors():
+        # A kink would lie where the argument meets it, which only a number could say.
+        if activation is not None and not activation.tensors() and not activation.kinks:
             inner = self._entries.input_of(k)
             if inner is None or not inner.terms:
                 return None

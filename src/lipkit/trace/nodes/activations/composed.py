@@ -15,7 +15,7 @@ from lipkit.trace.nodes.activations.tails import FAR, tail_slopes, tail_values
 from lipkit.trace.nodes.pointwise import Activation
 
 # How many pieces an interval is cut into: as many as this for all entries together, within these limits.
-_PIECES, _FEWEST, _MOST = 2**18, 8, 2**14
+_PIECES, _FEWEST, _MOST = 2**16, 8, 2**14
 
 
 @final
@@ -25,8 +25,8 @@ class Composed(Activation):
 
     An interval is cut into pieces. On each, value, slope and curvature follow from those of the steps by the rules for
     sums, products and chains, with intervals for numbers; a slope is also within half a width times the curvature of
-    the one at the middle, so that the largest slope is nearly exact. Beyond |x| = 64 every step is bounded by a power of
-    |x| (`tails`). All rounding is outward, and kinks of steps are allowed. Our derivation.
+    the one at the middle, so that the largest slope is nearly exact. Beyond |x| = 64 every step is bounded by a power
+    of |x| (`tails`). All rounding is outward. Steps have no kinks. Our derivation.
     """
 
     label: str
@@ -123,7 +123,8 @@ def _sums(parts: list[tuple[Interval, ...]]) -> tuple[Interval, Interval, Interv
 def _add(parts: list[Interval]) -> Interval:
     """The sum of intervals, rounded outward; contradictory infinities say nothing."""
     low, high = sum(part[0] for part in parts), sum(part[1] for part in parts)
-    assert isinstance(low, Tensor) and isinstance(high, Tensor)
+    assert isinstance(low, Tensor)
+    assert isinstance(high, Tensor)
     sizes = [sum(part[side].abs() for part in parts) for side in (0, 1)]
     return _outward(low, high, *(ROUNDINGS_16 * size for size in sizes))
 

@@ -8,7 +8,7 @@ import torch
 
 from lipkit.rounding.slacks import ROUNDINGS_8192
 from lipkit.trace.nodes.activations.powers import EXP, LOG, exponent_of
-from lipkit.trace.nodes.activations.sigmoids import SIGMOID, TANH
+from lipkit.trace.nodes.activations.sigmoids import ERF, SIGMOID, TANH
 from lipkit.trace.nodes.activations.steps import Applied, Combined, Multiplied, Step
 from lipkit.trace.nodes.pointwise import Activation
 
@@ -82,14 +82,17 @@ def _apply(activation: Activation, u: Tail) -> tuple[Tail, Tail]:
 
 
 def _falling(activation: Activation, u: Tail) -> Tail | None:
-    """A slope that falls exponentially with u: exp(u) for u -> -inf, sigmoid' <= exp(-|u|), tanh' <= 4 exp(-2 |u|)."""
-    rates = {EXP: (1.0, 1.0), SIGMOID: (1.0, 1.0), TANH: (4.0, 2.0)}
+    """A slope that falls exponentially with u: exp(u) for u -> -inf, and for sigmoid, tanh and erf (from |u| = 1 on)
+
+    sigmoid' <= exp(-|u|),   tanh' <= 4 exp(-2 |u|),   erf' <= 2 pi^(-1/2) exp(-u^2) <= 1.13 exp(-|u|).
+    """
+    rates = {EXP: (1.0, 1.0), SIGMOID: (1.0, 1.0), TANH: (4.0, 2.0), ERF: (1.13, 1.0)}
     if activation not in rates or u.power <= 0 or not (u.high < 0 or (u.low > 0 and activation is not EXP)):
         return None
     factor, rate = rates[activation]
     # exp(-c r^k) r^8 falls once c k r^k >= 8, so it is at most what it is at the beginning of the tail.
     c = rate * (-u.high if u.high < 0 else u.low) * (1 - ROUNDINGS_8192)
-    if c * u.power * _scale(u.power) < _FALL:
+    if c * u.power * _scale(u.power) < _FALL or c * _scale(u.power) < 1:
         return None
     most = factor * FAR**_FALL * math.exp(-c * _scale(u.power))
     return Tail(-_FALL, 0.0, most * (1 + ROUNDINGS_8192) + 1e-300)
