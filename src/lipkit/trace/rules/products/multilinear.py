@@ -1,4 +1,4 @@
-"""Operations that multiply more than two values, or sum up what they multiplied: prod, and the form behind nn.Bilinear."""
+"""Products of more than two values, and sums of products: prod, and the form behind nn.Bilinear."""
 
 import math
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ from lipkit.trace.network import Builder, Ref, Refusal
 from lipkit.trace.rules._registry import Sample, lowers
 from lipkit.trace.rules.arithmetic import scale
 from lipkit.trace.rules.averages import sums
-from lipkit.trace.rules.products.elementwise_binary import product
 from lipkit.trace.rules.joining import last_axis
+from lipkit.trace.rules.products.elementwise_binary import product
 
 aten = torch.ops.aten
 
