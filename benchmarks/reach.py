@@ -54,6 +54,18 @@ class Net(nn.Module):
         return self.last(self.formula(self.first(x)))
 
 
+class Pairs(nn.Module):
+    """A bilinear layer of the halves of its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Bilinear(4, 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The outputs."""
+        return self.layer(x[:, :4], x[:, 4:])
+
+
 def report(name: str, model: nn.Module, x: Tensor, radius: float | None = None, ranges: bool = False) -> None:
     """One line."""
     region = lipkit.Everywhere() if radius is None else lipkit.Ball(x[0], radius)
@@ -91,6 +103,9 @@ def main() -> None:
     }
     for name, formula in formulas.items():
         report(f"two layers with {name}", Net(formula), row)
+    torch.manual_seed(0)
+    row = torch.randn(1, 8)
+    report("Bilinear(4, 4, 3), ball of 0.1", Pairs(), row, 0.1)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import lipkit
 from lipkit.bounds import DAG, LipLT
 from lipkit.bounds.fold.gauges import balance_products
 from lipkit.bounds.lipschitz import lipschitz, network_of
@@ -126,6 +127,21 @@ def test_the_state_of_an_lstm_grows_by_one_a_step() -> None:
     # f c + i g lies between min(c, 0) - 1 and max(c, 0) + 1, three times from 1/2.
     assert float(found.high.max()) == pytest.approx(3.5)
     assert float(found.low.min()) == pytest.approx(-3.0)
+
+
+def test_a_recurrent_model_has_a_certificate_that_verifies() -> None:
+    model, shape = made("lstm")
+    x = torch.randn(1, *shape, dtype=torch.float64)
+    found = lipkit.certificate(model, x, method=DAG())
+    assert found.value == pytest.approx(float(DAG()(network_of(model, x)).value.detach()))
+    assert lipkit.verify(found, model, x).holds
+
+
+def test_the_bound_has_a_gradient() -> None:
+    model, shape = made("gru")
+    DAG()(network_of(model, torch.randn(1, *shape, dtype=torch.float64))).value.backward()
+    gradients = [p.grad for p in model.parameters() if p.ndim == 2]
+    assert all(g is not None and bool(torch.isfinite(g).all()) and bool(g.abs().max() > 0) for g in gradients)
 
 
 def test_products_with_a_free_factor_are_still_refused() -> None:

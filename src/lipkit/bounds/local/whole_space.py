@@ -33,7 +33,12 @@ def know_whole_space(network: Network) -> Network:
     if not open_rows or not all(bool(torch.isfinite(t).all()) for t in network.tensors() if t.is_floating_point()):
         return network
     reaches = reach_whole_space(measure_network(network))
-    nodes = (node.within(reaches[k - 1]) if k in open_rows else node for k, node in enumerate(network.nodes, 1))
+    nodes = list(network.nodes)
+    for k in open_rows:
+        node, reach = nodes[k - 1], reaches[k - 1]
+        # These know what to do with an end that is infinite; others are left as they are.
+        if isinstance(node, Pointwise | Product | Interpolation) or _is_bounded(reach):
+            nodes[k - 1] = node.within(reach_of(reach.low, reach.high, reach.center, reach.radius))
     return replace(network, nodes=tuple(nodes))
 
 
@@ -47,6 +52,10 @@ def reach_whole_space(found: MeasuredNetwork) -> list[Reach]:
             if k < found.network.sink:
                 ys.append(_through(found.network.nodes[k - 1], zs[-1]))
         return zs
+
+
+def _is_bounded(reach: Reach) -> bool:
+    return bool(torch.isfinite(reach.high - reach.low).all())
 
 
 def _unbounded_reach(like: Tensor) -> Reach:
@@ -94,7 +103,7 @@ def _through(node: Node, z: Reach) -> Reach:
         case Product() | Interpolation():
             found = node.reach(z)
             return _box(found.low, found.high)
-        case _ if bool(torch.isfinite(z.high - z.low).all()):
+        case _ if _is_bounded(z):
             found = node.reach(reach_of(z.low, z.high, z.center, z.radius))
             return _box(found.low, found.high)
         case Softmax():
