@@ -54,7 +54,8 @@ def balance_products(network: Network) -> Network:
                 for j, (in_gate, in_rest) in parts.items():
                     if in_gate:
                         op = blocks[row, j]
-                        blocks[row, j] = product(_diagonal(node, factor), op) if in_rest else op * factor
+                        part = _diagonal(node, factor).to(device=op.device)
+                        blocks[row, j] = product(part, op) if in_rest else op * factor
     return replace(network, nodes=tuple(nodes[k] for k in sorted(nodes)), blocks=blocks)
 
 

@@ -27,10 +27,13 @@ def know_whole_space(network: Network) -> Network:
 
     A product of sigmoid(a) and tanh(b) is Lipschitz because both are bounded, and so is a cell of an LSTM: the ranges
     of all values on the whole space say so. Networks whose nodes all have constants are returned as they are.
-    Guarantee: the ranges contain every value. Cost: five applications of every operator.
+    Guarantee: the ranges contain every value. Cost: five applications of every operator, unless
+    a product receives something that nothing has bounded.
     """
     open_rows = {k for p in (1.0, 2.0, torch.inf) for k in network.without_constant(p)}
-    if not open_rows or not all(bool(torch.isfinite(t).all()) for t in network.tensors() if t.is_floating_point()):
+    if not open_rows or not _may_be_bounded(network, open_rows):
+        return network
+    if not all(bool(torch.isfinite(t).all()) for t in network.tensors() if t.is_floating_point()):
         return network
     reaches = reach_whole_space(measure_network(network))
     nodes = list(network.nodes)
@@ -40,6 +43,29 @@ def know_whole_space(network: Network) -> Network:
         if isinstance(node, Pointwise | Product | Interpolation) or _is_bounded(reach):
             nodes[k - 1] = node.within(reach_of(reach.low, reach.high, reach.center, reach.radius))
     return replace(network, nodes=tuple(nodes))
+
+
+def _may_be_bounded(network: Network, open_rows: set[int]) -> bool:
+    """Whether what the nodes without a constant receive may be bounded; cheap. A wrong no leaves a model refused.
+
+    A product, unlike a root or a logarithm, needs bounds from both sides, so a value that nothing has bounded so far
+    makes the search for ranges useless.
+    """
+    bounded, rows = {0: False}, network.rows()
+    for k, node in enumerate(network.nodes, start=1):
+        received = all(bounded[j] for j in rows[k])
+        if k in open_rows and not received and not isinstance(node, Pointwise):
+            return False
+        bounded[k] = received or isinstance(node, Softmax | Unit | Normalization) or _has_bounded_values(node)
+    return True
+
+
+def _has_bounded_values(node: Node) -> bool:
+    if not isinstance(node, Pointwise) or node.is_identity:
+        return False
+    end = torch.tensor(torch.inf, dtype=torch.float64)
+    low, high = node.activation.values(-end, end)
+    return bool(torch.isfinite(low).all() and torch.isfinite(high).all())
 
 
 def reach_whole_space(found: MeasuredNetwork) -> list[Reach]:
