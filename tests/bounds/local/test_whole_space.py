@@ -33,7 +33,7 @@ class Unrolled(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.cell = nn.LSTMCell(3, 4)
-        self.register_buffer("start", 0.5 * torch.ones(1, 4))
+        self.start = nn.Parameter(0.5 * torch.ones(1, 4))
 
     def forward(self, x: Tensor) -> Tensor:
         h, c = self.start.expand(len(x), 4), self.start.expand(len(x), 4)

@@ -74,7 +74,7 @@ class _Means:
 
     def _ways(self, row: int) -> list[tuple[int, int]]:
         found = self._entries.factors(row)
-        return [] if found is None else [found, found[::-1]]
+        return [] if found is None else [found, (found[1], found[0])]
 
     def _by_difference(self, gate: int, values: int, rest: Combination) -> Found | None:
         """a + g (b - a): the rest of the sum is a, so b is what is multiplied plus it."""

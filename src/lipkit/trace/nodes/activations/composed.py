@@ -122,11 +122,9 @@ def _sums(parts: list[tuple[Interval, ...]]) -> tuple[Interval, Interval, Interv
 
 def _add(parts: list[Interval]) -> Interval:
     """The sum of intervals, rounded outward; contradictory infinities say nothing."""
-    low, high = sum(part[0] for part in parts), sum(part[1] for part in parts)
-    assert isinstance(low, Tensor)
-    assert isinstance(high, Tensor)
-    sizes = [sum(part[side].abs() for part in parts) for side in (0, 1)]
-    return _outward(low, high, *(ROUNDINGS_16 * size for size in sizes))
+    lows, highs = (torch.stack([part[side] for part in parts]) for side in (0, 1))
+    below, above = (ROUNDINGS_16 * ends.abs().sum(0) for ends in (lows, highs))
+    return _outward(lows.sum(0), highs.sum(0), below, above)
 
 
 def _multiply(first: Interval, second: Interval) -> Interval:

@@ -1,12 +1,14 @@
 """Bounds of a function made of steps where its argument is far from 0, as powers of that argument."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from lipkit.rounding.slacks import ROUNDINGS_8192
+from lipkit.trace.nodes.activations.curve import Interval
 from lipkit.trace.nodes.activations.powers import EXP, LOG, exponent_of
 from lipkit.trace.nodes.activations.sigmoids import ERF, SIGMOID, TANH
 from lipkit.trace.nodes.activations.steps import Applied, Combined, Multiplied, Step
@@ -86,7 +88,12 @@ def _falling(activation: Activation, u: Tail) -> Tail | None:
 
     sigmoid' <= exp(-|u|),   tanh' <= 4 exp(-2 |u|),   erf' <= 2 pi^(-1/2) exp(-u^2) <= 1.13 exp(-|u|).
     """
-    rates = {EXP: (1.0, 1.0), SIGMOID: (1.0, 1.0), TANH: (4.0, 2.0), ERF: (1.13, 1.0)}
+    rates: dict[Activation, tuple[float, float]] = {
+        EXP: (1.0, 1.0),
+        SIGMOID: (1.0, 1.0),
+        TANH: (4.0, 2.0),
+        ERF: (1.13, 1.0),
+    }
     if activation not in rates or u.power <= 0 or not (u.high < 0 or (u.low > 0 and activation is not EXP)):
         return None
     factor, rate = rates[activation]
@@ -111,8 +118,7 @@ def _scale(power: float) -> float:
     return FAR ** max(-150.0, min(150.0, power))
 
 
-def _range(fn: object, bounds: tuple[float, float]) -> Tail:
-    assert callable(fn)
+def _range(fn: Callable[[Tensor, Tensor], Interval], bounds: tuple[float, float]) -> Tail:
     low, high = fn(*(torch.tensor(end, dtype=torch.float64) for end in bounds))
     return Tail(0.0, float(low), float(high))
 
