@@ -10,6 +10,8 @@ import torch
 from lipkit._runtime import recording
 from lipkit.bound import Bound, Fingerprint
 from lipkit.bounds.certificates.identity import network_hash
+from lipkit.bounds.fold.gauges import balance_products
+from lipkit.bounds.local.whole_space import know_whole_space
 from lipkit.errors import ArgumentError, NeedsRegion
 from lipkit.linops import Shape
 from lipkit.regions import Everywhere, Region
@@ -27,7 +29,7 @@ class Method(ABC):
     def __call__(self, network: Network, region: Region = Everywhere()) -> Bound:
         """The constant of `network` on `region`."""
         with recording() as draws:
-            found = self._advised(network, region)
+            found = self._advised(balance_products(know_whole_space(network)), region)
         # The result of another method, the best of several, keeps the draws of that one alone.
         chosen = isinstance(found.method, Method) and found.method != self and found.draws is not None
         return replace(found, draws=found.draws if chosen else tuple(draws), subject=Snapshot(network))

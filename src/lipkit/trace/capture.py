@@ -36,7 +36,9 @@ from lipkit.trace.nodes.activations.sigmoids import TANH
 from lipkit.trace.nodes.declared import DeclaresLipschitz
 from lipkit.trace.rewrites.merge_order_statistics import merge_max_min
 from lipkit.trace.rewrites.spelled_attention import merge_attention, merge_masks
+from lipkit.trace.rewrites.spelled_functions import merge_functions
 from lipkit.trace.rewrites.spelled_gates import merge_gates
+from lipkit.trace.rewrites.spelled_interpolation import merge_interpolations
 from lipkit.trace.rewrites.spelled_normalization import merge_normalizers
 from lipkit.trace.sample_independence import refuse_mixing
 from lipkit.trace.torch_export import (
@@ -215,10 +217,16 @@ def _has_tanh(nodes: Nodes) -> bool:
     return any(isinstance(node, Pointwise) and node.activation is TANH for node in nodes)
 
 
+def _is_steep(nodes: Nodes) -> bool:
+    return any(isinstance(node, Product | Pointwise) and bool(node.log_constant(2.0) == torch.inf) for node in nodes)
+
+
 # Each pass with what a network must have for it to find anything, in the order in which they are tried.
 _PASSES: tuple[tuple[Callable[[Nodes], bool], Callable[[Network], Network]], ...] = (
     (lambda nodes: _multiplies(nodes) or _has_tanh(nodes), merge_gates),
     (_multiplies, merge_normalizers),
+    (_multiplies, merge_interpolations),
+    (_is_steep, merge_functions),
     (lambda nodes: any(isinstance(node, Softmax) for node in nodes), merge_masks),
     (lambda nodes: any(isinstance(node, MatrixProduct) for node in nodes), merge_attention),
     (lambda nodes: sum(isinstance(node, OrderStatistics) for node in nodes) > 1, merge_max_min),

@@ -8,7 +8,7 @@ import torch
 
 from lipkit.bound import Kind, Metric, Scope
 from lipkit.bounds.lower.clever import CLEVER, end_point
-from lipkit.errors import ArgumentError, RegionError
+from lipkit.errors import ArgumentError, RegionError, ShapeError
 from lipkit.linops import Dense
 from lipkit.regions import Ball, Everywhere
 from lipkit.trace import Network, chain
@@ -78,3 +78,30 @@ def test_a_batch_and_misuse():
         CLEVER(3, 4)(reference_network(), Everywhere())
     with pytest.raises(ArgumentError, match="two batches"):
         CLEVER(1, 4)
+
+
+def test_the_score_of_a_linear_classifier_is_its_distance():
+    """Margins 2, 3 and rows at l2 distance sqrt(2), sqrt(5): the nearest boundary is at 2 / sqrt(2)."""
+    weight = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]], dtype=torch.float64)
+    network, center = chain([Dense(weight)], RELU), torch.tensor([2.0, 0.0], dtype=torch.float64)
+    found = CLEVER(5, 8).score(network, Ball(center, 5.0))
+    assert found.kind is Kind.ESTIMATE
+    assert not found.kind.certifies
+    assert found.label == 0
+    assert found.radii == pytest.approx({1: math.sqrt(2), 2: 4 / math.sqrt(5)}, rel=1e-12)
+    assert found.radius == pytest.approx(math.sqrt(2), rel=1e-12)
+    # In linf the dual norms are 2 and 3; a small ball caps the score.
+    other = CLEVER(5, 8).score(network, Ball(center, 5.0, p=math.inf))
+    assert other.radius == pytest.approx(1.0, rel=1e-12)
+    assert CLEVER(5, 8).score(network, Ball(center, 0.25)).radius == 0.25
+    # Without any slope no other class is met within the ball.
+    flat = chain([Dense(0 * weight)], RELU, [torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)])
+    assert CLEVER(5, 8).score(flat, Ball(center, 5.0)).radius == 5.0
+
+
+def test_the_score_needs_a_classifier_and_one_input():
+    network = chain([Dense(torch.ones(1, 2))], RELU)
+    with pytest.raises(ArgumentError, match="two classes"):
+        CLEVER(5, 8).score(network, Ball(torch.zeros(2), 1.0))
+    with pytest.raises(ShapeError, match="one input"):
+        CLEVER(5, 8).score(chain([Dense(torch.ones(2, 2))], RELU), Ball(torch.zeros(3), 1.0))

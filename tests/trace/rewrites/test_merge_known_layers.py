@@ -90,7 +90,8 @@ def test_gates_become_activations_with_their_constants(name: str):
 def test_near_misses_are_left_alone(formula: Callable[[Tensor], Tensor]):
     before = network_of(formula)
     after = merge_known_layers(before)
-    assert "product" in names(after)
+    # A product, or a formula of one variable that holds one: no gate that is known by name.
+    assert any("product" in name for name in names(after))
     x = torch.randn(20, 4, 6, dtype=torch.float64)
     assert torch.equal(after(x), before(x))
 
@@ -157,7 +158,8 @@ def test_normalisation_becomes_one_node_with_its_constant(name: str):
 def test_other_divisions_are_left_alone(formula: Callable[[Tensor], Tensor]):
     before = network_of(formula)
     after = merge_known_layers(before)
-    assert "product" in names(after)
+    # A product, or a formula of one variable that holds one: no gate that is known by name.
+    assert any("product" in name for name in names(after))
     x = torch.randn(20, 4, 6, dtype=torch.float64)
     assert torch.equal(after(x), before(x))
 

@@ -14,11 +14,13 @@ from lipkit.bounds.certificates.certificate import ALONE, SCOPE, Assumption, Cer
 from lipkit.bounds.certificates.provenance import ModelRecord, Subject
 from lipkit.bounds.certificates.region_record import RegionRecord
 from lipkit.bounds.fold.dag import DAG, Product
+from lipkit.bounds.fold.gauges import balance_products
 from lipkit.bounds.fold.layer_table import LayerRow, layer_table
 from lipkit.bounds.fold.liplt import LipLT
 from lipkit.bounds.lipschitz import Example, Program, bound_in_time, budget_of, call_of, default_search, with_lower
 from lipkit.bounds.local.local import Local, restrict
 from lipkit.bounds.local.ranges import Intervals
+from lipkit.bounds.local.whole_space import know_whole_space
 from lipkit.errors import ArgumentError, KindError
 from lipkit.regions import Everywhere, Region
 from lipkit.trace import Network
@@ -132,7 +134,8 @@ def table_on(network: Network, metric: Metric, region: Region, savings: bool) ->
     """The table of layers, on a bounded region with what each nonlinearity can receive there."""
     if region != Everywhere():
         network = restrict(network, Intervals().prepare(network)(region))
-    return layer_table(network, DAG(metric=metric), savings)
+    # As every method does before it runs.
+    return layer_table(balance_products(know_whole_space(network)), DAG(metric=metric), savings)
 
 
 def assumptions(network: Network) -> tuple[Assumption, ...]:

@@ -99,7 +99,8 @@ class Condensed(RegionMethod):
     they have a closed form up to their scale; beyond, the last bound is left out. The inequality is proven by a
     factorisation that is multiplied out.
 
-    Guarantee: UPPER, all rounding counted; equal to the constant where no slope is uncertain.
+    Guarantee: UPPER, all rounding counted; equal to the constant where no slope is uncertain. Not differentiable: the
+    value carries no gradient; `Local(LipLT())` has one.
     Cost: three adjoints of the network for each uncertain slope and output; then 15 to 30 steps (about 10 with the
     closed form) of some ten products of matrices with a side of up to twice as many. Refuses more than `limit`
     uncertain slopes; a smooth activation has one for each neuron.

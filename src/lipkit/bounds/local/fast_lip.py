@@ -38,6 +38,7 @@ class FastLip(RegionMethod):
         l_p -> l_p     Riesz-Thorin on max(|lo|, |hi|); for one output all l_p are the dual norm of the row.
 
     Guarantee: UPPER, in every float64 operation rounded outward; equal to the constant where no slope is uncertain.
+    Not differentiable: the value carries no gradient; `Local(LipLT())` has one.
     Cost: three adjoints of the network for each output, and three applications for each input coordinate; the forward
     half is left out where it would exceed `limit` entries. Intervals forget that one uncertain slope enters many
     entries, so they widen with depth and width: `Condensed` remembers.

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -15,8 +16,9 @@ from lipkit.bounds._base import RegionMethod
 from lipkit.bounds.local.local import each_sample
 from lipkit.bounds.lower.difference_quotients import draw_points
 from lipkit.bounds.lower.sampling import steepest
-from lipkit.errors import ArgumentError
-from lipkit.regions import Region
+from lipkit.errors import ArgumentError, ShapeError
+from lipkit.linops import Dense
+from lipkit.regions import Ball, Region
 from lipkit.trace import Network
 
 # Shapes the likelihood is maximised from: it has many local maxima.
@@ -30,6 +32,20 @@ _FAR = 100.0
 _TOGETHER = 2**22
 # Maxima that differ by less than this, relatively, are one number.
 _SPREAD = 1e-9
+
+
+@final
+@dataclass(frozen=True)
+class Score:
+    """A CLEVER score: the estimated distance to another class, for each of them too. It certifies nothing."""
+
+    radius: float
+    label: int
+    radii: Mapping[int, float]
+    kind: Kind = Kind.ESTIMATE
+
+    def __str__(self) -> str:
+        return f"{self.radius:.5g} ({self.kind}, distance to another class than {self.label})"
 
 
 @final
@@ -67,6 +83,33 @@ class CLEVER(RegionMethod):
         of = Scope.WHOLE if samples is None else Scope.SAMPLE
         found = Bound.from_value(value[0] if samples is None else value, Kind.ESTIMATE, self, self.metric, of)
         return replace(found, region=region)
+
+    def score(self, network: Network, ball: Ball) -> Score:
+        """The CLEVER score of a classifier at the center of a ball: how far away another class may be, by estimate.
+
+            min over j other than c of min( (f_c(x) - f_j(x)) / L_j, radius ),
+
+        with c the class at the center x and L_j the estimated constant of the margin f_c - f_j on the ball. The metric
+        of the constants is that of the ball. Guarantee: none, ESTIMATE; an attack may succeed within the score.
+        Cost: that of one estimate for each other class.
+        """
+        if len(network.target) != 1 or network.target[0] < 2:
+            raise ArgumentError(f"A score needs a classifier with two classes or more, got outputs {network.target}.")
+        if tuple(ball.center.shape) != network.source:
+            raise ShapeError(f"The ball must have the shape {network.source} of one input, got {ball.center.shape}.")
+        with torch.no_grad():
+            logits = network.to(torch.float64)(ball.center.to(network.device, torch.float64)[None])[0]
+        label, one = int(logits.argmax()), replace(self, metric=Metric(ball.p, 2.0))
+        radii: dict[int, float] = {}
+        for j in range(len(logits)):
+            if j == label:
+                continue
+            row = torch.zeros(1, len(logits), dtype=torch.float64, device=network.device)
+            row[0, label], row[0, j] = 1.0, -1.0
+            constant = float(one(network.to(torch.float64).then(Dense(row)), ball).value)
+            margin = float(logits[label] - logits[j])
+            radii[j] = ball.radius if constant * ball.radius <= margin else margin / constant
+        return Score(min(radii.values()), label, radii)
 
     def maxima(self, network: Network, region: Region) -> Float64[Tensor, " batches"]:
         """The largest Jacobian norm in each batch."""

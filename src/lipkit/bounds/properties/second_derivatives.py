@@ -10,6 +10,7 @@ from lipkit.trace.nodes.attention.attention import Attention
 from lipkit.trace.nodes.attention.log_softmax import LogSoftmax, LogSumExp
 from lipkit.trace.nodes.attention.softmax import Softmax
 from lipkit.trace.nodes.entrywise_product import Product
+from lipkit.trace.nodes.interpolation import Interpolation
 from lipkit.trace.nodes.matrix_product import MatrixProduct
 from lipkit.trace.nodes.normalization import Normalization
 
@@ -50,11 +51,22 @@ def _softmax(_: Softmax) -> float:
     return 1.0
 
 
-@curvature.register(Product)
 @curvature.register(MatrixProduct)
-def _product(_: Product | MatrixProduct) -> float:
-    # |u_a v_b + v_a u_b| <= |u_a||v_b| + |v_a||u_b| <= |u||v|, entry by entry or as matrices.
+def _matrix_product(_: MatrixProduct) -> float:
+    # |u_a v_b + v_a u_b| <= |u_a||v_b| + |v_a||u_b| <= |u||v|.
     return 1.0
+
+
+@curvature.register(Product)
+def _product(node: Product) -> float:
+    # The same entry by entry; the gauge divides one factor.
+    return 1.0 / node.gauge
+
+
+@curvature.register(Interpolation)
+def _interpolation(node: Interpolation) -> float:
+    # The same for the factors g and b - a, and |v_b - v_a| <= sqrt(2) |(v_a, v_b)|.
+    return math.sqrt(2) / node.gauge * _UP
 
 
 def is_smooth(node: Node) -> bool:

@@ -11,6 +11,7 @@ from lipkit.trace.nodes.attention.log_softmax import LogSoftmax as LogSoftmax
 from lipkit.trace.nodes.attention.log_softmax import LogSumExp as LogSumExp
 from lipkit.trace.nodes.attention.softmax import Softmax as Softmax
 from lipkit.trace.nodes.entrywise_product import Product as Product
+from lipkit.trace.nodes.interpolation import Interpolation as Interpolation
 from lipkit.trace.nodes.matrix_product import MatrixProduct as MatrixProduct
 from lipkit.trace.nodes.normalization import Normalization as Normalization
 from lipkit.trace.nodes.order_statistics import OrderStatistics as OrderStatistics

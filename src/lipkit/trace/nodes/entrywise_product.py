@@ -13,12 +13,13 @@ from lipkit.regions import Domain, Reach, domain_of, reach_of, tighten
 from lipkit.rounding.float64 import exp_of, log_up, round_up
 from lipkit.rounding.slacks import ROUNDINGS_8, ULP
 from lipkit.trace.nodes._base import Node, Split
+from lipkit.trace.nodes._extended_products import times
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Product(Node):
-    """y = a b for z = (a, b) laid out one after the other in one vector, entry by entry, broadcast as torch does.
+    """y = a b for z = (gauge a, b) one after the other in one vector, entry by entry, broadcast as torch does.
 
     Along the axes both factors have in full, the outputs fall into groups that share no input; within one group
     y_st = a_s b_t is an outer product. Its Jacobian has the norms
@@ -26,12 +27,14 @@ class Product(Node):
     (l2: |da b' + a db'| is largest for da along a and db along b). Unbounded on the whole space; on a box they are
     largest at the corners, and on a ball |(a, b)| <= |(a0, b0)| + radius. Other l_p interpolate: their larger
     neighbour is taken. Split at the middle (a0, b0) of the box: a b - (b0 a + a0 b) has the same norms in the radii of
-    the box. Our derivation. `domain` is the region (low, high, center, radius).
+    the box. Our derivation. `domain` is the region (low, high, center, radius). With a `gauge` t other than 1 the
+    Jacobian has b / t in the place of b, which balances factors of unequal size. It is a power of two: no rounding.
     """
 
     left: Shape
     right: Shape
     domain: Domain | None = None
+    gauge: float = 1.0
 
     @property
     def shape(self) -> Shape:
@@ -51,7 +54,7 @@ class Product(Node):
         a, b = z.split([math.prod(self.left), math.prod(self.right)], -1)
         shapes = ((1,) * (rank - len(shape)) + shape for shape in (self.left, self.right))
         first, second = shapes
-        return a.reshape(-1, *first), b.reshape(-1, *second)
+        return a.reshape(-1, *first) / self.gauge, b.reshape(-1, *second)
 
     def log_constant(self, p: float) -> Float64[Tensor, ""]:
         if self.domain is None:
@@ -59,7 +62,7 @@ class Product(Node):
         reach = Reach(*self.domain)
         box = self._norms(torch.maximum(reach.low.abs(), reach.high.abs()), p).max()
         if p == 2:
-            ball = self._norms(reach.center.abs(), 2.0).max() + reach.radius
+            ball = self._norms(reach.center.abs(), 2.0).max() + reach.radius / self.gauge
             box = torch.minimum(box, round_up(ball, 2))
         return log_up(box)
 
@@ -83,7 +86,7 @@ class Product(Node):
     def reach(self, reach: Reach) -> Reach:
         reach = tighten(reach)
         (a, b), (c, d) = ([part[0] for part in self.factors(end[None])] for end in (reach.low, reach.high))
-        corners = torch.stack([_times(a, b), _times(a, d), _times(c, b), _times(c, d)])
+        corners = torch.stack([times(a, b), times(a, d), times(c, b), times(c, d)])
         low, high = corners.amin(0), corners.amax(0)
         low, high = low - ULP * low.abs(), high + ULP * high.abs()
         low, high = torch.where(torch.isnan(low), -torch.inf, low), torch.where(torch.isnan(high), torch.inf, high)
@@ -92,28 +95,36 @@ class Product(Node):
         error = ULP * torch.linalg.vector_norm(center)
         return reach_of(low, high, center, constant * reach.radius + error)
 
+    def shares(self) -> tuple[float, float]:
+        """Constants with respect to a alone and to b alone, in l2."""
+        assert self.domain is not None
+        sizes = torch.maximum(self.domain[0].abs(), self.domain[1].abs())
+        (a, free_a), (b, free_b) = self._free(sizes)
+        return float(_total(b, free_b, 2.0).max()), float(_total(a, free_a, 2.0).max())
+
+    def _free(self, sizes: Tensor) -> tuple[tuple[Tensor, list[int]], tuple[Tensor, list[int]]]:
+        """Each factor with the axes that it has and the other one lacks, over which it is summed."""
+        a, b = self.factors(sizes[None])
+        free_a = [i for i in range(a.ndim) if b.shape[i] == 1 and a.shape[i] > 1]
+        free_b = [i for i in range(b.ndim) if a.shape[i] == 1 and b.shape[i] > 1]
+        return (a, free_a), (b, free_b)
+
     def _linear(self, middle: Tensor) -> LinearOperator:
         """z -> b0 a + a0 b as diagonals behind copies, so that its size is known without forming it."""
         a0, b0 = (factor[0] for factor in self.factors(middle[None]))
-        sides = ((self.left, b0), (self.right, a0))
+        sides = ((self.left, b0 / self.gauge), (self.right, a0))
         return BlockRow(tuple(product(Diagonal(by, self.target), _copies(shape, self.target)) for shape, by in sides))
 
     def _norms(self, sizes: Tensor, p: float) -> Tensor:
         """The norm of each group's Jacobian at factors of these absolute values; axes within a group become 1."""
-        a, b = self.factors(sizes[None])
-        # A factor is summed over the axes that it has and the other one lacks.
-        free_a = [i for i in range(a.ndim) if b.shape[i] == 1 and a.shape[i] > 1]
-        free_b = [i for i in range(b.ndim) if a.shape[i] == 1 and b.shape[i] > 1]
+        (a, free_a), (b, free_b) = self._free(sizes)
+        b = b / self.gauge
         count = sizes.numel() + 4
-
-        def total(x: Tensor, axes: list[int], order: float) -> Tensor:
-            return torch.linalg.vector_norm(x, order, dim=axes, keepdim=True) if axes else x
-
-        two = torch.hypot(total(a, free_a, 2.0), total(b, free_b, 2.0))
+        two = torch.hypot(_total(a, free_a, 2.0), _total(b, free_b, 2.0))
         if p == 2:
             return round_up(two, count)
-        one = torch.maximum(total(a, free_a, 1.0), total(b, free_b, 1.0))
-        most = total(a, free_a, math.inf) + total(b, free_b, math.inf)
+        one = torch.maximum(_total(a, free_a, 1.0), _total(b, free_b, 1.0))
+        most = _total(a, free_a, math.inf) + _total(b, free_b, math.inf)
         if p in (1, math.inf):
             return round_up(one if p == 1 else most, count)
         return round_up(torch.maximum(two, one if p < 2 else most), count)
@@ -122,14 +133,13 @@ class Product(Node):
         return "product"
 
 
+def _total(x: Tensor, axes: list[int], order: float) -> Tensor:
+    return torch.linalg.vector_norm(x, order, dim=axes, keepdim=True) if axes else x
+
+
 def _copies(shape: Shape, target: Shape) -> LinearOperator:
     """x -> x.expand(target)."""
     if math.prod(shape) == math.prod(target):
         return Reshape(shape, target)
     positions = torch.arange(math.prod(shape)).reshape(shape).expand(target)
     return Index(positions.contiguous(), shape)
-
-
-def _times(a: Tensor, b: Tensor) -> Tensor:
-    """a b, with 0 inf = 0: a factor that is 0 stays so however large the other is."""
-    return torch.where((a == 0) | (b == 0), torch.zeros((), dtype=a.dtype, device=a.device), a * b)

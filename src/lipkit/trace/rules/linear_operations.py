@@ -130,6 +130,22 @@ linear(
     at=(0, 2),
     samples=lambda: [Sample((_x(1, 4), [None, _AT], _x(1, 3), True), wrt=(0, 2))],
 )
+
+
+@lowers(
+    aten.scatter_reduce.two,
+    samples=lambda: [
+        Sample((_x(1, 4), 1, _AT[None], _x(1, 3), "sum"), wrt=(0, 3)),
+        Sample((_x(1, 4), 1, _AT[None], _x(1, 3), "mean"), {"include_self": False}, wrt=(3,)),
+    ],
+)
+def scatter_reduce(b: Builder, *args: Any, **kwargs: Any) -> Ref:
+    """Sums and means of the entries that constant positions send to one place."""
+    if args[4] not in ("sum", "mean"):
+        raise Refusal(f"takes the {args[4]} of what is sent to one place", "take sums or means, or use amax on an axis")
+    return by_autograd(b, aten.scatter_reduce.two, args, kwargs, leaves_of(args, (0, 3)))
+
+
 linear(aten.lerp.Scalar, at=(0, 1), samples=lambda: [Sample((_x(1, 4), _x(1, 4), 0.25), wrt=(0, 1))])
 linear(aten.lerp.Tensor, at=(0, 1), samples=lambda: [Sample((_x(1, 4), _x(1, 4), _x(1, 4)), wrt=(0, 1))])
 

@@ -17,9 +17,9 @@ from lipkit.trace.nodes.vector_norm import VectorNorm
 from lipkit.trace.rules._registry import Sample, lowers
 from lipkit.trace.rules.arithmetic import combination, scale, shape_of
 from lipkit.trace.rules.averages import mean, sums
-from lipkit.trace.rules.elementwise_binary import product
 from lipkit.trace.rules.joining import along, drop_axes, group_axes, join
 from lipkit.trace.rules.moving import broadcast
+from lipkit.trace.rules.products.elementwise_binary import product
 
 aten = torch.ops.aten
 

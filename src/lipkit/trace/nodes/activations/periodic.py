@@ -50,4 +50,31 @@ class Sine(Activation):
         return ("sin", "cos", "-sin", "-cos")[self.quarters % 4]
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class SquaredSine(Activation):
+    """sin(z + quarters pi / 2)^2, whose derivative is the sine of 2 z + quarters pi, and whose period is pi."""
+
+    quarters: int
+
+    def __call__(self, z: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        return Sine(self.quarters)(z) ** 2
+
+    def values(self, low: Float64[Tensor, "..."], high: Float64[Tensor, "..."]) -> Interval:
+        left, right = Sine(self.quarters).values(low, high)
+        most = torch.maximum(left.abs(), right.abs()) ** 2 * (1 + ROUNDINGS_8)
+        least = torch.maximum(left, -right).clamp(min=0.0) ** 2 * (1 - ROUNDINGS_8)
+        return least, most.clamp(max=1.0)
+
+    def slopes(self, low: Float64[Tensor, "..."], high: Float64[Tensor, "..."]) -> Interval:
+        return Sine(2 * self.quarters).values(2 * low, 2 * high)
+
+    def bends(self, low: Float64[Tensor, "..."], high: Float64[Tensor, "..."]) -> Interval:
+        under, over = Sine(2 * self.quarters + 1).values(2 * low, 2 * high)
+        return 2 * under, 2 * over
+
+    def __str__(self) -> str:
+        return f"{Sine(self.quarters)}^2"
+
+
 SIN, COS = Sine(0), Sine(1)

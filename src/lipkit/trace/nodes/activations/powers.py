@@ -14,6 +14,7 @@ from lipkit.trace.nodes.activations.smooth import Smooth
 _INF = math.inf
 # These functions are accurate relative to their values; what underflows is covered by this much.
 _TINY = 2.0**-1000
+_EXPONENT_OF: dict[object, float] = {}
 
 
 @cache
@@ -26,7 +27,14 @@ def power(exponent: float, label: str = "") -> Smooth:
     if not math.isfinite(e):
         raise ArgumentError(f"A power needs a finite exponent, got {exponent}.")
     curves = _monomial(1.0, e), _monomial(e, e - 1), _monomial(e * (e - 1), e - 2)
-    return Smooth(label or f"pow({e:g})", *curves)
+    found = Smooth(label or f"pow({e:g})", *curves)
+    _EXPONENT_OF[found] = e
+    return found
+
+
+def exponent_of(activation: object) -> float | None:
+    """The exponent of what `power` gave; None for anything else."""
+    return _EXPONENT_OF.get(activation)
 
 
 def _monomial(factor: float, exponent: float) -> Curve:

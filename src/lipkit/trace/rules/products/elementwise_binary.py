@@ -12,6 +12,7 @@ from lipkit.trace.nodes import Pointwise
 from lipkit.trace.nodes.activations.powers import RECIPROCAL, SQUARE
 from lipkit.trace.nodes.activations.sigmoids import SIGMOID
 from lipkit.trace.nodes.entrywise_product import Product
+from lipkit.trace.nodes.interpolation import Interpolation
 from lipkit.trace.nodes.matrix_product import MatrixProduct
 from lipkit.trace.rules._registry import Sample, lowers
 from lipkit.trace.rules.arithmetic import combination, scale
@@ -163,6 +164,24 @@ def addcmul(b: Builder, x: Any, first: Any, second: Any, *, value: float = 1) ->
     first, second = (first, second) if isinstance(first, Ref) else (second, first)
     part = scale(b, first, constant(second, "the other factor"))
     return combination(b, [(x, 1), (part, value)])
+
+
+@lowers(
+    aten.lerp.Tensor,
+    samples=lambda: [
+        Sample((_x(1, 3), _x(1, 3), _x(1, 3).sigmoid()), wrt=(0, 1, 2)),
+        Sample((_x(1, 2, 3), _x(3), _x(1, 2, 1).sigmoid()), wrt=(0, 2)),
+        Sample((_x(3), _x(1, 3), _x(1, 3)), wrt=(2,)),
+    ],
+)
+def lerp(b: Builder, start: Any, end: Any, weight: Any) -> Ref:
+    """start + weight (end - start) for a weight that depends on the input."""
+    if not isinstance(weight, Ref):
+        raise Refusal("the mean with a constant weight is linear: it " + _ELSEWHERE[0], _ELSEWHERE[1])
+    shape = tuple(torch.broadcast_shapes(weight.shape, start.shape, end.shape))
+    parts = (x if isinstance(x, Ref) else b.constant(x) for x in (weight, start, end))
+    whole = [x if x.shape == shape else b.linear(broadcast(x.shape, shape), x) for x in parts]
+    return b.node(Interpolation(shape), join(b, whole))
 
 
 @lowers(

@@ -1,0 +1,1 @@
+"""Rules for products of values that both depend on the input."""
