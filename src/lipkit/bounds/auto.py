@@ -56,13 +56,13 @@ class Auto(RegionMethod):
 
     Before all of these comes a fold by sums of absolute values (`norms.AbsoluteSums`): the answer if nothing else ends
     in time. Where the norms of the fold may take longer than the budget, a fold with norms of up to a quarter of excess
-    is next, in which layers that there is no time for are measured by sums. LipLT is predicted from the time of the fold and from the number of blocks that one application of each map
-    passes; once a window has run, a larger one is predicted from the time of that. LipLT and LipSDP stop by themselves
-    when what is left of the budget is spent, and keep what they have.
-    `Condensed` is predicted from the neurons that intervals leave uncertain, and limited to as many slopes as there is
-    time for. If capturing the model took most of the budget, the methods still have a seventh of it. A method that
-    refuses a network as too large, or cannot prove anything, is left out. All results are in `parts`, and `note` says
-    which methods the budget cut short or left out.
+    is next, in which layers that there is no time for are measured by sums. LipLT is predicted from the time of the
+    fold and from the number of blocks that one application of each map passes; once a window has run, a larger one is
+    predicted from the time of that. LipLT and LipSDP stop by themselves when what is left of the budget is spent, and
+    keep what they have. `Condensed` is predicted from the neurons that intervals leave uncertain, and limited to as
+    many slopes as there is time for. If capturing the model took most of the budget, the methods still have 15 % of it.
+    A method that refuses a network as too large, or cannot prove anything, is left out. All results are in `parts`, and
+    `note` says which methods the budget cut short or left out.
 
     Guarantee: EXACT or UPPER, as the best rung's is. Cost: the budget, or 15 % of it after a capture that took longer,
     and beyond it the fold by sums, two applications of every operator, if that takes longer; or one step and the proof
@@ -104,10 +104,11 @@ class Auto(RegionMethod):
         """Why more time may give a smaller bound, in a sentence; nothing if the ladder came to its end."""
         if not ladder.unfinished:
             return ""
+        what = "; ".join(dict.fromkeys(ladder.unfinished))
         instead = ", so layers were measured by sums of absolute values" if by_sums else ""
         return (
-            f"The budget of {self.budget:g} s was over before these ended: {'; '.join(dict.fromkeys(ladder.unfinished))}"
-            f"{instead}. A larger budget may give a smaller bound."
+            f"The budget of {self.budget:g} s was over before these ended: {what}{instead}. "
+            "A larger budget may give a smaller bound."
         )
 
 
@@ -159,7 +160,7 @@ class _Ladder:
 
     def methods(self, quick: float) -> Iterator[Method]:
         """The rungs, cheapest first; `quick` are the seconds that the fold by sums took."""
-        if self.chosen.metric == L2 and _RUNS * quick > seconds_left():
+        if self.chosen.metric == L2 and 0 < seconds_left() < _RUNS * quick:
             yield self.fold(InTime(self.chosen.norm.loosened(_LOOSE)))
             if seconds_left() <= 0:
                 self.unfinished.append("the norms of all layers")
