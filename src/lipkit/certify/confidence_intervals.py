@@ -72,7 +72,10 @@ def _lower(k: int, n: int, tail: float) -> float:
         return 0.0
     # P(X >= k) is the incomplete beta function of (k, n - k + 1), increasing in p.
     return _move_outward(
-        float(scipy.special.betaincinv(k, n - k + 1, tail)), -1.0, lambda p: special.betainc(k, n - k + 1, p), tail
+        float(scipy.special.betaincinv(k, n - k + 1, tail)),
+        -1.0,
+        lambda p: scipy.special.betainc(k, n - k + 1, p),
+        tail,
     )
 
 
