@@ -10,6 +10,7 @@ loaded. Models with attention or gates are bounded on a ball of radius 0.01. Mis
 """
 
 import argparse
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -52,7 +53,7 @@ class LastState(nn.Module):
 
 def mlp(*widths: int) -> Task:
     """Linear layers with ReLUs between them."""
-    layers = [part for n, m in zip(widths, widths[1:], strict=False) for part in (nn.Linear(n, m), nn.ReLU())]
+    layers = [part for n, m in itertools.pairwise(widths) for part in (nn.Linear(n, m), nn.ReLU())]
     return Task(nn.Sequential(*layers[:-1]), torch.randn(1, widths[0]))
 
 

@@ -12,7 +12,7 @@ from lipkit.cli import console
 def watched(monkeypatch: pytest.MonkeyPatch, is_terminal: bool) -> io.StringIO:
     text = io.StringIO()
     made = Console(file=text, force_terminal=is_terminal, width=100)
-    monkeypatch.setattr(console, "terminal", lambda stderr=False: made)
+    monkeypatch.setattr(console, "terminal", lambda **_: made)
     return text
 
 
@@ -29,7 +29,6 @@ def test_a_terminal_shows_what_is_done_and_a_bar_where_time_is_limited(monkeypat
     text = watched(monkeypatch, is_terminal=True)
     with console.progress(seconds) as doing:
         doing("bounding [by] LipLT")
-    assert "starting" in text.getvalue()
     assert ("━" in text.getvalue()) == (seconds < math.inf)
     if seconds < math.inf:
         assert "bounding [by] LipLT" in text.getvalue()

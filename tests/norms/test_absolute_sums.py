@@ -70,7 +70,7 @@ def test_weights_that_are_no_numbers_are_refused(value: float):
 
 
 def test_in_time_is_the_norm_inside_with_time_and_sums_without():
-    op = of(nn.Conv2d(2, 4, 3, padding=1).double(), (2, 6, 6))
+    op = of(nn.Conv2d(2, 4, 3, padding=1).double().requires_grad_(False), (2, 6, 6))
     assert float(InTime(SVD())(op).value) == float(SVD()(op).value)
     with time_limit(-1):
         assert float(InTime(SVD()).many([op])[0].value) == float(AbsoluteSums()(op).value)
