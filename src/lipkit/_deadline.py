@@ -43,10 +43,13 @@ def seconds_left() -> float:
     return _end.get() - monotonic()
 
 
-def refuse_late() -> None:
-    """Raise an `OutOfTimeError` if the time is over: for methods that have nothing to show before they end."""
+def refuse_late(grace: float = 0.0) -> None:
+    """Raise an `OutOfTimeError` if the time is over, for `grace` seconds or more.
+
+    For methods that have nothing to show before they end.
+    """
     late = -seconds_left()
-    if late > 0:
+    if late > grace:
         raise OutOfTimeError(f"The time that was given is over, {late:.3g} s ago; give more, or a cheaper method.")
 
 
