@@ -241,7 +241,8 @@ def multiply_out(op: LinearOperator) -> LinearOperator:
     if any(magnitude(part).relative for part in parts):
         return op
     network = chain(parts, Identity())
-    pulled = {k: Pulled.of(node.split(2.0), network.device, 2.0) for k, node in enumerate(network.nodes, start=1)}
+    device = network.device
+    pulled = {k: Pulled.of(node.split(2.0), device, 2.0) for k, node in enumerate(network.nodes, start=1)}
     sizes = {at: float(magnitude(block).absolute) for at, block in network.blocks.items()}
     found = DensePaths(network, pulled, sizes).operator(network.sink, 0, rest=False)
     assert isinstance(found, StatedRounding), "a chain leads from its input to its output"

@@ -72,7 +72,8 @@ class Expansion:
         self.direct = dict(zip(places, found, strict=True))
         self.norms: list[Bound] = list(found)
         splits = {k: node.split(meter.p) for k, node in enumerate(network.nodes, start=1)}
-        pulled = {k: Pulled.of(split, network.device, meter.p) for k, split in splits.items()}
+        device = network.device  # Found by a walk over all tensors, so once.
+        pulled = {k: Pulled.of(split, device, meter.p) for k, split in splits.items()}
         sizes = {at: meter.spectral_size(network.blocks[at], bound, at[1] == 0) for at, bound in self.direct.items()}
         self.paths: Paths = (DensePaths if fits_as_matrices(network, window) else SweepPaths)(network, pulled, sizes)
         self._refine = refine and isinstance(self.paths, DensePaths)
