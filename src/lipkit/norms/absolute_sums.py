@@ -50,7 +50,7 @@ def _log_norm(op: LinearOperator) -> Float64[Tensor, ""]:
     if matrix is None or matrix.is_complex():
         bound = dominating(op.to(torch.float64))
         rows, columns = (
-            side.apply(torch.ones(side.in_shape, dtype=bound.dtype, device=op.device)).flatten().max()
+            side.apply(torch.ones(side.in_shape, dtype=torch.float64, device=op.device)).flatten().max()
             for side in (bound, bound.T)
         )
     else:

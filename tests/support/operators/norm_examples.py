@@ -60,7 +60,7 @@ EXAMPLES: dict[type[Norm], tuple[Norm, ...]] = {
     FantasticFour: (FantasticFour(), FantasticFour(Gram(4))),
     Frobenius: (Frobenius(),),
     Gram: (Gram(), Gram(0), Gram(3, Readout.ROW_SUM)),
-    InTime: (InTime(), InTime(Lanczos())),
+    InTime: (InTime(), InTime(SVD())),
     KernelIsometry: (KernelIsometry(),),
     Lanczos: (Lanczos(), Lanczos(steps=2, failure=1e-6), Lanczos(steps=20, seed=3)),
     LipGrid: (LipGrid(), LipGrid(8)),
