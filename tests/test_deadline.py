@@ -14,8 +14,8 @@ from lipkit.bound import Kind
 from lipkit.bounds import DAG, Auto, LipLT, Sampling
 from lipkit.bounds.lipschitz import network_of
 from lipkit.errors import OutOfTimeError
-from lipkit.linops import of
-from lipkit.norms import Lanczos, Mixed
+from lipkit.linops import Dense, of
+from lipkit.norms import SVD, AbsoluteSums, Cholesky, InTime, Lanczos, Mixed
 from lipkit.trace import Network
 
 
@@ -80,9 +80,11 @@ def test_every_budget_gives_an_upper_bound(budget: float) -> None:
 
 def test_without_time_norms_have_a_closed_form() -> None:
     bound = Auto(budget=1e-9)(network())
-    closed = DAG(Mixed(2.0, 2.0))(network())
+    closed = DAG(AbsoluteSums())(network())
     assert bound.value.item() == closed.value.item()
-    assert bound.method == DAG(Mixed(2.0, 2.0))
+    assert bound.method == DAG(AbsoluteSums())
+    assert "budget of 1e-09 s was over" in bound.note
+    assert "sums of absolute values" in str(bound)
 
 
 @pytest.mark.usefixtures("ticking")
@@ -100,3 +102,64 @@ def test_a_call_that_is_late_has_no_lower_bound() -> None:
     assert bound.lower is None
     assert lipkit.lipschitz(model(), example(), Auto(budget=1e4)).lower is not None
     assert lipkit.certificate(model(), example(), Auto(budget=1e-9)).log_lower is None
+
+
+def test_a_step_that_would_take_too_long_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A second for each multiplication: the product of matrices of side 1100 takes a billion of them.
+    monkeypatch.setattr(_deadline, "seconds_per_multiplication", lambda _: 1.0)
+    large = Dense(torch.randn(1100, 1100, dtype=torch.float64))
+    with time_limit(1e6), pytest.raises(OutOfTimeError, match="The next step takes about"):
+        Cholesky()(large)
+    with time_limit(1e6):
+        Cholesky()(Dense(torch.ones(4, 4, dtype=torch.float64)))
+
+
+@pytest.mark.usefixtures("ticking")
+@pytest.mark.parametrize("seconds", range(1, 40, 6))
+def test_layers_without_time_are_measured_by_sums(seconds: int) -> None:
+    with time_limit(seconds):
+        found = DAG(InTime(SVD()))(network())
+    methods = {type(part.method) for part in found.parts}
+    assert methods <= {SVD, AbsoluteSums}
+    assert found.value.item() >= steepest_seen()
+    assert found.value.item() <= DAG(AbsoluteSums())(network()).value.item()
+
+
+def test_on_a_ball_without_time_the_bound_holds() -> None:
+    ball = lipkit.Ball(torch.zeros(2, 6, 6, dtype=torch.float64), 0.5)
+    hasty, patient = (Auto(budget=budget)(network(), ball) for budget in (1e-9, 1e4))
+    assert hasty.note
+    assert not patient.note
+    assert hasty.value.item() >= patient.value.item() * (1 - 1e-9)
+    below = Sampling(64)(network(), ball)
+    assert below.value.item() <= hasty.value.item()
+
+
+def test_the_hash_waits_where_there_is_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lipkit.bounds.lipschitz.hash_seconds", lambda _: math.inf)
+    own = model()
+    late = lipkit.lipschitz(own, example(), Auto(budget=1e4))
+    at_once = lipkit.lipschitz(own, example(), LipLT())
+    assert late.subject is not None
+    assert at_once.subject is not None
+    assert late.subject.network == at_once.subject.network
+    late = lipkit.lipschitz(own, example(), Auto(budget=1e4))
+    with torch.no_grad():
+        next(own.parameters()).add_(1.0)
+    assert late.subject is not None
+    with pytest.raises(lipkit.errors.ArgumentError, match="changed after"):
+        _ = late.subject.network
+
+
+def test_a_call_without_time_for_a_lower_bound_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lipkit.bounds.lipschitz.pass_seconds", lambda _: 1e3)
+    bound = lipkit.lipschitz(model(), example(), Auto(budget=1e4))
+    assert bound.lower is None
+    assert bound.note == "There was no time to search for a lower bound."
+    assert str(bound).endswith(bound.note)
+
+
+@pytest.mark.parametrize("budget", [0.0, -1.0, math.nan])
+def test_no_budget_is_refused_before_anything_runs(budget: float) -> None:
+    with pytest.raises(lipkit.errors.ArgumentError, match=r"Auto\.budget is a number of seconds > 0"):
+        Auto(budget=budget)

@@ -1,12 +1,19 @@
 """When a call must end: set once at the outside, asked by everything inside that takes long."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from time import monotonic
 
+import torch
+
 from lipkit.errors import OutOfTimeError
+
+# Multiplications from which on a step is predicted before it is begun: some hundredths of a second.
+_MANY = 2.0**30
+# The side of the matrices whose product is timed.
+_SIDE = 256
 
 _end: ContextVar[float] = ContextVar("end", default=math.inf)
 
@@ -36,8 +43,40 @@ def seconds_left() -> float:
     return _end.get() - monotonic()
 
 
-def refuse_late() -> None:
-    """Raise an `OutOfTimeError` if the time is over: for methods that have nothing to show before they end."""
+def refuse_late(grace: float = 0.0) -> None:
+    """Raise an `OutOfTimeError` if the time is over, for `grace` seconds or more.
+
+    For methods that have nothing to show before they end.
+    """
     late = -seconds_left()
-    if late > 0:
+    if late > grace:
         raise OutOfTimeError(f"The time that was given is over, {late:.3g} s ago; give more, or a cheaper method.")
+
+
+def refuse_long(multiplications: float, device: torch.device) -> None:
+    """Raise an `OutOfTimeError` if so many multiplications of matrices take longer than there is time.
+
+    For steps that cannot be interrupted. Guarantee: none, it is a prediction. Cost: two products of small matrices,
+    and nothing for short steps or where nobody set a limit.
+    """
+    refuse_late()
+    left = seconds_left()
+    if left == math.inf or multiplications < _MANY:
+        return
+    needed = multiplications * seconds_per_multiplication(device)
+    if needed > left:
+        raise OutOfTimeError(f"The next step takes about {needed:.3g} s, {left:.3g} s are left; give more time.")
+
+
+def seconds_per_multiplication(device: torch.device) -> float:
+    """How long one multiplication takes inside of a product of float64 matrices, measured on this machine now."""
+    one = torch.ones(_SIDE, _SIDE, dtype=torch.float64, device=device)
+    return fastest_seconds(lambda: (one @ one).sum().item()) / _SIDE**3
+
+
+def fastest_seconds(run: Callable[[], object]) -> float:
+    """Seconds of the second of two runs: the first one may have to prepare something."""
+    run()
+    started = monotonic()
+    run()
+    return monotonic() - started

@@ -71,7 +71,7 @@ class Bound:
     `subject` is what it is of; None for a number that somebody states, or combines from parts.
     `draws` are the random bits that a method drew for all of it, in order; None where nobody kept them.
     `lower` is a lower bound of the same quantity, where one is known. `method` prints as the way it was found; the
-    printed number is rounded to nearest, the promise is about `value`.
+    printed number is rounded to nearest, the promise is about `value`. `note` is a sentence that a user should read.
     """
 
     log_value: Float[Tensor, "..."]
@@ -87,6 +87,7 @@ class Bound:
     parts: tuple["Bound", ...] = ()
     draws: tuple[int, ...] | None = None
     subject: Fingerprint | None = None
+    note: str = ""
 
     def __post_init__(self) -> None:
         if self.log_value.dtype != torch.float64:
@@ -181,12 +182,10 @@ class Bound:
             lower = _made(Rule.MAX, a.lower, b.lower, a.metric, region)
         if made.of is not Scope.WHOLE:
             return replace(made, lower=lower)
-        winner = a if bool(a.log_value <= b.log_value) else b
+        won = a if bool(a.log_value <= b.log_value) else b
         # A deterministic winner is true whatever the losers drew; a random one was chosen by looking, so failures add.
-        failure = made.failure if winner.failure else 0.0
-        return replace(
-            made, kind=winner.kind, failure=failure, lower=lower, witness=winner.witness, log_value=winner.log_value
-        )
+        failure = made.failure if won.failure else 0.0
+        return replace(made, kind=won.kind, failure=failure, lower=lower, witness=won.witness, log_value=won.log_value)
 
     def scale(self, factor: Float[Tensor, ""] | float) -> "Bound":
         """The constant of factor * f: multiplied by |factor|, of the same kind."""
@@ -205,7 +204,8 @@ class Bound:
         where = [] if self.region == Everywhere() else [f"on the {self.region}"]
         whose = [] if self.of is Scope.WHOLE else [f"for {self.of}"]
         sure = [f"failure <= {self.failure:.0e}"] if self.failure else []
-        return f"{number} ({', '.join([self.kind.value, str(self.metric), *whose, *where, self.how, *sure])})"
+        facts = ", ".join([self.kind.value, str(self.metric), *whose, *where, self.how, *sure])
+        return f"{number} ({facts})" + (self.note and f". {self.note}")
 
     @property
     def how(self) -> str:

@@ -1,86 +1,37 @@
-"""The smallest bound of several methods, and of those that a time budget allows, cheapest first."""
+"""The smallest bound of the methods that a time budget allows, cheapest first."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import reduce
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import final
 
-import torch
-
 from lipkit._deadline import no_time_limit, seconds_left, time_limit
-from lipkit.bound import L2, Bound, Metric, Scope
+from lipkit._progress import Phase, report
+from lipkit.bound import L2, Bound, Metric
 from lipkit.bounds._base import Method, RegionMethod
-from lipkit.bounds.fold.dag import DAG, failures
+from lipkit.bounds.best import smallest
+from lipkit.bounds.fold.dag import DAG
 from lipkit.bounds.fold.liplt import LipLT
 from lipkit.bounds.local.condensed import Condensed
-from lipkit.bounds.local.jacobian_intervals import slopes_of
 from lipkit.bounds.local.local import Local, each_sample
-from lipkit.bounds.local.measured_network import MeasuredNetwork, measure_network
-from lipkit.bounds.local.ranges import Intervals
+from lipkit.bounds.local.measured_network import measuring_once
+from lipkit.bounds.predicted_times import most_slopes, row_seconds
 from lipkit.bounds.sdp.interior_point import InteriorPoint
 from lipkit.bounds.sdp.lipsdp import LipSDP
-from lipkit.errors import ArgumentError, NotProvenError, TooLargeError
+from lipkit.errors import ArgumentError, NonFiniteError, NotProvenError, OutOfTimeError, TooLargeError
+from lipkit.norms import AbsoluteSums, InTime, Norm
 from lipkit.norms import Auto as AutoNorm
-from lipkit.norms import Mixed, Norm
 from lipkit.regions import Everywhere, Region
 from lipkit.trace import Network
 from lipkit.trace.nodes import Pointwise
 
-# Adjoints of one neuron: two for its range, three for its row, as much again for the arithmetic between them.
-_ADJOINTS = 10
-# Products of matrices behind the multipliers: ten in each of ten steps.
-_PRODUCTS = 100
-# Rows, and sides of a matrix, that are timed.
-_PROBE, _SIDE = 8, 256
-
-
-def row_seconds(network: Network, regions: Sequence[Region]) -> float:
-    """Seconds for the ranges and rows of all neurons that intervals leave uncertain, over regions of one input each.
-
-    Rather too much: linear relaxation leaves fewer of them, and large batches are faster than the small ones timed.
-    """
-    found = measure_network(network)
-    with torch.no_grad():
-        each, find, total = _adjoint_seconds(found), Intervals().prepare(network), 0.0
-        for region in regions:
-            for k, (alpha, beta) in slopes_of(found, find(region)).items():
-                before = sum(seconds for at, seconds in each.items() if at <= k)
-                total += _ADJOINTS * before * int((alpha < beta).sum())
-    return total
-
-
-def most_slopes(seconds: float, inputs: int, device: torch.device) -> int:
-    """For how many uncertain slopes the multipliers are found in that time, beside so many inputs."""
-    one = torch.ones(_SIDE, _SIDE, dtype=torch.float64, device=device)
-    product = _fastest(lambda: (one @ one).sum().item())
-    side = _SIDE * (seconds / (_PRODUCTS * product)) ** (1 / 3)
-    return int(min(side / 2, side - inputs))
-
-
-def _adjoint_seconds(found: MeasuredNetwork) -> dict[int, float]:
-    """Seconds for the adjoint of every row, for one vector."""
-    times: dict[int, float] = {}
-    for k, row in found.fused.items():
-        if k not in found.inside:
-            y = torch.ones(_PROBE, *row.shift.shape, dtype=torch.float64, device=found.device)
-            times[k] = _fastest(lambda y=y, row=row: [b.op.adjoint(y).sum().item() for b in row.blocks.values()])
-    return {k: seconds / _PROBE for k, seconds in times.items()}
-
-
-def _fastest(run: Callable[[], object]) -> float:
-    """Seconds of the second of two runs: the first one may have to prepare something."""
-    run()
-    started = monotonic()
-    run()
-    return monotonic() - started
-
-
-# Forward passes that the norms of all blocks take about as long as: at most a few hundred steps for each.
-_PASSES = 1000
-# Norms in closed form, (||A||_1 ||A||_inf)^(1/2), and how much larger than usual the excess of hasty ones may be.
-_CLOSED, _LOOSE = Mixed(2.0, 2.0), 25.0
+# Runs of the fold by sums that the fold by norms takes as long as, at most: each norm is some hundred applications.
+_RUNS = 200
+# The share of the time that the fold by sums may use for the ranges of values on a region.
+_RANGES = 0.5
+# How much larger than usual the excess of hasty norms may be.
+_LOOSE = 25.0
 # Neurons up to which semidefinite bounds are tried, on the whole space and on a region, where most are linear.
 _PROGRAM, _REGION = 400, 20000
 # Composed maps need more iterations than the blocks that the first rung measures, by about this factor for each block.
@@ -90,9 +41,9 @@ _HARDER = 5.0
 _PATIENCE = 3.0
 # The share of the time left that a method which stops by itself may use: some time is spent before and after it.
 _SHARE = 0.9
-# The share of the budget that the methods have in any case: the first export of a process takes seconds, and closed
-# forms in place of norms that take milliseconds are many times larger.
-_LEAST = 0.25
+# The share of the budget that the methods have in any case: the first export of a process takes seconds, and sums of
+# absolute values in place of norms that take milliseconds are many times larger.
+_LEAST = 0.15
 
 
 @final
@@ -103,18 +54,19 @@ class Auto(RegionMethod):
         everywhere    the fold, LipLT with the largest window that fits, LipSDP up to 400 neurons;
         on a region   the same through `Local`, and `Condensed` up to 20,000 neurons.
 
-    Where the norms of the fold may take longer than the budget, a fold with norms of up to a quarter of excess comes
-    first; if not even that ends in time, the fold with norms in closed form is the answer. LipLT is predicted from the
-    time of the fold and from the number of blocks that one application of each map passes; once a window has run, a
-    larger one is predicted from the time of that. LipLT and LipSDP stop by themselves when what is left of the budget
-    is spent, and keep what they have.
-    `Condensed` is predicted from the neurons that intervals leave uncertain, and limited to as many slopes as there is
-    time for. If capturing the model took most of the budget, the methods still have a quarter of it. A method that
-    refuses a network as too large, or cannot prove anything, is left out. All results are in `parts`.
+    Before all of these comes a fold by sums of absolute values (`norms.AbsoluteSums`): the answer if nothing else ends
+    in time. Where the norms of the fold may take longer than the budget, a fold with norms of up to a quarter of excess
+    is next, in which layers that there is no time for are measured by sums. LipLT is predicted from the time of the
+    fold and from the number of blocks that one application of each map passes; once a window has run, a larger one is
+    predicted from the time of that. LipLT and LipSDP stop by themselves when what is left of the budget is spent, and
+    keep what they have. `Condensed` is predicted from the neurons that intervals leave uncertain, and limited to as
+    many slopes as there is time for. If capturing the model took most of the budget, the methods still have 15 % of it.
+    A method that refuses a network as too large, or cannot prove anything, is left out. All results are in `parts`, and
+    `note` says which methods the budget cut short or left out.
 
-    Guarantee: EXACT or UPPER, as the best rung's is. Cost: the budget, or a quarter of it after a capture that took
-    longer, and beyond it at most one chunk of a norm, or one step and the proof of a semidefinite program, or what
-    `Condensed` was underestimated by; on a region also the ranges of all values.
+    Guarantee: EXACT or UPPER, as the best rung's is. Cost: the budget, or 15 % of it after a capture that took longer,
+    and beyond it the fold by sums, two applications of every operator, if that takes longer; or one step and the proof
+    of a semidefinite program, or what `Condensed` was underestimated by.
     """
 
     budget: float = 60.0
@@ -130,27 +82,48 @@ class Auto(RegionMethod):
 
     def _bound(self, network: Network, region: Region) -> Bound:
         seconds = max(min(self.budget, seconds_left()), _LEAST * self.budget)
-        with no_time_limit(), time_limit(seconds):
-            ladder, results = _Ladder(self, network, region), []
-            for method in ladder.methods():
+        with no_time_limit(), time_limit(seconds), measuring_once():
+            ladder = _Ladder(self, network, region)
+            begun = monotonic()
+            reserve, results = ladder.fold_by_sums(), list[Bound]()
+            for method in ladder.methods(monotonic() - begun):
+                report(Phase.BOUND, method)
                 try:
                     results.append(method(network, region))
+                except OutOfTimeError:
+                    ladder.unfinished.append(str(method))
                 except (TooLargeError, NotProvenError):
                     continue
-        if results:
-            return smallest(results)
+        if results or reserve is not None:
+            found = smallest(results or [reserve] if reserve is not None else results)
+            return replace(found, note=self._note(ladder, by_sums=not results))
         with no_time_limit():
-            return ladder.fold(_CLOSED if self.metric == L2 else self.norm)(network, region)
+            return ladder.fold(self.norm)(network, region)
+
+    def _note(self, ladder: "_Ladder", by_sums: bool) -> str:
+        """Why more time may give a smaller bound, in a sentence; nothing if the ladder came to its end."""
+        if not ladder.unfinished:
+            return ""
+        what = "; ".join(dict.fromkeys(ladder.unfinished))
+        instead = ", so layers were measured by sums of absolute values" if by_sums else ""
+        return (
+            f"The budget of {self.budget:g} s was over before these ended: {what}{instead}. "
+            "A larger budget may give a smaller bound."
+        )
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class _Ladder:
-    """The rungs for one network and region; each is offered when the one before has run."""
+    """The rungs for one network and region; each is offered when the one before has run.
+
+    `unfinished` are those that the time did not suffice for, in words.
+    """
 
     chosen: Auto
     network: Network
     region: Region
+    unfinished: list[str] = field(default_factory=list)
 
     @property
     def everywhere(self) -> bool:
@@ -168,93 +141,79 @@ class _Ladder:
         fold = DAG(norm, metric=self.chosen.metric)
         return fold if self.everywhere else Local(fold)
 
-    def methods(self) -> Iterator[Method]:
-        """The rungs, cheapest first."""
-        if self.everywhere and self.chosen.metric == L2 and _PASSES * self._pass_seconds() > seconds_left():
-            yield DAG(self.chosen.norm.loosened(_LOOSE))
+    def fold_by_sums(self) -> Bound | None:
+        """The answer if nothing else ends in time; None in norms that are sums anyway."""
+        if self.chosen.metric != L2:
+            return None
+        method = self.fold(AbsoluteSums())
+        report(Phase.BOUND, method)
+        try:
+            try:
+                with time_limit(_RANGES * seconds_left()):
+                    return method(self.network, self.region)
+            except OutOfTimeError:
+                # An operator that can only be applied, whose entries have to be formed.
+                with no_time_limit():
+                    return method(self.network, self.region)
+        except (NonFiniteError, NotProvenError, TooLargeError):
+            return None
+
+    def methods(self, quick: float) -> Iterator[Method]:
+        """The rungs, cheapest first; `quick` are the seconds that the fold by sums took."""
+        if self.chosen.metric == L2 and 0 < seconds_left() < _RUNS * quick:
+            yield self.fold(InTime(self.chosen.norm.loosened(_LOOSE)))
+            if seconds_left() <= 0:
+                self.unfinished.append("the norms of all layers")
         begun = monotonic()
         yield self.fold(self.chosen.norm)
         yield from self._windows(monotonic() - begun)
         neurons = sum(math.prod(node.shape) for node in self.network.nodes if not node.is_identity)
-        # About a second for two hundred neurons, growing with their cube.
-        left = seconds_left()
-        fits = left > 0 and (neurons / 200) ** 3 <= left
         # Without neurons there is nothing to multiply: LipLT has measured the one linear map.
-        if self.everywhere and self.chosen.metric == L2 and 0 < neurons <= _PROGRAM and fits:
-            yield LipSDP(solver=InteriorPoint(budget=_SHARE * left))
+        if self.everywhere and self.chosen.metric == L2 and 0 < neurons <= _PROGRAM:
+            yield from self._program(neurons)
         if not self.everywhere and neurons <= _REGION:
             yield from self._condense()
 
-    def _pass_seconds(self) -> float:
-        """Seconds for one sample through the network, forward."""
-        x = torch.zeros(1, *self.network.source, dtype=torch.float64, device=self.network.device)
-        with torch.no_grad():
-            return _fastest(lambda: self.network.to(torch.float64)(x).sum().item())
+    def _program(self, neurons: int) -> Iterator[Method]:
+        left = seconds_left()
+        # About a second for two hundred neurons, growing with their cube.
+        if left > 0 and (neurons / 200) ** 3 <= left:
+            yield LipSDP(solver=InteriorPoint(budget=_SHARE * left))
+        else:
+            self.unfinished.append(str(LipSDP()))
 
     def _windows(self, first: float) -> Iterator[Method]:
         # LipLT measures the blocks by themselves first, as the fold did.
         if first >= seconds_left():
+            self.unfinished.append(str(LipLT()))
             return
         blocks = len(DAG().fused(self.network).blocks)
         unit, done = _HARDER * first / max(1, blocks), 0
         works = {window: LipLT(window=window).work(self.network) for window in (2, 6, None)}
         for window, work in works.items():
             larger = [w for w in works.values() if w > work and unit * w <= seconds_left()]
-            if work <= done or (done and unit * work > _PATIENCE * seconds_left()) or larger:
+            if work <= done or larger:
                 continue
             begun, seconds = monotonic(), _SHARE * seconds_left() / self.runs
-            if seconds <= 0:
+            if seconds <= 0 or (done and unit * work > _PATIENCE * seconds_left()):
+                self.unfinished.append(str(LipLT(window=window)))
                 return
             inner = LipLT(self.chosen.norm, window, self.chosen.metric, budget=seconds)
             yield inner if self.everywhere else Local(inner)
             unit, done = (monotonic() - begun) / work, work
+            if monotonic() - begun >= seconds:
+                self.unfinished.append(f"all norms of {LipLT(window=window)}")
 
     def _condense(self) -> Iterator[Method]:
-        if seconds_left() <= 0 or not all(isinstance(node, Pointwise) for node in self.network.nodes):
+        if not all(isinstance(node, Pointwise) for node in self.network.nodes):
             return
         samples = each_sample(self.region, self.network.source) or [self.region]
-        spare = seconds_left() - row_seconds(self.network, samples)
-        if spare <= 0:
-            return
+        spare = seconds_left() - row_seconds(self.network, samples) if seconds_left() > 0 else 0.0
         limit = Condensed().limit
-        if self.chosen.metric.p_in == 2:
+        if spare > 0 and self.chosen.metric.p_in == 2:
             inputs = math.prod(self.network.source)
             limit = min(limit, most_slopes(spare / len(samples), inputs, self.network.device))
-        if limit > 0:
+        if spare > 0 and limit > 0:
             yield Condensed(self.chosen.metric, limit=limit)
-
-
-@final
-@dataclass(frozen=True)
-class Best(Method):
-    """The smallest of the upper bounds of several methods, with all results in `parts`.
-
-    Guarantee: EXACT or UPPER as the winner is. A randomised winner was chosen by looking, so failures add up then.
-    """
-
-    methods: tuple[Method, ...]
-
-    def __post_init__(self) -> None:
-        if not self.methods:
-            raise ArgumentError("Best needs at least one method, got none.")
-
-    def __str__(self) -> str:
-        return "best of " + ", ".join(map(str, self.methods))
-
-    @property
-    def reads_region(self) -> bool:
-        """Whether all of the methods do."""
-        return all(method.reads_region for method in self.methods)
-
-    def _bound(self, network: Network, region: Region) -> Bound:
-        return smallest([method(network, region) for method in self.methods])
-
-
-def smallest(results: Sequence[Bound]) -> Bound:
-    """The smallest upper bound, saying how it was found, with all of them in `parts`."""
-    best = reduce(Bound.best, results)
-    winner = min(results, key=lambda bound: float(bound.log_value.detach().sum()))
-    # A random winner was chosen by looking at all of them; a deterministic one is true whatever the others drew.
-    chosen = len(results) > 1 and (winner.failure > 0 or best.of is not Scope.WHOLE)
-    failure = failures(results) if chosen else winner.failure
-    return replace(best, method=winner.method, failure=failure, parts=tuple(results), draws=winner.draws)
+        else:
+            self.unfinished.append(str(Condensed(self.chosen.metric)))

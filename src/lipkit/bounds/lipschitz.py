@@ -10,11 +10,13 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from lipkit._deadline import seconds_left, time_limit
+from lipkit._progress import Listener, Phase, report, reporting
 from lipkit.bound import Bound, Kind, Metric, Scope
 from lipkit.bounds._base import Method, Snapshot, require_method
 from lipkit.bounds.auto import Auto
 from lipkit.bounds.fold.pairwise import Pairwise, PairwiseLipLT
 from lipkit.bounds.lower.sampling import Sampling
+from lipkit.bounds.predicted_times import hash_seconds, pass_seconds
 from lipkit.errors import ArgumentError, BrokenCertificateError
 from lipkit.nn.core.computed import Computed
 from lipkit.nn.core.freeze import frozen
@@ -31,6 +33,8 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 # The share of the time left that the bound may use; the rest is for the search of the lower bound.
 _FOR_THE_BOUND = 0.8
+# Forward passes that the shortest search for a lower bound takes: a Jacobian, some pairs of points, and a proof.
+_SEARCH = 150
 
 
 def network_of(
@@ -98,6 +102,7 @@ def lipschitz(
     lower: Method | None = None,
     wrt: str | tuple[str, ...] | None = None,
     output: str | int | None = None,
+    progress: Listener | None = None,
 ) -> Bound:
     """The best Lipschitz constant of any model that `method` can prove on `region`, with a lower bound beside it.
 
@@ -115,19 +120,27 @@ def lipschitz(
         lower: how the lower bound is searched, by default `Sampling`.
         wrt: which argument, or which module's result, the constant is with respect to, as in `capture`.
         output: which of several results it is the constant of, as in `capture`.
+        progress: called with a `Progress` whenever a phase or a method begins, for example `print`; what it raises
+            ends the call.
 
     Guarantee: the kind of the bound; nothing but EXACT and UPPER certifies. Unknown operations are refused.
     Cost: the budget of `Auto` (60 s) for the whole call; with another method what that says, and for the lower bound a
-    thousand points of a small model, fewer of a larger one. Capture itself cannot be cut short;
-    a quarter of the budget is left for the bound in any case.
+    thousand points of a small model, fewer of a larger one. Capture itself cannot be cut short; 15 % of the budget are
+    left for the bound in any case. If the budget is too short for a lower bound or for all methods, `bound.note` says
+    so; if it is too short for the hash of the weights, that is taken when it is needed.
     """
     require_method(method)
-    with time_limit(budget_of(method)):
+    with reporting(progress), time_limit(budget_of(method)):
+        report(Phase.CAPTURE)
         network = network_of(model, example, wrt, output)
-        bound = _identified(bound_in_time(network, method, region), model)
-        if not bound.kind.certifies or (lower is None and seconds_left() <= 0):
+        bound = _identified(bound_in_time(network, method, region), model, network)
+        if not bound.kind.certifies:
             return bound
-        below = (default_search(network, bound.metric) if lower is None else lower)(network.detach(), region)
+        if lower is None and not search_fits(network):
+            return without_lower(bound)
+        search = default_search(network, bound.metric) if lower is None else lower
+        report(Phase.LOWER, search)
+        below = search(network.detach(), region)
     if lower is not None and below.kind is not Kind.LOWER:
         raise ArgumentError(f"`lower` must be a method that gives lower bounds, got {below}.")
     return with_lower(bound, below)
@@ -141,7 +154,20 @@ def budget_of(method: Method) -> float:
 def bound_in_time(network: Network, method: Method, region: Region) -> Bound:
     """The bound by a method that leaves a fifth of the time for the search of a lower bound."""
     with time_limit(_FOR_THE_BOUND * seconds_left()):
+        if not isinstance(method, Auto):
+            report(Phase.BOUND, method)
         return method(network, region)
+
+
+def search_fits(network: Network) -> bool:
+    """Whether there is time for the shortest search of a lower bound. Cost: two passes, if a call has a limit."""
+    left = seconds_left()
+    return left == math.inf or (left > 0 and _SEARCH * pass_seconds(network) <= seconds_left())
+
+
+def without_lower(bound: Bound) -> Bound:
+    """The bound, which says that the time was over before a lower one was searched."""
+    return replace(bound, note=f"{bound.note} There was no time to search for a lower bound.".lstrip())
 
 
 def with_lower(bound: Bound, below: Bound) -> Bound:
@@ -168,10 +194,13 @@ def with_lower(bound: Bound, below: Bound) -> Bound:
     return replace(bound, lower=below)
 
 
-def _identified(bound: Bound, model: Model) -> Bound:
-    """The bound with a hash of the weights as they are now, unless this is a step of training."""
+def _identified(bound: Bound, model: Model, network: Network) -> Bound:
+    """The bound with a hash of the weights as they are now, unless this is a step of training or takes too long."""
     trained = bound.log_value.requires_grad and (not isinstance(model, nn.Module) or model.training)
     if trained or not isinstance(bound.subject, Snapshot):
+        return bound
+    left = seconds_left()
+    if left < math.inf and hash_seconds(network) > left:
         return bound
     return replace(bound, subject=bound.subject.compute_hash())
 
@@ -207,7 +236,8 @@ def pairwise(
     Guarantee and cost: those of the method.
     """
     require_method(method, Pairwise)
-    found = _identified(method(network_of(model, example, wrt, output), region), model)
+    network = network_of(model, example, wrt, output)
+    found = _identified(method(network, region), model, network)
     if found.of is not Scope.PAIR:
         raise ArgumentError(f"{method} gives one constant, not one for each pair; give a method like PairwiseLipLT().")
     return found

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from scipy import special
+import scipy
 
 from lipkit.errors import ArgumentError
 
@@ -59,7 +59,7 @@ def wilson(successes: int, trials: int, level: float = 0.95) -> ConfidenceInterv
     _check(successes, trials, level)
     if not trials:
         return ConfidenceInterval(0.0, 1.0)
-    z = float(special.ndtri(0.5 + level / 2))
+    z = float(scipy.special.ndtri(0.5 + level / 2))
     middle = successes + z * z / 2
     half = z * math.sqrt(successes * (trials - successes) / trials + z * z / 4)
     return ConfidenceInterval(
@@ -72,7 +72,10 @@ def _lower(k: int, n: int, tail: float) -> float:
         return 0.0
     # P(X >= k) is the incomplete beta function of (k, n - k + 1), increasing in p.
     return _move_outward(
-        float(special.betaincinv(k, n - k + 1, tail)), -1.0, lambda p: special.betainc(k, n - k + 1, p), tail
+        float(scipy.special.betaincinv(k, n - k + 1, tail)),
+        -1.0,
+        lambda p: scipy.special.betainc(k, n - k + 1, p),
+        tail,
     )
 
 
@@ -80,8 +83,8 @@ def _upper(k: int, n: int, tail: float) -> float:
     if k == n:
         return 1.0
     # P(X <= k) is the complement for (k + 1, n - k), decreasing in p.
-    start = float(special.betainccinv(k + 1, n - k, tail))
-    return _move_outward(start, 1.0, lambda p: special.betaincc(k + 1, n - k, p), tail)
+    start = float(scipy.special.betainccinv(k + 1, n - k, tail))
+    return _move_outward(start, 1.0, lambda p: scipy.special.betaincc(k + 1, n - k, p), tail)
 
 
 def _move_outward(start: float, side: float, probability: Callable[[float], float], tail: float) -> float:

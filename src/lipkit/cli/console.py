@@ -1,5 +1,6 @@
 """Tables and progress on a terminal: the only file that knows rich."""
 
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -48,14 +49,30 @@ def escape_markup(text: str) -> str:
 
 
 @contextmanager
-def progress() -> Iterator[Callable[[str], None]]:
-    """A line on standard error that says what is being done, and is gone afterwards; silent if nobody watches."""
+def progress(seconds: float = math.inf) -> Iterator[Callable[[str], None]]:
+    """A line on standard error that says what is being done, and is gone afterwards; silent if nobody watches.
+
+    Where there are so many `seconds` for all of it, a bar beside it shows how many are spent.
+    """
     console = terminal(stderr=True)
     if not console.is_terminal:
         yield lambda _: None
         return
-    with console.status("starting") as status:
-        yield status.update
+    if seconds == math.inf:
+        with console.status("starting") as status:
+            yield status.update
+        return
+    from rich import progress as parts
+    from rich.progress_bar import ProgressBar
+
+    class Spent(parts.ProgressColumn):
+        def render(self, task: parts.Task) -> ProgressBar:
+            return ProgressBar(total=seconds, completed=min(task.elapsed or 0.0, seconds), width=30)
+
+    columns = (Spent(), parts.TimeElapsedColumn(), parts.TextColumn("{task.description}", markup=False))
+    with parts.Progress(*columns, console=console, transient=True) as shown:
+        task = shown.add_task("starting", total=None)
+        yield lambda what: shown.update(task, description=what)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from lipkit.norms._base import BlockNorm as BlockNorm
 from lipkit.norms._base import Enclosure as Enclosure
 from lipkit.norms._base import Norm as Norm
 from lipkit.norms._base import dual_exponent as dual_exponent
+from lipkit.norms.absolute_sums import AbsoluteSums as AbsoluteSums
 from lipkit.norms.auto import Auto as Auto
 from lipkit.norms.auto import Selection as Selection
 from lipkit.norms.auto import spectral_norm as spectral_norm
@@ -19,6 +20,7 @@ from lipkit.norms.convolutions.toeplitz import Toeplitz as Toeplitz
 from lipkit.norms.frobenius import Frobenius as Frobenius
 from lipkit.norms.gram import Gram as Gram
 from lipkit.norms.gram import Readout as Readout
+from lipkit.norms.in_time import InTime as InTime
 from lipkit.norms.matrix_free.lanczos import Lanczos as Lanczos
 from lipkit.norms.matrix_free.power import Power as Power
 from lipkit.norms.mixed import Mixed as Mixed

@@ -30,11 +30,15 @@ class Norm(ABC):
 
     `method(op)` gives a `Bound` that is differentiable in the operator's tensors; `method.many(ops)` groups operators
     of one signature and evaluates each group in one batch. Everything that is EXACT or UPPER is computed in float64.
+    `answers_late` are norms that are evaluated even when the time of a call is over, because it must have an answer.
     """
+
+    answers_late: ClassVar[bool] = False
 
     @final
     def __call__(self, op: LinearOperator, /, *, state: Tensor | None = None) -> Bound:
         """The norm of one operator; `state` is the `state` of an earlier bound, for methods that start warm."""
+        self._refuse_late()
         with plain_arithmetic():
             return self._batch([check_operator(op)], None if state is None else state[None])[0]
 
@@ -51,9 +55,13 @@ class Norm(ABC):
                 # Large operators gain nothing by being stacked, and one at a time the clock is read between them.
                 alone = seconds_left() < math.inf and op.in_size * op.out_size >= _LARGE
                 for members in ([i] for i in group) if alone else [group]:
-                    refuse_late()
+                    self._refuse_late()
                     found.update(zip(members, self._batch([ops[i] for i in members], None), strict=True))
         return [found[i] for i in range(len(ops))]
+
+    def _refuse_late(self) -> None:
+        if not self.answers_late:
+            refuse_late()
 
     def loosened(self, factor: float, /) -> "Norm":
         """A cheaper method whose excess over the norm may be `factor` times as large; itself if there is none."""

@@ -28,7 +28,7 @@ from lipkit.linops import (
     symbol,
 )
 from lipkit.linops.composites import parts_of
-from lipkit.linops.queries.forms import ENTRIES, one_position
+from lipkit.linops.queries.forms import ENTRIES, bare_matrix, one_position
 from lipkit.norms._base import Norm, refuse_state
 from lipkit.norms.cholesky import Cholesky
 from lipkit.norms.convolutions.symbol_grid import Circulant, SmallGrid
@@ -44,6 +44,8 @@ _WRITTEN_OUT = 2**22
 _APPLICATIONS = 256
 # From this excess on a randomised bound takes a few steps only, fewer than writing out takes applications.
 _HASTY = 0.1
+# Beyond this side the Gram matrix takes longer than the few products with vectors of a hasty bound.
+_LONG = 512
 # From this torus on, zero padding lowers the norm by less than a fifth of a percent below the symbol's supremum.
 _WIDE = 28
 
@@ -91,6 +93,9 @@ class Auto(Norm):
             return self._exact_symbol(found)
         if side <= _TINY and op.in_size * op.out_size <= _WRITTEN_OUT:
             return Selection(SVD(), f"{side} singular values: a full decomposition is cheapest")
+        if bare_matrix(op) is not None and side > _LONG and self.failure > 0 and self.rtol >= _HASTY:
+            method = Lanczos(steps=300, rtol=self.rtol, failure=self.failure)
+            return Selection(method, f"a matrix with a side of {side}, in a hurry: a few products with vectors")
         if isinstance(op, Dense) or (op.in_size * op.out_size <= _WRITTEN_OUT and not self._applies_sooner(op, side)):
             return Selection(self._matrix(), f"a matrix with a side of {side}")
         if found is not None and (self.failure == 0 or min(found.torus) >= _WIDE):

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Inexact, Int
 from torch import Tensor
 
+from lipkit._deadline import refuse_late, refuse_long
 from lipkit.errors import ArgumentError, NotProvenError
 from lipkit.linops import Dense, stack
 from lipkit.norms._base import BlockNorm, Enclosure, positive_int
@@ -47,7 +48,7 @@ def by_lanczos(gram: Inexact[Tensor, "batch blocks n n"], steps: int, rtol: floa
         draw.to(gram.dtype).expand(batch, -1),
         steps,
         noise,
-        done=lambda k: k.within(rtol, delta, noise),
+        done=lambda k: refuse_late() or k.within(rtol, delta, noise),
         record=True,
     )
     return _best(gram, krylov.ritz().reshape(batch, blocks, n))
@@ -119,6 +120,9 @@ class Cholesky(BlockNorm):
         return f"Lanczos guess + Cholesky proof, rtol {self.rtol:g}"
 
     def enclose(self, blocks: Inexact[Tensor, "batch blocks rows cols"]) -> Enclosure:
+        # The Gram product, the factor, and the factor multiplied out; a complex product is four real ones.
+        n, count = min(blocks.shape[-2:]), math.prod(blocks.shape[:2])
+        refuse_long(count * (max(blocks.shape[-2:]) * n**2 + n**3) * (4 if blocks.is_complex() else 1), blocks.device)
         scaled, exponent = normalize(blocks, self)
         flipped = blocks.shape[-1] > blocks.shape[-2]
         tall = scaled.mH if flipped else scaled
@@ -155,6 +159,7 @@ class Cholesky(BlockNorm):
         while len(todo := torch.isinf(proven).nonzero().flatten()):
             if not relative < 1e6:
                 raise NotProvenError("The Cholesky proof failed even far above the Lanczos value; use SVD instead.")
+            refuse_late()
             if relative == self.rtol:
                 # The guess was bad luck, or stopped too soon: look longer, from another start, before giving way.
                 guess = guess.replaced(todo, by_lanczos(gram[todo], 4 * self.steps, self.rtol / 4, seed=1))

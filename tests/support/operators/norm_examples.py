@@ -27,12 +27,14 @@ from lipkit.linops import (
 )
 from lipkit.norms import (
     SVD,
+    AbsoluteSums,
     Auto,
     Cholesky,
     Circulant,
     FantasticFour,
     Frobenius,
     Gram,
+    InTime,
     KernelIsometry,
     Lanczos,
     LipGrid,
@@ -51,12 +53,14 @@ from support.operators.conv_geometries import built, conv_operators
 from support.operators.geometries import KINDS, complex_operators, operators
 
 EXAMPLES: dict[type[Norm], tuple[Norm, ...]] = {
+    AbsoluteSums: (AbsoluteSums(),),
     Auto: (Auto(), Auto(failure=0)),
     Cholesky: (Cholesky(), Cholesky(rtol=1e-2, steps=3)),
     Circulant: (Circulant(), Circulant(Gram(5))),
     FantasticFour: (FantasticFour(), FantasticFour(Gram(4))),
     Frobenius: (Frobenius(),),
     Gram: (Gram(), Gram(0), Gram(3, Readout.ROW_SUM)),
+    InTime: (InTime(), InTime(SVD())),
     KernelIsometry: (KernelIsometry(),),
     Lanczos: (Lanczos(), Lanczos(steps=2, failure=1e-6), Lanczos(steps=20, seed=3)),
     LipGrid: (LipGrid(), LipGrid(8)),

@@ -1,12 +1,13 @@
 """From a model to a certificate of its Lipschitz constant."""
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
-from lipkit._deadline import seconds_left, time_limit
+from lipkit._deadline import no_time_limit, seconds_left, time_limit
 from lipkit.bound import Bound, Metric, Rule, Scope
 from lipkit.bounds._base import Method, require_method
 from lipkit.bounds.auto import Auto
@@ -17,11 +18,21 @@ from lipkit.bounds.fold.dag import DAG, Product
 from lipkit.bounds.fold.gauges import balance_products
 from lipkit.bounds.fold.layer_table import LayerRow, layer_table
 from lipkit.bounds.fold.liplt import LipLT
-from lipkit.bounds.lipschitz import Example, Program, bound_in_time, budget_of, call_of, default_search, with_lower
+from lipkit.bounds.lipschitz import (
+    Example,
+    Program,
+    bound_in_time,
+    budget_of,
+    call_of,
+    default_search,
+    search_fits,
+    with_lower,
+)
 from lipkit.bounds.local.local import Local, restrict
 from lipkit.bounds.local.ranges import Intervals
 from lipkit.bounds.local.whole_space import know_whole_space
 from lipkit.errors import ArgumentError, KindError
+from lipkit.norms import InTime
 from lipkit.regions import Everywhere, Region
 from lipkit.trace import Network
 from lipkit.trace.accepted_arguments import explaining_axis_zero, split_example
@@ -42,7 +53,8 @@ def certificate(
 
     Arguments as in `lipschitz`, and as there a lower bound is searched and kept beside it (`log_lower`).
     Guarantee: EXACT or UPPER, of the whole map; anything else is refused with a `KindError`.
-    Cost: that of `lipschitz`, and one fold over the network for the table of layers.
+    Cost: that of `lipschitz`, and a fold over the network for the table of layers, in what is left of a budget or a
+    seventh of it.
     """
     require_method(method)
     begin = time.perf_counter()
@@ -53,10 +65,9 @@ def certificate(
         bound = bound_in_time(network, method, region)
         seconds = time.perf_counter() - begin
         _require_certifying(bound)
-        if seconds_left() > 0:
+        if search_fits(network):
             bound = with_lower(bound, default_search(network, bound.metric)(network.detach(), region))
-    with torch.no_grad():
-        table = table_on(network, bound.metric, region, savings=False)
+        table = table_on(network, bound.metric, region, savings=False, budget=budget_of(method))
     return make_certificate(bound, subject, method, region, table, seconds)
 
 
@@ -130,12 +141,21 @@ def cut_of(method: Method, network: Network) -> str:
             return "as the method chooses"
 
 
-def table_on(network: Network, metric: Metric, region: Region, savings: bool) -> list[LayerRow]:
-    """The table of layers, on a bounded region with what each nonlinearity can receive there."""
-    if region != Everywhere():
-        network = restrict(network, Intervals().prepare(network)(region))
-    # As every method does before it runs.
-    return layer_table(balance_products(know_whole_space(network)), DAG(metric=metric), savings)
+def table_on(
+    network: Network, metric: Metric, region: Region, savings: bool, budget: float = math.inf
+) -> list[LayerRow]:
+    """The table of layers, on a bounded region with what each nonlinearity can receive there.
+
+    It may take what is left of the time of a call with this `budget`, and a seventh of that in any case; layers that
+    there is no time for are measured by sums of absolute values.
+    """
+    left = max(seconds_left(), budget / 7)
+    with no_time_limit(), time_limit(left):
+        if region != Everywhere():
+            network = restrict(network, Intervals().prepare(network)(region))
+        # As every method does before it runs.
+        known = balance_products(know_whole_space(network))
+        return layer_table(known, DAG(InTime(), metric=metric), savings)
 
 
 def assumptions(network: Network) -> tuple[Assumption, ...]:

@@ -232,13 +232,17 @@ def multiply_out(op: LinearOperator) -> LinearOperator:
     beyond a few factors has nothing to do with their product. Products that leave the range of float64 stay as they
     are too.
     """
-    parts = [factor.to(torch.float64) for factor in reversed(factors(op))]
-    widths = [parts[0].in_size, *(part.out_size for part in parts)]
+    given = list(reversed(factors(op)))
+    widths = [given[0].in_size, *(part.out_size for part in given)]
     entries = sum(n * sum(widths[: k + 1]) for k, n in enumerate(widths[1:]))
-    if len(parts) <= _LONG or entries > _DENSE or any(magnitude(part).relative for part in parts):
+    if len(given) <= _LONG or entries > _DENSE:
+        return op
+    parts = [part.to(torch.float64) for part in given]
+    if any(magnitude(part).relative for part in parts):
         return op
     network = chain(parts, Identity())
-    pulled = {k: Pulled.of(node.split(2.0), network.device, 2.0) for k, node in enumerate(network.nodes, start=1)}
+    device = network.device
+    pulled = {k: Pulled.of(node.split(2.0), device, 2.0) for k, node in enumerate(network.nodes, start=1)}
     sizes = {at: float(magnitude(block).absolute) for at, block in network.blocks.items()}
     found = DensePaths(network, pulled, sizes).operator(network.sink, 0, rest=False)
     assert isinstance(found, StatedRounding), "a chain leads from its input to its output"

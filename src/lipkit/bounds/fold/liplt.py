@@ -1,15 +1,18 @@
 """LipLT: nonlinearities as a mean slope plus a smaller rest, so that linear maps are composed before their norms."""
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 from typing import final
 
+import numpy as np
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from lipkit._deadline import refuse_late
 from lipkit.bound import L2, Bound, Kind, Metric, Rule
 from lipkit.bounds._base import Method
 from lipkit.bounds.fold.block_norms import Meter, dominating_diagonals, scale_rows
@@ -62,13 +65,15 @@ class Expansion:
         self.network = network
         self.meter = meter
         self.window = window
+        self._starts = window_starts(network, window)
         self._late = late
         places = sorted(network.blocks)
         found = meter.many([network.blocks[at] for at in places], [j == 0 for _, j in places])
         self.direct = dict(zip(places, found, strict=True))
         self.norms: list[Bound] = list(found)
         splits = {k: node.split(meter.p) for k, node in enumerate(network.nodes, start=1)}
-        pulled = {k: Pulled.of(split, network.device, meter.p) for k, split in splits.items()}
+        device = network.device  # Found by a walk over all tensors, so once.
+        pulled = {k: Pulled.of(split, device, meter.p) for k, split in splits.items()}
         sizes = {at: meter.spectral_size(network.blocks[at], bound, at[1] == 0) for at, bound in self.direct.items()}
         self.paths: Paths = (DensePaths if fits_as_matrices(network, window) else SweepPaths)(network, pulled, sizes)
         self._refine = refine and isinstance(self.paths, DensePaths)
@@ -80,6 +85,8 @@ class Expansion:
         """log m_s, the constant of z_s."""
         for k in range(1, s + 1):
             if k not in self._into:
+                # Rows that are not measured are added up in milliseconds, but a thousand of them take long.
+                refuse_late(grace=0.5)
                 self._into[k] = self._constant(k)
         return self._into[s]
 
@@ -91,7 +98,7 @@ class Expansion:
 
     def sources(self, s: int) -> list[Source]:
         """What row s depends on: the rests inside its window, latest first, and the opaque value it starts from."""
-        start = window_start(self.network, s, self.window)
+        start = self._starts[s]
         inside = [j for j in range(start + 1, s) if self.paths.pulled[j].scale > 0]
         return [*((j, True) for j in reversed(inside)), (start, False)]
 
@@ -193,19 +200,23 @@ class Expansion:
         return torch.stack(found).min()
 
 
-def window_start(network: Network, s: int, window: int | None) -> int:
-    """The last cut vertex at least `window` nodes before row s: no block that row s depends on passes it by."""
+def window_starts(network: Network, window: int | None) -> dict[int, int]:
+    """For each row s the last cut vertex at least `window` nodes before it: no block up to row s passes it by."""
     if window is None:
-        return 0
-    crossing = [(k, j) for k, j in network.blocks if k <= s]
-    return next((v for v in range(s - window, 0, -1) if not any(j < v < k for k, j in crossing)), 0)
+        return dict.fromkeys(range(1, network.sink + 1), 0)
+    # The first row that reads past a vertex: from that row on it is none.
+    passed = np.full(network.sink + 1, network.sink + 1)
+    for k, j in network.blocks:
+        np.minimum(passed[j + 1 : k], k, out=passed[j + 1 : k])
+    return {s: next((v for v in range(s - window, 0, -1) if passed[v] > s), 0) for s in range(1, network.sink + 1)}
 
 
 def fits_as_matrices(network: Network, window: int | None) -> bool:
     """Whether all composed maps are formed as matrices."""
     widths = [math.prod(network.shape_of(j)) for j in range(network.sink)]
-    rows = [(s, window_start(network, s, window)) for s in range(1, network.sink + 1)]
-    return sum(math.prod(network.shape_into(s)) * sum(widths[start:s]) for s, start in rows) <= _DENSE
+    before = [0, *itertools.accumulate(widths)]
+    rows = window_starts(network, window).items()
+    return sum(math.prod(network.shape_into(s)) * (before[s] - before[start]) for s, start in rows) <= _DENSE
 
 
 def _log(value: float) -> Log:
@@ -263,11 +274,16 @@ class LipLT(Method):
         Matrices are formed once, so each counts as one block there.
         """
         fused = fuse(network, Junctions())
-        starts = {s: window_start(fused, s, self.window) for s in range(1, fused.sink + 1)}
+        starts = window_starts(fused, self.window)
         if fits_as_matrices(fused, self.window):
             return sum(s - start for s, start in starts.items())
-        pairs = [(s, j) for s, start in starts.items() for j in range(start, s)]
-        return sum(sum(j <= i and k <= s for k, i in fused.blocks) for s, j in pairs)
+        # Blocks up to row s that read value j or a later one, for every j.
+        passes, total = np.zeros(fused.sink, dtype=np.int64), 0
+        for s, row in fused.rows().items():
+            for i in row:
+                passes[: i + 1] += 1
+            total += int(passes[starts[s] : s].sum())
+        return total
 
     def _bound(self, network: Network, region: Region) -> Bound:
         started = monotonic()

@@ -1,6 +1,8 @@
 """A network in float64, with what interval methods need to know of its operators, each found once."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from typing import final
@@ -9,11 +11,12 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from lipkit.errors import UnsupportedError
+from lipkit._deadline import seconds_left
+from lipkit.errors import OutOfTimeError, UnsupportedError
 from lipkit.linops import Compose, LinearOperator, Scaled, StatedRounding, Sum, Sweep, depth, product
 from lipkit.linops.queries.absolute import dominating
 from lipkit.linops.queries.row_norms import row_norms
-from lipkit.norms import Auto
+from lipkit.norms import AbsoluteSums, Auto
 from lipkit.rounding.float64 import gamma
 from lipkit.rounding.slacks import ROUNDINGS_32
 from lipkit.trace import Network
@@ -44,7 +47,7 @@ class Measured:
     @cached_property
     def tight(self) -> LinearOperator:
         """|A|, or as near above it as is affordable."""
-        return dominating(self.op, _WRITTEN_OUT)
+        return dominating(self.op, _WRITTEN_OUT) if seconds_left() > 0 else self.stages
 
     @cached_property
     def norm(self) -> float:
@@ -86,8 +89,31 @@ class MeasuredNetwork:
     device: torch.device
 
 
+_measured: ContextVar[dict[int, tuple[Network, MeasuredNetwork]] | None] = ContextVar("measured", default=None)
+
+
+@contextmanager
+def measuring_once() -> Iterator[None]:
+    """Within this block a network is measured once, however many methods read it; its weights must stay as they are."""
+    token = _measured.set({})
+    try:
+        yield
+    finally:
+        _measured.reset(token)
+
+
 def measure_network(network: Network) -> MeasuredNetwork:
     """The network as interval methods read it. Cost: bookkeeping; biases are applied once."""
+    known = _measured.get()
+    if known is None:
+        return _measure(network)
+    # With the network itself: an address that is free again may become another's.
+    if id(network) not in known:
+        known[id(network)] = network, _measure(network)
+    return known[id(network)][1]
+
+
+def _measure(network: Network) -> MeasuredNetwork:
     wide = network.detach().to(torch.float64)
     device = next((t.device for t in wide.tensors()), torch.device("cpu"))
     users: dict[int, int] = {}
@@ -128,13 +154,15 @@ def deterministic_norm(op: LinearOperator) -> float:
     """An upper bound of the spectral norm in which no random number takes part.
 
     The choice of `Auto(failure=0)` where it has one; otherwise products are bounded by products, sums by sums, and
-    what is left by (||D||_1 ||D||_inf)^(1/2) with D >= |A|. Cost: that of `Auto`.
+    what is left by (||D||_1 ||D||_inf)^(1/2) with D >= |A|, and all of it where the time is over.
+    Cost: that of `Auto`.
     """
     try:
         return float(Auto(failure=0.0)(op).value)
-    except UnsupportedError:
-        pass
-    found = _by_sums(op)
+    except (OutOfTimeError, UnsupportedError):
+        found = float(AbsoluteSums()(op).value)
+    if seconds_left() <= 0:
+        return found
     match op:
         case Compose(outer, inner):
             return min(found, deterministic_norm(outer) * deterministic_norm(inner) * _INFLATION)
@@ -151,10 +179,3 @@ def deterministic_norm(op: LinearOperator) -> float:
             return min(found, norms[sink])
         case _:
             return found
-
-
-def _by_sums(op: LinearOperator) -> float:
-    bound = dominating(op)
-    rows = bound.apply(torch.ones(op.in_shape, dtype=torch.float64, device=op.device)).max()
-    columns = bound.adjoint(torch.ones(op.out_shape, dtype=torch.float64, device=op.device)).max()
-    return float((rows * columns).sqrt() * (1 + gamma(4 * depth(op) + 32)))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 import numpy as np
-from scipy import optimize, sparse
+import scipy
 
 from lipkit.errors import ArgumentError
 
@@ -81,14 +81,14 @@ class Model:
         entries = [(r, i, c) for r, (terms, _, _) in enumerate(self.rows) for i, c in terms]
         at_row, at_column, values = zip(*entries, strict=True)
         shape = (len(self.rows), len(self.low))
-        matrix = sparse.csr_matrix((values, (at_row, at_column)), shape=shape)
+        matrix = scipy.sparse.csr_matrix((values, (at_row, at_column)), shape=shape)
         sides = np.array([row[1] for row in self.rows]), np.array([row[2] for row in self.rows])
-        found = optimize.milp(
+        found = scipy.optimize.milp(
             cost,
             integrality=np.array(self.integer, dtype=int),
             # scipy's annotations say float where its documentation says array.
-            bounds=optimize.Bounds(np.array(self.low), np.array(self.high)),  # pyright: ignore[reportArgumentType]
-            constraints=optimize.LinearConstraint(matrix, *sides),  # pyright: ignore[reportArgumentType]
+            bounds=scipy.optimize.Bounds(np.array(self.low), np.array(self.high)),  # pyright: ignore[reportArgumentType]
+            constraints=scipy.optimize.LinearConstraint(matrix, *sides),  # pyright: ignore[reportArgumentType]
             options={"time_limit": seconds, "mip_rel_gap": 0.0},
         )
         dual: float | None = found.mip_dual_bound

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
+import scipy
 import torch
 from jaxtyping import Float64
-from scipy import optimize
 from torch import Tensor
 
 from lipkit.bounds.local.jacobian_intervals import Span, scaled
@@ -69,7 +69,7 @@ class HalfSpaces:
         ones = np.ones((size, 1))
         box = np.concatenate([np.concatenate([eye, ones], axis=1), np.concatenate([-eye, ones], axis=1)])
         ends = torch.cat([mid + width, width - mid]).numpy(force=True)
-        found = optimize.linprog(
+        found = scipy.optimize.linprog(
             np.append(np.zeros(size), -1.0),
             np.concatenate([left, box]),
             np.concatenate([self.offsets.numpy(force=True), ends]),
@@ -80,7 +80,7 @@ class HalfSpaces:
     def _propose(self, normal: Tensor) -> Tensor:
         mid, width = middle(self.reach.low.flatten(), self.reach.high.flatten())
         scale = float(width.max())
-        result = optimize.linprog(
+        result = scipy.optimize.linprog(
             -normal.numpy(force=True),
             -self.normals.numpy(force=True),
             self.offsets.numpy(force=True),
@@ -89,7 +89,7 @@ class HalfSpaces:
         if result.status == 0:
             return -torch.from_numpy(result.ineqlin.marginals).to(normal)
         # Perhaps empty: how far must all constraints be loosened? The multipliers of that problem prove it.
-        loosened = optimize.linprog(
+        loosened = scipy.optimize.linprog(
             np.append(np.zeros(len(mid)), 1.0),
             np.concatenate([-self.normals.numpy(force=True), -np.ones((len(self.offsets), 1))], axis=1),
             self.offsets.numpy(force=True) - _MARGIN * scale * 1e-3,

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import final
 
+import scipy
 import torch
 from jaxtyping import Float64
-from scipy import special
 from torch import Tensor
 
 from lipkit._deadline import seconds_left
@@ -61,7 +61,7 @@ def _unit_ball(shape: tuple[int, ...], p: float, generator: torch.Generator) -> 
         x = _normal(shape, generator) / math.sqrt(2)
     else:
         # |x|^p has a gamma distribution; torch draws it from the global generator, so from exact quantiles instead.
-        size = torch.from_numpy(special.gammaincinv(1 / p, uniform.numpy(force=True))).to(uniform)
+        size = torch.from_numpy(scipy.special.gammaincinv(1 / p, uniform.numpy(force=True))).to(uniform)
         sign = torch.rand(shape, dtype=torch.float64, device=generator.device, generator=generator) - 0.5
         x = size ** (1 / p) * sign.sign()
     more = torch.rand(shape[0], dtype=torch.float64, device=generator.device, generator=generator)

@@ -34,6 +34,8 @@ _ROWS = 64
 _POWER_STEPS = 20
 # Entries of the Jacobians, and values of the network, that are held at once.
 _CHUNK_ENTRIES = 2**23
+# The pairs of points beside one point, and a proof, take as long as the Jacobians of this many points, about.
+_PAIRS = 6
 
 
 @final
@@ -69,10 +71,12 @@ class Sampling(RegionMethod):
         pairs: list[Pair] = []
         for one in samples:
             x = self._draw(network, one)
-            # The other half of the time is for the proof.
+            # The other half of the time is for pairs of points and the proof.
             with time_limit(seconds_left() / 2):
-                norms, directions = _steepest_in_time(network, x, self.metric)
-            top = norms.argsort(descending=True)[:4]
+                norms, directions, each = _steepest_in_time(network, x, self.metric)
+            # As many as there is time to evaluate the pairs of, at least one.
+            most = 4 if each == 0 else max(1, min(4, int(seconds_left() / (_PAIRS * each))))
+            top = norms.argsort(descending=True)[:most]
             first, second = along(x[top], directions[top], scale_of(one, x[top]))
             pairs.append(best_pair(network, one, first, second, prove, self.metric))
         return lower_bound(pairs, region, self.metric, self, of)
@@ -113,12 +117,15 @@ def scale_of(region: Region, x: Float64[Tensor, "batch ..."]) -> float:
             return float(torch.linalg.vector_norm(x.flatten(1), dim=1).median()) * 0.1
 
 
-def _steepest_in_time(network: Network, x: Tensor, metric: Metric) -> tuple[Tensor, Tensor]:
-    """As `steepest`, for as many of the points as there is time for, but at least one."""
+def _steepest_in_time(network: Network, x: Tensor, metric: Metric) -> tuple[Tensor, Tensor, float]:
+    """As `steepest`, for as many of the points as there is time for, but at least one; and seconds for one point.
+
+    These are zero where nobody set a limit.
+    """
     if seconds_left() == math.inf:
-        return steepest(network, x, metric)
+        return *steepest(network, x, metric), 0.0
     parts: list[tuple[Tensor, Tensor]] = []
-    done, count = 0, 1
+    done, count, each = 0, 1, 0.0
     while done < len(x):
         begun = monotonic()
         parts.append(steepest(network, x[done : done + count], metric))
@@ -127,7 +134,7 @@ def _steepest_in_time(network: Network, x: Tensor, metric: Metric) -> tuple[Tens
         count = min(2 * count, int(seconds_left() / (2 * each)))
         if count < 1:
             break
-    return torch.cat([norm for norm, _ in parts]), torch.cat([direction for _, direction in parts])
+    return torch.cat([norm for norm, _ in parts]), torch.cat([direction for _, direction in parts]), each
 
 
 def jacobians(network: Network, x: Float64[Tensor, "batch ..."]) -> Float64[Tensor, "batch out in"]:
@@ -231,6 +238,8 @@ def _by_products(network: Network, x: Tensor) -> tuple[Tensor, Tensor]:
         image, pull = push_forward(frozen, x, direction)
         norm = torch.linalg.vector_norm(image.flatten(1), dim=1)
         direction = _unit(pull.flatten(1), 2.0).reshape(x.shape)
+        if seconds_left() <= 0:
+            break
     return norm, direction
 
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
+import scipy
 import torch
 from jaxtyping import Float64
-from scipy.sparse import csr_array
 from torch import Tensor
 
 from lipkit.bounds.sdp.interior_point import Solver
@@ -36,7 +36,7 @@ class Cvxpy(Solver):
             ) from error
         # In units of the start all multipliers are of the order of 1.
         share = cvxpy.Variable(program.groups + 1, nonneg=True)
-        columns = csr_array((program.columns() * start).numpy())
+        columns = scipy.sparse.csr_array((program.columns() * start).numpy())
         constant = program.matrix(torch.zeros_like(start)).numpy()
         flat = columns @ share + constant.reshape(-1)
         form = cvxpy.reshape(flat, (program.size, program.size), order="C")

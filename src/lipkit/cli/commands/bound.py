@@ -3,13 +3,15 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
 import torch
 from torch import Tensor, nn
 
+from lipkit._deadline import time_limit
+from lipkit._progress import Phase, report, reporting
 from lipkit._seeds import check_seed
 from lipkit.bound import Bound, Metric
 from lipkit.bounds import Method
@@ -18,7 +20,15 @@ from lipkit.bounds.certificates.issue import make_certificate, table_on, winner
 from lipkit.bounds.certificates.provenance import Subject
 from lipkit.bounds.certificates.verify import verify
 from lipkit.bounds.fold.layer_table import LayerRow
-from lipkit.bounds.lipschitz import Program, call_of, with_lower
+from lipkit.bounds.lipschitz import (
+    Program,
+    bound_in_time,
+    budget_of,
+    call_of,
+    search_fits,
+    with_lower,
+    without_lower,
+)
 from lipkit.cli.console import escape_markup, progress, table, terminal
 from lipkit.cli.inputs import load, option_words
 from lipkit.cli.inputs.device import device_of
@@ -28,6 +38,7 @@ from lipkit.errors import ArgumentError, NotProvenError
 from lipkit.linops import Shape
 from lipkit.regions import Everywhere, Region
 from lipkit.report.html.numbers import constant, layer_norm
+from lipkit.trace import Network
 
 Say = Callable[..., None]
 # Columns that the table of layers needs.
@@ -108,25 +119,27 @@ def bound_model(request: BoundRequest) -> None:
         raise ArgumentError(f"A .pt2 program stays where it was made; leave out --device {request.device}.")
     example = tuple(one.to(device) for one in option_words.draw_example(request.shape, _dtype(model)))
     # Names of methods and the center are checked before the model is captured, which may take long.
-    option_words.parse_method(request.method, request.metric, Everywhere(), request.budget)
+    seconds_given = budget_of(option_words.parse_method(request.method, request.metric, Everywhere(), request.budget))
     center = None if request.at is None else load.array(request.at).to(device)
     begin = time.perf_counter()
-    with progress() as doing:
-        doing("capturing the model")
+    with (
+        progress(seconds_given) as doing,
+        reporting(lambda step: doing(str(replace(step, seconds_left=math.inf)))),
+        time_limit(seconds_given),
+    ):
+        report(Phase.CAPTURE)
         wrt, output = option_words.parse_wrt(request.wrt), option_words.parse_output(request.output)
         subject = Subject.of(model, call_of(model, example), wrt, output)
         region = _region(request, center, subject.network.source)
         method = option_words.parse_method(request.method, request.metric, region, request.budget)
-        doing(f"bounding {len(subject.network.nodes)} operations by {request.method}")
         with torch.no_grad():
-            bound = method(subject.network, region)
+            bound = bound_in_time(subject.network, method, region)
         seconds = time.perf_counter() - begin
         search = option_words.parse_lower(request.lower, request.metric, request.seed)
         if search is not None and bound.lower is None and bound.kind.certifies:
-            doing("searching for a lower bound")
-            bound = with_lower(bound, search(subject.network.detach(), region))
+            bound = _with_search(bound, search, subject.network, region)
         doing("measuring layer by layer")
-        rows = table_on(subject.network, request.metric, region, savings=True)
+        rows = table_on(subject.network, request.metric, region, savings=True, budget=seconds_given)
     load.print_weights_source(request.model, request.weights, model)
     console = terminal()
     print_layers(rows, console.print, console.width)
@@ -134,6 +147,14 @@ def bound_model(request: BoundRequest) -> None:
     if request.json is not None:
         make_certificate(bound, subject, method, region, rows, seconds).save(request.json)
         console.print(f"certificate in {request.json}", soft_wrap=True, markup=False, highlight=False)
+
+
+def _with_search(bound: Bound, search: Method, network: Network, region: Region) -> Bound:
+    """The bound with a lower one beside it, or a note that there was no time for one."""
+    if not search_fits(network):
+        return without_lower(bound)
+    report(Phase.LOWER, search)
+    return with_lower(bound, search(network.detach(), region))
 
 
 def verify_certificate(request: VerifyRequest) -> None:
@@ -200,7 +221,7 @@ def _print_summary(say: Say, model: str, subject: Subject, bound: Bound, method:
         "method": str(winner(bound, method)[0]),
         "failure": f"at most {bound.failure:.0e}" if bound.failure else "none: deterministic",
         "seconds": f"{seconds:.2f}",
-    }
+    } | ({"note": bound.note} if bound.note else {})
     for name, text in lines.items():
         say(f"{name:>12}  {text}", soft_wrap=True, markup=False, highlight=False)
 

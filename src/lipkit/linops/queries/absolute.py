@@ -222,7 +222,8 @@ class _Rowwise(LinearOperator):
         for at in range(0, self.out_size, step):
             refuse_late()
             count = min(step, self.out_size - at)
-            units = like.new_zeros((count, self.out_size))
+            # The operator may be complex where its absolute value is not.
+            units = like.new_zeros((count, self.out_size), dtype=self.inner.dtype)
             units[torch.arange(count), torch.arange(at, at + count)] = 1
             rows = self.inner.adjoint(units.reshape(count, *self.out_shape))
             yield at, rows.reshape(count, self.in_size).abs()

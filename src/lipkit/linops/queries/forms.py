@@ -81,6 +81,17 @@ def _conv_matrix(op: Conv) -> Inexact[Tensor, "out in"]:
     return _by_images(op)
 
 
+def bare_matrix(op: LinearOperator) -> Inexact[Tensor, "out in"] | None:
+    """The live matrix of an operator that is one but for the shapes of its inputs and outputs; else None."""
+    match op:
+        case Dense():
+            return op.weight
+        case Compose(Reshape(), inner) | Compose(inner, Reshape()):
+            return bare_matrix(inner)
+        case _:
+            return None
+
+
 def one_position(op: LinearOperator) -> bool:
     """Whether a convolution has one position on one side, and is a matrix like any other: no structure is left."""
     match op:

@@ -4,9 +4,9 @@ import enum
 from typing import Any
 
 import numpy as np
+import scipy
 import torch
 from jaxtyping import Float64
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
 from lipkit.errors import UnsupportedError
@@ -124,9 +124,9 @@ def positive_isometry(matrices: Float64[Tensor, "batch rows cols"]) -> Float64[T
     found = torch.zeros_like(tall)
     for block, result in zip(tall.cpu().numpy(), found, strict=True):
         # Every column takes its n rows first, then the rows that are left are shared out, at most one each.
-        first, slot = linear_sum_assignment(np.repeat(block, rows // cols, axis=1), maximize=True)
+        first, slot = scipy.optimize.linear_sum_assignment(np.repeat(block, rows // cols, axis=1), maximize=True)
         left = np.setdiff1d(np.arange(rows), first)
-        second, extra = linear_sum_assignment(block[left], maximize=True)
+        second, extra = scipy.optimize.linear_sum_assignment(block[left], maximize=True)
         result[torch.as_tensor(first), torch.as_tensor(slot // (rows // cols))] = 1.0
         result[torch.as_tensor(left[second]), torch.as_tensor(extra)] = 1.0
     found = found / found.sum(1, keepdim=True).sqrt()

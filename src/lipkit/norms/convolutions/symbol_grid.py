@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from lipkit._deadline import refuse_late
+from lipkit._deadline import refuse_late, seconds_left
 from lipkit.bound import Bound, Kind
 from lipkit.errors import ArgumentError
 from lipkit.linops import LinearOperator, Shape, Symbol, symbol
@@ -20,6 +20,8 @@ from lipkit.rounding.slacks import ROUNDINGS_32
 
 # Complex numbers of the symbol held at once; a gibibyte and a few copies of it.
 _CHUNK = 2**26
+# The same where the time is limited: the clock is read between chunks.
+_SHORT_CHUNK = 2**20
 
 
 def symbols(ops: Sequence[LinearOperator]) -> tuple[Symbol, Tensor]:
@@ -67,7 +69,8 @@ def _largest(first: Symbol, kernels: Tensor, inner: BlockNorm, grid: Shape) -> t
     points = first.frequencies(grid)
     count, groups = kernels.shape[:2]
     every = replace(first, kernel=kernels)
-    width = max(1, _CHUNK // math.prod(kernels.shape[:4]))
+    held = _CHUNK if seconds_left() == math.inf else _SHORT_CHUNK
+    width = max(1, held // math.prod(kernels.shape[:4]))
     best: Enclosure | None = None
     index = torch.zeros(count, dtype=torch.int64, device=kernels.device)
     for i in range(0, len(points), width):

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-import scipy.linalg
-import scipy.special
+import scipy
 import torch
 from jaxtyping import Float, Inexact
 from torch import Tensor

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
-import scipy.special
+import scipy
 import torch
 from torch import Tensor
 

@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+import scipy
 import torch
 from jaxtyping import Float
-from scipy import linalg
 from torch import Tensor
 
 
@@ -23,7 +23,7 @@ def skew_of_angles(
 
 
 def _skew(matrix: np.ndarray, value: Callable[[float], float]) -> np.ndarray:
-    form, basis = linalg.schur(matrix)[:2]
+    form, basis = scipy.linalg.schur(matrix)[:2]
     n = len(matrix)
     skew = np.zeros((n, n))
     alone: list[int] = []

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-import scipy.special
+import scipy
 
 from lipkit.errors import ArgumentError
 from lipkit.rounding.slacks import ROUNDINGS_8, ROUNDINGS_16, ROUNDINGS_32
