@@ -2,7 +2,7 @@
 
 from lipkit.bounds._base import Method as Method
 from lipkit.bounds.auto import Auto as Auto
-from lipkit.bounds.best import Best as Best
+from lipkit.bounds.auto import Best as Best
 from lipkit.bounds.certificates.certificate import Certificate as Certificate
 from lipkit.bounds.fold.dag import DAG as DAG
 from lipkit.bounds.fold.dag import Product as Product

@@ -16,6 +16,7 @@ from lipkit.errors import ArgumentError, NeedsRegion
 from lipkit.linops import Shape
 from lipkit.regions import Everywhere, Region
 from lipkit.trace import Network
+from lipkit.trace.nodes import Pointwise
 
 
 class Method(ABC):
@@ -29,7 +30,7 @@ class Method(ABC):
     def __call__(self, network: Network, region: Region = Everywhere()) -> Bound:
         """The constant of `network` on `region`."""
         with recording() as draws:
-            found = self._advised(balance_products(know_whole_space(network)), region)
+            found = self._advised(know_products(network), region)
         # The result of another method, the best of several, keeps the draws of that one alone.
         chosen = isinstance(found.method, Method) and found.method != self and found.draws is not None
         return replace(found, draws=found.draws if chosen else tuple(draws), subject=Snapshot(network))
@@ -55,6 +56,14 @@ class Method(ABC):
     @abstractmethod
     def _bound(self, network: Network, region: Region) -> Bound:
         """The algorithm."""
+
+
+def know_products(network: Network) -> Network:
+    """The same function, in which products know the ranges of their factors on the whole space and are balanced."""
+    # Functions of single entries that have a constant need no range and have no factors.
+    if all(isinstance(node, Pointwise) for node in network.nodes) and not network.without_constant(2.0):
+        return network
+    return balance_products(know_whole_space(network))
 
 
 def require_method(method: object, *others: type) -> None:

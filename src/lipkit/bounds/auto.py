@@ -1,17 +1,16 @@
-"""The smallest bound of the methods that a time budget allows, cheapest first."""
+"""The smallest bound of several methods: of those that are given, or of those that a time budget allows."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from time import monotonic
 from typing import final
 
-from lipkit._deadline import no_time_limit, seconds_left, time_limit
-from lipkit._progress import Phase, report
-from lipkit.bound import L2, Bound, Metric
+from lipkit._deadline import Phase, no_time_limit, report, seconds_left, time_limit
+from lipkit.bound import L2, Bound, Metric, Scope
 from lipkit.bounds._base import Method, RegionMethod
-from lipkit.bounds.best import smallest
-from lipkit.bounds.fold.dag import DAG
+from lipkit.bounds.fold.dag import DAG, failures
 from lipkit.bounds.fold.liplt import LipLT
 from lipkit.bounds.local.condensed import Condensed
 from lipkit.bounds.local.local import Local, each_sample
@@ -44,6 +43,42 @@ _SHARE = 0.9
 # The share of the budget that the methods have in any case: the first export of a process takes seconds, and sums of
 # absolute values in place of norms that take milliseconds are many times larger.
 _LEAST = 0.15
+
+
+@final
+@dataclass(frozen=True)
+class Best(Method):
+    """The smallest of the upper bounds of several methods, with all results in `parts`.
+
+    Guarantee: EXACT or UPPER as the winner is. A randomised winner was chosen by looking, so failures add up then.
+    """
+
+    methods: tuple[Method, ...]
+
+    def __post_init__(self) -> None:
+        if not self.methods:
+            raise ArgumentError("Best needs at least one method, got none.")
+
+    def __str__(self) -> str:
+        return "best of " + ", ".join(map(str, self.methods))
+
+    @property
+    def reads_region(self) -> bool:
+        """Whether all of the methods do."""
+        return all(method.reads_region for method in self.methods)
+
+    def _bound(self, network: Network, region: Region) -> Bound:
+        return smallest([method(network, region) for method in self.methods])
+
+
+def smallest(results: Sequence[Bound]) -> Bound:
+    """The smallest upper bound, saying how it was found, with all of them in `parts`."""
+    best = reduce(Bound.best, results)
+    winner = min(results, key=lambda bound: float(bound.log_value.detach().sum()))
+    # A random winner was chosen by looking at all of them; a deterministic one is true whatever the others drew.
+    chosen = len(results) > 1 and (winner.failure > 0 or best.of is not Scope.WHOLE)
+    failure = failures(results) if chosen else winner.failure
+    return replace(best, method=winner.method, failure=failure, parts=tuple(results), draws=winner.draws)
 
 
 @final

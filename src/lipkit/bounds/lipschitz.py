@@ -9,14 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from lipkit._deadline import seconds_left, time_limit
-from lipkit._progress import Listener, Phase, report, reporting
+from lipkit._deadline import Listener, Phase, fastest_seconds, report, reporting, seconds_left, time_limit
 from lipkit.bound import Bound, Kind, Metric, Scope
 from lipkit.bounds._base import Method, Snapshot, require_method
 from lipkit.bounds.auto import Auto
+from lipkit.bounds.certificates.identity import sha256_of
 from lipkit.bounds.fold.pairwise import Pairwise, PairwiseLipLT
 from lipkit.bounds.lower.sampling import Sampling
-from lipkit.bounds.predicted_times import hash_seconds, pass_seconds
 from lipkit.errors import ArgumentError, BrokenCertificateError
 from lipkit.nn.core.computed import Computed
 from lipkit.nn.core.freeze import frozen
@@ -35,6 +34,8 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 _FOR_THE_BOUND = 0.8
 # Forward passes that the shortest search for a lower bound takes: a Jacobian, some pairs of points, and a proof.
 _SEARCH = 150
+# Numbers of a hash that are timed.
+_HASHED = 2**18
 
 
 def network_of(
@@ -163,6 +164,29 @@ def search_fits(network: Network) -> bool:
     """Whether there is time for the shortest search of a lower bound. Cost: two passes, if a call has a limit."""
     left = seconds_left()
     return left == math.inf or (left > 0 and _SEARCH * pass_seconds(network) <= seconds_left())
+
+
+def pass_seconds(network: Network) -> float:
+    """Seconds for one sample through the network, forward, in float64: twice those in float32.
+
+    A copy of large weights in float64 would take longer than that.
+    """
+    frozen = network.detach()
+    single = any(t.dtype == torch.float32 for t in frozen.tensors())
+    x = torch.zeros(1, *network.source, dtype=torch.float32 if single else torch.float64, device=network.device)
+    frozen = frozen.to(x.dtype)
+    with torch.no_grad():
+        return (2 if single else 1) * fastest_seconds(lambda: frozen(x).sum().item())
+
+
+def hash_seconds(network: Network) -> float:
+    """Seconds for a hash of all numbers in the network, in float64."""
+    entries = sum(t.numel() for t in network.tensors())
+    if entries <= _HASHED:
+        return 0.0
+    sample = torch.zeros(_HASHED)
+    # Twice, because large copies take new memory each time.
+    return 2 * fastest_seconds(lambda: sha256_of(sample.to(torch.float64))) * entries / _HASHED
 
 
 def without_lower(bound: Bound) -> Bound:

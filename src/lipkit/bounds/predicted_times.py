@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import torch
 
 from lipkit._deadline import fastest_seconds, seconds_per_multiplication
-from lipkit.bounds.certificates.identity import sha256_of
 from lipkit.bounds.local.jacobian_intervals import slopes_of
 from lipkit.bounds.local.measured_network import MeasuredNetwork, measure_network
 from lipkit.bounds.local.ranges import Intervals
@@ -16,8 +15,8 @@ from lipkit.trace import Network
 _ADJOINTS = 10
 # Products of matrices behind the multipliers: ten in each of ten steps.
 _PRODUCTS = 100
-# Rows, and numbers of a hash, that are timed.
-_PROBE, _HASHED = 8, 2**18
+# Rows that are timed.
+_PROBE = 8
 
 
 def row_seconds(network: Network, regions: Sequence[Region]) -> float:
@@ -39,29 +38,6 @@ def most_slopes(seconds: float, inputs: int, device: torch.device) -> int:
     """For how many uncertain slopes the multipliers are found in that time, beside so many inputs."""
     side = (seconds / (_PRODUCTS * seconds_per_multiplication(device))) ** (1 / 3)
     return int(min(side / 2, side - inputs))
-
-
-def pass_seconds(network: Network) -> float:
-    """Seconds for one sample through the network, forward, in float64: twice those in float32.
-
-    A copy of large weights in float64 would take longer than that.
-    """
-    frozen = network.detach()
-    single = any(t.dtype == torch.float32 for t in frozen.tensors())
-    x = torch.zeros(1, *network.source, dtype=torch.float32 if single else torch.float64, device=network.device)
-    frozen = frozen.to(x.dtype)
-    with torch.no_grad():
-        return (2 if single else 1) * fastest_seconds(lambda: frozen(x).sum().item())
-
-
-def hash_seconds(network: Network) -> float:
-    """Seconds for a hash of all numbers in the network, in float64."""
-    entries = sum(t.numel() for t in network.tensors())
-    if entries <= _HASHED:
-        return 0.0
-    sample = torch.zeros(_HASHED)
-    # Twice, because large copies take new memory each time.
-    return 2 * fastest_seconds(lambda: sha256_of(sample.to(torch.float64))) * entries / _HASHED
 
 
 def _adjoint_seconds(found: MeasuredNetwork) -> dict[int, float]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lipkit import Bound, Kind, Metric
 from lipkit.bounds import DAG, Best, LipLT, Method, Product
-from lipkit.bounds.best import smallest
+from lipkit.bounds.auto import smallest
 from lipkit.errors import ArgumentError, KindError, MetricError, NeedsRegion
 from lipkit.linops import Dense, Reshape, pad
 from lipkit.norms import Lanczos, Power

@@ -9,13 +9,12 @@ import torch
 
 from lipkit._deadline import no_time_limit, seconds_left, time_limit
 from lipkit.bound import Bound, Metric, Rule, Scope
-from lipkit.bounds._base import Method, require_method
+from lipkit.bounds._base import Method, know_products, require_method
 from lipkit.bounds.auto import Auto
 from lipkit.bounds.certificates.certificate import ALONE, SCOPE, Assumption, Certificate, Software
 from lipkit.bounds.certificates.provenance import ModelRecord, Subject
 from lipkit.bounds.certificates.region_record import RegionRecord
 from lipkit.bounds.fold.dag import DAG, Product
-from lipkit.bounds.fold.gauges import balance_products
 from lipkit.bounds.fold.layer_table import LayerRow, layer_table
 from lipkit.bounds.fold.liplt import LipLT
 from lipkit.bounds.lipschitz import (
@@ -30,7 +29,6 @@ from lipkit.bounds.lipschitz import (
 )
 from lipkit.bounds.local.local import Local, restrict
 from lipkit.bounds.local.ranges import Intervals
-from lipkit.bounds.local.whole_space import know_whole_space
 from lipkit.errors import ArgumentError, KindError
 from lipkit.norms import InTime
 from lipkit.regions import Everywhere, Region
@@ -154,7 +152,7 @@ def table_on(
         if region != Everywhere():
             network = restrict(network, Intervals().prepare(network)(region))
         # As every method does before it runs.
-        known = balance_products(know_whole_space(network))
+        known = know_products(network)
         return layer_table(known, DAG(InTime(), metric=metric), savings)
 
 
