@@ -5,9 +5,11 @@ training takes as few steps of Björck's iteration as the free numbers need. The
 
     python benchmarks/matrix.py [--width 1024] [--batch 256] [--threads 1] [--after 0 1 10 30] [--peers FOLDER]
 
-A step is forward and backward, with gradients for inputs and parameters. `--after` names numbers of steps of Adam
-(learning rate 0.001, towards random targets) after which it is timed: free numbers drift away from isometries. The last
-columns are the condition of the free matrix, and the largest and the smallest singular value of the weight.
+Times are those of the processor, the least of several, so that other programs on the machine matter little; they are
+the sum over threads. A step is forward and backward, with gradients for inputs and parameters. `--after` names numbers
+of steps of Adam (learning rate 0.001, towards random targets) after which it is timed: free numbers drift away from
+isometries. The last columns are the condition of the free matrix, and the largest and the smallest singular value of
+the weight.
 `--peers` is a folder with deel-torchlip 1.0.5 and einops, from
 `pip install --no-deps --target FOLDER deel-torchlip==1.0.5 einops`.
 """
@@ -15,11 +17,12 @@ columns are the condition of the free matrix, and the largest and the smallest s
 import argparse
 import contextlib
 import sys
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
-from timing import best_of, machine
+from timing import machine
 from torch import Tensor, nn
 
 from lipkit import nn as lnn
@@ -40,15 +43,26 @@ def step(layer: nn.Module, x: Tensor, target: Tensor) -> None:
     (layer(x) - target).square().mean().backward()
 
 
-def seconds_of_step(layer: nn.Module, x: Tensor, target: Tensor, repeats: int = 5) -> float:
+def least_of(run: Callable[[], object], repeats: int) -> float:
+    """Processor seconds of the fastest of `repeats` runs, after one that does not count."""
+    run()
+    fastest = float("inf")
+    for _ in range(repeats):
+        start = time.process_time()
+        run()
+        fastest = min(fastest, time.process_time() - start)
+    return fastest
+
+
+def seconds_of_step(layer: nn.Module, x: Tensor, target: Tensor, repeats: int = 6) -> float:
     layer.train()
-    return best_of(lambda: step(layer, x, target), repeats)[0]
+    return least_of(lambda: step(layer, x, target), repeats)
 
 
 def seconds_of_evaluation(layer: nn.Module, x: Tensor) -> float:
     layer.eval()
     with torch.no_grad():
-        return best_of(lambda: layer(x), 20)[0]
+        return least_of(lambda: layer(x), 50)
 
 
 def condition(layer: nn.Module) -> float:
