@@ -11,6 +11,7 @@ from lipkit import nn as lnn
 from lipkit.errors import ArgumentError, UnsupportedError
 from lipkit.nn.core.geometry import Geometry
 from support.layers.examples import EVERY
+from support.unchecked import unchecked
 
 BUILDERS: dict[str, Callable[[], nn.Module]] = {
     "Linear": lambda: lnn.Linear(6, 4),
@@ -22,7 +23,7 @@ BUILDERS: dict[str, Callable[[], nn.Module]] = {
     "ShiftBlock, plain": lambda: lnn.ShiftBlock(8, method=None),
     "SLL": lambda: lnn.SLL(6),
     "CPLConv": lambda: lnn.CPLConv(3, 3),
-    "SqrtRho": lambda: lnn.SqrtRho(6),
+    "SqrtRho": lambda: lnn.SqrtRho(6, 0.5),
 }
 every_builder = pytest.mark.parametrize("build", BUILDERS.values(), ids=BUILDERS.keys())
 
@@ -98,20 +99,21 @@ def test_methods_say_whether_the_scale_of_free_numbers_counts(method: lnn.Weight
 
 @pytest.mark.parametrize("method", [lnn.Bjorck(), lnn.QR(), lnn.AOL(), lnn.Spectral()], ids=str)
 def test_free_numbers_start_at_a_quarter_and_stay_there_when_projected(method: lnn.WeightMethod) -> None:
-    layer = lnn.Linear(8, 6, method=method)
+    # Tall: the start is an isometry for all of them.
+    layer = lnn.Linear(6, 8, method=method)
     raw = layer.get_parameter("parametrizations.weight.original")
-    # A power of two: only what the method itself rounds is left.
-    torch.testing.assert_close(raw.detach(), layer.weight.detach() / 4, rtol=1e-5, atol=1e-6)
+    # What rounding leaves of correlations, and the excess of Spectral's bound, is far below 1e-3.
+    torch.testing.assert_close(raw.detach(), layer.weight.detach() / 4, rtol=0, atol=1e-3)
     lnn.project(layer)
-    torch.testing.assert_close(raw.detach(), layer.weight.detach() / 4, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(raw.detach(), layer.weight.detach() / 4, rtol=0, atol=1e-3)
 
 
 def test_a_method_in_the_place_of_another_argument_is_refused() -> None:
-    with pytest.raises(ArgumentError, match=r"Linear.bias .* Linear\(..., method=Cayley\(\)\)"):
+    with unchecked(), pytest.raises(ArgumentError, match=r"Linear.bias .* Linear\(..., method=Cayley\(\)\)"):
         lnn.Linear(8, 8, lnn.Cayley())  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ArgumentError, match=r"Conv2d.stride .*method=AOL\(\)"):
+    with unchecked(), pytest.raises(ArgumentError, match=r"Conv2d.stride .*method=AOL\(\)"):
         lnn.Conv2d(8, 8, 3, lnn.AOL())  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ArgumentError, match=r"ConvTranspose1d.padding .*method="):
+    with unchecked(), pytest.raises(ArgumentError, match=r"ConvTranspose1d.padding .*method="):
         lnn.ConvTranspose1d(8, 8, 3, 1, lnn.AOL())  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ArgumentError, match=r"ShiftBlock.bias .*method="):
+    with unchecked(), pytest.raises(ArgumentError, match=r"ShiftBlock.bias .*method="):
         lnn.ShiftBlock(8, lnn.Cayley())  # pyright: ignore[reportArgumentType]
