@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from lipkit.errors import ArgumentError
-from lipkit.optim._stiefel import as_matrix, is_orthonormal, tall
+from lipkit.optim._optimizer import as_matrix, is_orthonormal, tall
 
 
 class Split(NamedTuple):
