@@ -43,7 +43,7 @@ class DiagonalLayer(ResidualLayer):
         self.log_q = nn.Parameter(torch.empty(self.geometry.groups * self.geometry.rows, device=device, dtype=dtype))
 
     def reset_parameters(self) -> None:
-        """Draw the weight anew, as the constructor does; biases and log_q are zero."""
+        """Draw weight and bias anew, as the constructor does; log_q is zero."""
         super().reset_parameters()
         with torch.no_grad():
             self.log_q.zero_()
