@@ -169,7 +169,7 @@ def test_weights_give_a_multiple_of_the_function_where_methods_only_divide():
     ratio = (found * wanted).sum() / wanted.square().sum()
     # One number for all samples and outputs; weights are stored with a shrink of 2^-39 and logits come from logarithms.
     # The matrices above are orthogonal in float32 only, which counts by its size, not by that of outputs near zero.
-    assert torch.allclose(found, ratio * wanted, rtol=0, atol=1e-6 * float((ratio * wanted).abs().max()))
+    assert torch.allclose(found, ratio * wanted, rtol=0, atol=1e-6 * float((ratio * wanted).detach().abs().max()))
     assert 0 < float(ratio.detach()) < 1
 
 

@@ -70,8 +70,8 @@ class WeightMethod(ABC):
 
         Adam moves every number by about its rate, whatever the gradient: the smaller the numbers are, the further the
         weight turns. From 1/4 networks learn better with hinge losses at the rate people use by habit, 1e-3, and less
-        well with a cross-entropy (docs/benchmarks.md). Gradients are orthogonal to the numbers, so these grow while they are trained, and turns
-        become smaller.
+        well with a cross-entropy (docs/benchmarks.md). Gradients are orthogonal to the numbers, so these grow while
+        they are trained, and turns become smaller.
         """
         return raw * _FREE_SIZE if self.scale_free else raw
 
