@@ -47,7 +47,7 @@ from lipkit.losses import (
     Schedule,
     WarmCosineSchedule,
 )
-from lipkit.optim import StiefelMuon
+from lipkit.optim import StiefelMuon, split_orthonormal
 
 # The mean of each channel over the training set.
 MEAN = (0.4914, 0.4822, 0.4465)
@@ -259,10 +259,7 @@ class Cifar10Shift(Recipe):
 
     def optimizers(self, model: nn.Module) -> Sequence[torch.optim.Optimizer]:
         """Muon on the orthogonal weights, Adam on stem, biases and head."""
-        assert isinstance(model, ShiftNet), "the loop gives what `model` returned"
-        tied = model.orthogonal()
-        known = {id(weight) for weight in tied}
-        free = [weight for weight in model.parameters() if id(weight) not in known]
+        tied, free = split_orthonormal(model)
         rare = [weight for weight in tied if max(weight.shape) >= LARGE]
         often = [weight for weight in tied if max(weight.shape) < LARGE]
         groups: list[dict[str, object]] = [{"params": often}, {"params": rare, "every": self.every}]

@@ -26,7 +26,7 @@ from lipkit.certify.attacks import PGD
 from lipkit.cli.training import Goal, Recipe, Sets, single_module
 from lipkit.data import mnist
 from lipkit.losses import EMMA, LinearSchedule, Progress, Schedule, WarmCosineSchedule
-from lipkit.optim import StiefelMuon
+from lipkit.optim import StiefelMuon, split_orthonormal
 
 
 @final
@@ -94,10 +94,7 @@ class MnistIsometry(Recipe):
 
     def optimizers(self, model: nn.Module) -> Sequence[torch.optim.Optimizer]:
         """Muon on the orthonormal weights, Adam on biases and head."""
-        assert isinstance(model, Isometries), "the loop gives what `model` returned"
-        tied = model.orthonormal()
-        known = {id(weight) for weight in tied}
-        free = [weight for weight in model.parameters() if id(weight) not in known]
+        tied, free = split_orthonormal(model)
         return [StiefelMuon(tied, lr=self.learning_rate), torch.optim.Adam(free, lr=self.learning_rate)]
 
     @property

@@ -11,3 +11,5 @@ from lipkit.optim.retraction import Retraction as Retraction
 from lipkit.optim.riemannian import RiemannianSGD as RiemannianSGD
 from lipkit.optim.sam import ASAM as ASAM
 from lipkit.optim.sam import SAM as SAM
+from lipkit.optim.split import Split as Split
+from lipkit.optim.split import split_orthonormal as split_orthonormal

@@ -165,10 +165,12 @@ def test_weights_give_a_multiple_of_the_function_where_methods_only_divide():
     model.eval()
     twin, _ = lipschitzify(model, start=ConversionStart.WEIGHTS)
     x = torch.randn(64, 4).double()
-    ratio = twin(x) / model(x)
+    found, wanted = twin(x), model(x)
+    ratio = (found * wanted).sum() / wanted.square().sum()
     # One number for all samples and outputs; weights are stored with a shrink of 2^-39 and logits come from logarithms.
-    assert torch.allclose(ratio, ratio[0, 0].expand_as(ratio), rtol=1e-6)
-    assert 0 < float(ratio[0, 0].detach()) < 1
+    # The matrices above are orthogonal in float32 only, which counts by its size, not by that of outputs near zero.
+    assert torch.allclose(found, ratio * wanted, rtol=0, atol=1e-6 * float((ratio * wanted).detach().abs().max()))
+    assert 0 < float(ratio.detach()) < 1
 
 
 def test_nothing_is_lost_by_isometries_and_sorting():

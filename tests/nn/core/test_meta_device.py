@@ -23,7 +23,7 @@ def test_layers_are_built_and_called_without_numbers() -> None:
 
 def test_numbers_are_drawn_later() -> None:
     layer = lnn.Linear(5, 5, device=torch.device("meta")).to_empty(device="cpu")
-    layer.draw()
+    layer.reset_parameters()
     values = torch.linalg.svdvals(layer.weight.detach().double())
     assert float(values.max()) <= 1
     assert float(values.min()) > 1 - 1e-5

@@ -186,7 +186,6 @@ def test_what_does_not_fit_is_refused():
         nn.BatchNorm2d(3),
         nn.Linear(2, 2),
         nn.PReLU(),
-        nn.Dropout(),
         nn.RReLU(),
     ],
     ids=str,

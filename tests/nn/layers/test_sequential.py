@@ -23,6 +23,7 @@ from lipkit.nn import (
     Scale,
     Spline,
 )
+from lipkit.nn.core.gain import gain_of
 from lipkit.nn.layers.linear import Linear
 from lipkit.nn.layers.normalization import LayerCentering
 from lipkit.nn.layers.sequential import Sequential
@@ -86,15 +87,44 @@ def test_parts_added_later_count():
 def test_unknown_parts_are_refused_when_built_and_when_added():
     with pytest.raises(UnsupportedError, match="Linear is not known"):
         Sequential(nn.Linear(2, 2))
-    with pytest.raises(UnsupportedError, match="random"):
-        Sequential(Absolute(), nn.Dropout())
-    assert Sequential(Absolute(), nn.Dropout().eval()).factor == 1.0
+    with pytest.raises(UnsupportedError, match="draws its slopes"):
+        Sequential(Absolute(), nn.RReLU())
     module = Sequential(Absolute())
     module.append(nn.BatchNorm1d(2))
     with pytest.raises(UnsupportedError, match="running variance"):
         module(torch.ones(2, 2))
     with pytest.raises(ArgumentError, match="positive"):
         Sequential(K=0.0)
+
+
+@pytest.mark.parametrize("dropout", [nn.Dropout(0.5), nn.AlphaDropout(0.5)], ids=str)
+def test_dropout_trains_and_k_is_that_of_evaluation(dropout: nn.Module):
+    module = Sequential(Linear(4, 4), MaxMin(), dropout, Linear(4, 4), K=2.0).double()
+    assert module.training
+    x = torch.randn(64, 4).double()
+    assert not torch.equal(module(x), module(x))
+    module(x).square().sum().backward()
+    assert all(p.grad is not None for p in module.parameters())
+    module.eval()
+    assert torch.equal(module(x), module(x))
+    assert steepest(module, (1, 4)) <= 2 * ROUNDING
+    # Isometries throughout: K is attained, so it is not too large either.
+    assert norm_at(module, torch.randn(1, 4).double()) == pytest.approx(2, rel=1e-6)
+
+
+def test_a_slice_is_the_chain_of_its_parts_and_promises_no_more():
+    module = chain(2.0)
+    x = torch.randn(3, 4).double()
+    part = module[1:4]
+    assert type(part) is nn.Sequential
+    torch.testing.assert_close(module[4](part(module[0](x))) * module.factor, module(x))
+    # MaxMin, SiLU with slopes up to 1.0998, and a factor of 3.
+    assert gain_of(part) == pytest.approx(3 * 1.0998, rel=1e-4)
+    assert steepest(part, (1, 8)) <= gain_of(part) * ROUNDING
+    # The factor that makes K of the whole is not in any slice.
+    torch.testing.assert_close(module[:](x) * module.factor, module(x))
+    assert module[-1] is module[4]
+    assert [name for name, _ in part.named_children()] == ["1", "2", "3"]
 
 
 PARTS = [

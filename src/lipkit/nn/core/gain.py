@@ -21,6 +21,7 @@ _ONE = (
 )
 # Their Jacobian is diag(p) - p p', whose rows have absolute sums 2 p_i (1 - p_i).
 _HALF = (nn.Softmax, nn.Softmin, nn.Softmax2d)
+# The identity in evaluation, which is what a gain is about.
 _DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 _BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _AVERAGE = {nn.AvgPool1d: 1, nn.AvgPool2d: 2, nn.AvgPool3d: 3}
@@ -47,8 +48,9 @@ class HasGain(Protocol):
 def gain_of(module: nn.Module) -> float:
     """An upper bound of the l2 constant of a module for every shape: its own, or that of a known module of torch.nn.
 
-    Modules that change with weights or statistics (nn.Linear, nn.BatchNorm, nn.PReLU) or draw random numbers are
-    refused: a gain is a promise about the module, not about a moment.
+    Modules that change with weights or statistics (nn.Linear, nn.BatchNorm, nn.PReLU) are refused: a gain is a promise
+    about the module, not about a moment. It is about the module in evaluation: dropout is the identity there, so its
+    gain is 1, in training too, where each draw of nn.Dropout(p) is a map of constant up to 1/(1 - p).
 
     Args:
         module: A layer of lipkit.nn, a known module of torch.nn, or a module with a property `gain`.
@@ -85,17 +87,11 @@ def _why(module: nn.Module) -> str:
     return ""
 
 
-def _require_evaluation(module: nn.Module, what: str) -> float:
+def _rrelu(module: nn.RReLU) -> float:
     if module.training:
         raise UnsupportedError(
-            f"{type(module).__name__} {what} in training, which is no Lipschitz map; call .eval() on it, or leave it "
-            "out."
+            "RReLU draws its slopes in training, which is no Lipschitz map; call .eval() on it, or leave it out."
         )
-    return 1.0
-
-
-def _rrelu(module: nn.RReLU) -> float:
-    _require_evaluation(module, "draws its slopes")
     return max(1.0, abs(module.lower + module.upper) / 2)
 
 
@@ -178,14 +174,9 @@ def _global(module: Any) -> float:
     return 1.0
 
 
-def _dropout(module: nn.Module) -> float:
-    return _require_evaluation(module, "multiplies by random numbers")
-
-
 _GAINS: dict[type[nn.Module], Callable[[Any], float]] = {
-    **dict.fromkeys(_ONE, lambda _: 1.0),
+    **dict.fromkeys((*_ONE, *_DROPOUT), lambda _: 1.0),
     **dict.fromkeys(_HALF, lambda _: 0.5),
-    **dict.fromkeys(_DROPOUT, _dropout),
     **dict.fromkeys(_GLOBAL, _global),
     **{kind: partial(_average, dims=dims) for kind, dims in _AVERAGE.items()},
     **{kind: partial(_maximum, dims=dims) for kind, dims in _MAXIMUM.items()},

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from lipkit.linops import Shape
-from lipkit.nn.layers._constrained_layer import ConstrainedLayer
+from lipkit.nn.layers._constrained_layer import ConstrainedLayer, refuse_methods
 from lipkit.nn.layers.size_checked import HasKernel, SizeChecked
 from lipkit.nn.methods._base import WeightMethod
 from lipkit.nn.methods.rescale import AOL
@@ -33,6 +33,7 @@ class _Conv(ConstrainedLayer, SizeChecked):
         *,
         method: WeightMethod | None = None,
     ) -> None:
+        refuse_methods(self, stride=stride, padding=padding, dilation=dilation, groups=groups, bias=bias)
         shape = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
         # torch's own class comes next: it stands behind this one in the bases of every layer below.
         super().__init__(*shape, bias, padding_mode, device, dtype)
@@ -59,6 +60,7 @@ class _ConvTranspose(ConstrainedLayer, HasKernel):
         *,
         method: WeightMethod | None = None,
     ) -> None:
+        refuse_methods(self, stride=stride, padding=padding, output_padding=output_padding, groups=groups, bias=bias)
         shape = (in_channels, out_channels, kernel_size, stride, padding, output_padding, groups)
         super().__init__(*shape, bias, dilation, padding_mode, device, dtype)
         self.constrain_weight(AOL() if method is None else method)

@@ -5,7 +5,7 @@ from typing import final
 import torch
 from torch import nn
 
-from lipkit.nn.layers._constrained_layer import ConstrainedLayer
+from lipkit.nn.layers._constrained_layer import ConstrainedLayer, refuse_methods
 from lipkit.nn.methods._base import WeightMethod
 from lipkit.nn.methods.bjorck import Bjorck
 
@@ -14,8 +14,9 @@ from lipkit.nn.methods.bjorck import Bjorck
 class Linear(ConstrainedLayer, nn.Linear):
     """nn.Linear with ||W|| <= 1 by `method`, in training and in evaluation.
 
-    The default method is `Bjorck()`: every singular value is 1. Inputs may have further axes before the last, as for
-    nn.Linear. Under `frozen` and after `condense` it costs what nn.Linear costs.
+    The default method is `Bjorck()`: every singular value is 1. The weight starts at random, the bias at zero. Inputs
+    may have further axes before the last, as for nn.Linear. Under `frozen` and after `condense` it costs what nn.Linear
+    costs.
 
     Args:
         method: Computes the weight from free numbers; `Bjorck()` if None. All others are those of nn.Linear.
@@ -31,5 +32,6 @@ class Linear(ConstrainedLayer, nn.Linear):
         *,
         method: WeightMethod | None = None,
     ) -> None:
+        refuse_methods(self, bias=bias)
         nn.Linear.__init__(self, in_features, out_features, bias, device, dtype)
         self.constrain_weight(Bjorck() if method is None else method)

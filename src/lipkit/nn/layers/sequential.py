@@ -24,7 +24,8 @@ class Sequential(nn.Sequential):
 
     K may be below or above 1, and parts need not be homogeneous: only the last output is scaled, by a number that does
     not depend on weights. Parts are layers of lipkit.nn, modules of torch.nn whose constant is known for every shape
-    (see `gain_of`), modules with a property `gain`, and other Sequentials; anything else is refused.
+    (see `gain_of`), modules with a property `gain`, and other Sequentials; anything else is refused. K is the constant
+    in evaluation: dropout counts as the identity, and trains as in torch.
 
     Guarantee: constant K on every shape. It is as tight as the product of the parts' constants is. In bfloat16 and
     float16 those are what rounding can make of weights at worst, so `.bfloat16()` makes the output smaller: ten layers
@@ -57,6 +58,15 @@ class Sequential(nn.Sequential):
     def gain(self) -> float:
         """K."""
         return self.K
+
+    def __getitem__(self, idx: slice | int) -> nn.Module:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """A part; or, for a slice, an nn.Sequential of some parts: K and the factor belong to the whole chain alone.
+
+        The slice computes what its parts do one after another, and `gain_of` multiplies their constants.
+        """
+        if isinstance(idx, slice):
+            return nn.Sequential(OrderedDict(list(self._modules.items())[idx]))  # pyright: ignore[reportArgumentType]
+        return super().__getitem__(idx)
 
     def declared_lipschitz(self, in_shape: Shape) -> Bound:
         """K, on inputs of every shape."""

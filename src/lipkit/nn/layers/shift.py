@@ -13,6 +13,7 @@ from lipkit.linops import Dense, Shape
 from lipkit.nn.activations.sorting import order_pairs
 from lipkit.nn.core.constrained import constrain, is_constrained, kept_gain
 from lipkit.nn.core.geometry import Geometry
+from lipkit.nn.layers._constrained_layer import refuse_methods
 from lipkit.nn.layers.orthonormal import near_identity
 from lipkit.nn.layers.sort_and_move import available, prepare, sort_and_move
 from lipkit.nn.methods._base import MatrixMethod
@@ -58,6 +59,7 @@ class ShiftBlock(nn.Module):
         method: MatrixMethod | None = Bjorck(),  # noqa: B008 - immutable; None means a plain weight
     ) -> None:
         super().__init__()
+        refuse_methods(self, bias=bias)
         prepare()
         if not 1 <= rank <= 3:
             raise ArgumentError(f"rank is the number of spatial axes, 1 to 3, got {rank}.")
@@ -72,6 +74,20 @@ class ShiftBlock(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels, device=device, dtype=dtype)) if bias else None
         if method is not None:
             constrain(self, "weight", method, Geometry(1, channels, channels))
+
+    def reset_parameters(self) -> None:
+        """Draw the weight anew near the identity, as the constructor does; biases are zero."""
+        if any(numbers.is_meta for numbers in self.parameters()):
+            return
+        with torch.no_grad():
+            start = near_identity(self.channels).to(self.weight)
+            if is_constrained(self, "weight"):
+                # torch's setter of a parametrized tensor finds the free numbers.
+                self.weight = start
+            else:
+                self.weight.copy_(start)
+            if self.bias is not None:
+                self.bias.zero_()
 
     @property
     def gain(self) -> float:

@@ -3,6 +3,7 @@
 import enum
 import math
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Float64
@@ -19,6 +20,8 @@ Blocks = Float[Tensor, "groups rows cols *taps"]
 
 # A norm of one in a weight that someone else computed may be off by this much.
 _FEASIBLE_NORM = 1 + 1e-6
+# The size of free numbers whose size does not matter, next to their weight: a power of two rounds nothing.
+_FREE_SIZE = 0.25
 
 
 class Promise(enum.Enum):
@@ -41,6 +44,9 @@ class WeightMethod(ABC):
     given, float32 or float64; the result is proven for the numbers as stored, their rounding included.
     """
 
+    # Whether free numbers times any positive number give the same weights.
+    scale_free: ClassVar[bool] = False
+
     def promise(self, geometry: Geometry) -> Promise:
         """The property that weights will have on this geometry: contractions, unless the method says otherwise.
 
@@ -53,8 +59,21 @@ class WeightMethod(ABC):
         """The weights of free numbers."""
 
     def inverse(self, weight: Blocks, geometry: Geometry) -> Blocks:
-        """Free numbers whose weights are `weight`, if it is feasible; otherwise numbers whose weights are near."""
-        return weight
+        """Free numbers whose weights are `weight`, if it is feasible; otherwise numbers whose weights are near.
+
+        Where their scale is free, it is that of `at_free_size`.
+        """
+        return self.at_free_size(weight)
+
+    def at_free_size(self, raw: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """Free numbers of the size of a weight, times 1/4 where any multiple gives the same weight.
+
+        Adam moves every number by about its rate, whatever the gradient: the smaller the numbers are, the further the
+        weight turns. From 1/4 networks learn better with hinge losses at the rate people use by habit, 1e-3, and less
+        well with a cross-entropy (docs/benchmarks.md). Gradients are orthogonal to the numbers, so these grow while
+        they are trained, and turns become smaller.
+        """
+        return raw * _FREE_SIZE if self.scale_free else raw
 
     def is_feasible(self, weight: Blocks, geometry: Geometry) -> bool:
         """Whether the weight keeps what `promise` says: proven norm at most 1 + 1e-6, for an isometry also sigma_min.
@@ -109,7 +128,7 @@ class MatrixMethod(WeightMethod):
 
     def inverse_matrix(self, weight: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
         """Free numbers for a batch of feasible matrices."""
-        return weight
+        return self.at_free_size(weight)
 
     def promise(self, geometry: Geometry) -> Promise:
         if math.prod(geometry.taps) != 1:

@@ -26,7 +26,7 @@ class IsometryMethod(MatrixMethod):
 
     def inverse_isometry(self, tall: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
         """Free numbers of an isometry."""
-        return tall
+        return self.at_free_size(tall)
 
     def matrix(self, raw: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
         if raw.shape[-2] < raw.shape[-1]:

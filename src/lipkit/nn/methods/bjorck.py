@@ -60,6 +60,8 @@ class Bjorck(MatrixMethod):
         steps: Iterations; each reaches singular values 2.6 times smaller.
     """
 
+    scale_free = True
+
     steps: int = 8
 
     def __post_init__(self) -> None:

@@ -26,6 +26,8 @@ class Frobenius(WeightMethod):
     Reference: none needed: the spectral norm is at most the Frobenius norm.
     """
 
+    scale_free = True
+
     def __str__(self) -> str:
         return "Frobenius norm 1"
 

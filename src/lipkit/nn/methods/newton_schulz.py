@@ -35,6 +35,8 @@ class NewtonSchulz(IsometryMethod):
         steps: Iterations; fewer make a softer constraint.
     """
 
+    scale_free = True
+
     may_fall_short: ClassVar[bool] = True
 
     steps: int = 15

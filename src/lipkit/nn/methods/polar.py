@@ -33,6 +33,8 @@ class Polar(IsometryMethod):
     differentiation of its optimality conditions, and its tall case is ours.
     """
 
+    scale_free = True
+
     def __str__(self) -> str:
         return "polar factor"
 

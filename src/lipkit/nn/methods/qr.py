@@ -49,6 +49,8 @@ class QR(IsometryMethod):
         by: Algorithm of the factorisation.
     """
 
+    scale_free = True
+
     may_fall_short: ClassVar[bool] = True
 
     by: QRFactorization = QRFactorization.HOUSEHOLDER

@@ -62,6 +62,8 @@ class Rescale(WeightMethod):
         side: Side of the weight that is rescaled.
     """
 
+    scale_free = True
+
     steps: int = 2
     side: RescaledSide = RescaledSide.COLUMNS
 
@@ -78,7 +80,7 @@ class Rescale(WeightMethod):
         return rescale_channels(raw, geometry, self.steps, self.side)
 
     def inverse(self, weight: Blocks, geometry: Geometry) -> Blocks:
-        return unscale_channels(weight, geometry, self.steps, self.side)
+        return self.at_free_size(unscale_channels(weight, geometry, self.steps, self.side))
 
 
 def _describe(steps: int, side: RescaledSide) -> str:
@@ -157,6 +159,8 @@ class AOL(WeightMethod):
         side: Side of the weight that is rescaled.
     """
 
+    scale_free = True
+
     side: RescaledSide = RescaledSide.COLUMNS
 
     def __str__(self) -> str:
@@ -166,4 +170,4 @@ class AOL(WeightMethod):
         return rescale_channels(raw, geometry, 1, self.side)
 
     def inverse(self, weight: Blocks, geometry: Geometry) -> Blocks:
-        return unscale_channels(weight, geometry, 1, self.side)
+        return self.at_free_size(unscale_channels(weight, geometry, 1, self.side))

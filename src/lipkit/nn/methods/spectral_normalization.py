@@ -58,6 +58,8 @@ class Spectral(DividedByNorm):
         slack: Largest relative excess that the grid of frequencies may add, for kernels.
     """
 
+    scale_free = True
+
     def __str__(self) -> str:
         return f"spectral normalisation, {self.steps} Gram steps"
 

@@ -71,6 +71,8 @@ class UnitRows(_Lines):
     Reference: Serrurier et al. 2021, and their library, for last layers.
     """
 
+    scale_free = True
+
     floor: ClassVar[float] = LEAST
 
     def __str__(self) -> str:

@@ -39,8 +39,14 @@ class DiagonalLayer(ResidualLayer):
     most_steps = 6
 
     def add_parameters(self, device: torch.device | None, dtype: torch.dtype | None) -> None:
-        """log_q, zero at the start."""
-        self.log_q = nn.Parameter(torch.zeros(self.geometry.groups * self.geometry.rows, device=device, dtype=dtype))
+        """log_q."""
+        self.log_q = nn.Parameter(torch.empty(self.geometry.groups * self.geometry.rows, device=device, dtype=dtype))
+
+    def reset_parameters(self) -> None:
+        """Draw weight and bias anew, as the constructor does; log_q is zero."""
+        super().reset_parameters()
+        with torch.no_grad():
+            self.log_q.zero_()
 
     def coefficient_of(self, weight: Float[Tensor, "..."]) -> Float[Tensor, " hidden"]:
         """2 / T for each hidden channel, rounded down."""
