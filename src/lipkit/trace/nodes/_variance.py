@@ -70,3 +70,27 @@ def least_spread(low: Float64[Tensor, "... d"], high: Float64[Tensor, "... d"]) 
 
 def _half_slope(m: Tensor, low: Tensor, high: Tensor) -> Tensor:
     return ((m - high).clamp(min=0.0) - (low - m).clamp(min=0.0)).sum(-1, keepdim=True)
+
+
+def distances(
+    low: Float64[Tensor, "... d"], high: Float64[Tensor, "... d"], center: Float64[Tensor, "... d"], radius: Tensor
+) -> Float64[Tensor, "... 1"]:
+    """How far each group along the last axis can lie from that of the center, in the box and in the ball."""
+    box = torch.linalg.vector_norm(torch.maximum(high - center, center - low).clamp(min=0.0), dim=-1, keepdim=True)
+    return torch.minimum(round_up(box, center.shape[-1] + 4), radius)
+
+
+def change_of_projection(
+    size: Float64[Tensor, "..."], least: Float64[Tensor, "..."], moved: Float64[Tensor, "..."], eps: float
+) -> Float64[Tensor, "..."]:
+    """An upper bound of |J - J0|_2 for J = (P - u u') / s, where u = w / s, s^2 = |w|^2 + eps and |w - w0| <= moved.
+
+    `size` is s0, and s >= `least` on the way from w0 to w. With a = u - u0 and b = u + u0
+        J - J0 = (P - u u') (1/s - 1/s0) + (u0 u0' - u u') / s0,   |u u' - u0 u0'| <= (|a| |b| + |a.b|) / 2,
+    where |a| <= moved / least, |b| <= 2 and a.b = eps (1/s0^2 - 1/s^2); a difference of two projections is at most 1.
+    """
+    most = size + moved
+    inverse = torch.maximum(1 / least - 1 / size, 1 / size - 1 / most).clamp(min=0.0)
+    shrunk = eps * inverse * (1 / least + 1 / size)
+    turned = (moved / least + shrunk / 2).clamp(max=1.0)
+    return round_up(inverse + turned / size, 12) + ROUNDINGS_8 / least

@@ -63,6 +63,21 @@ def jacobian_norm(p: float, smallest: Float64[Tensor, "... n"], largest: Float64
     return round_up(torch.minimum(rows, peak + ROUNDINGS_8), 4)
 
 
+def jacobian_change(
+    at: Float64[Tensor, "... n"], far: Float64[Tensor, "... n"], moved: Float64[Tensor, "..."]
+) -> Float64[Tensor, "..."]:
+    """An upper bound of |J - J0|_2, J = diag(p) - p p' and J0 the same at `at`, where |p - at| <= far entry by entry.
+
+    J - J0 = diag(p - at) - (p p' - at at') and |p p' - at at'| <= |p - at| |p + at|, where |p - at|_2 <= `moved` and
+    |p|_2^2 <= max_i p_i, because p sums to 1; one for each row.
+    """
+    moved = torch.minimum(moved, round_up(torch.linalg.vector_norm(far, dim=-1), far.shape[-1] + 2))
+    largest = (at + far).amax(-1).clamp(max=1.0).sqrt() + torch.linalg.vector_norm(at, dim=-1)
+    change = torch.minimum(far.amax(-1), moved) + moved * largest
+    # And the rounding of the entries of J0.
+    return round_up(change, far.shape[-1] + 12) + ROUNDINGS_8
+
+
 def _others(z: Tensor) -> Tensor:
     """log sum_{j != i} exp z_j along the last axis; -inf for a single entry."""
     nothing = torch.full_like(z[..., :1], -_FAR)

@@ -1,0 +1,218 @@
+"""Local constants from the derivative at the center of a region and from how far it can move there."""
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from lipkit._deadline import refuse_late
+from lipkit.bound import L2, Bound, Kind, Scope
+from lipkit.bounds._base import RegionMethod
+from lipkit.bounds.local.local import each_sample
+from lipkit.bounds.local.measured_network import Affine, MeasuredNetwork, measure_network
+from lipkit.bounds.local.ranges import input_reach, middle, propagate_ranges, tighten
+from lipkit.errors import ArgumentError, NotProvenError, TooLargeError
+from lipkit.linops import depth
+from lipkit.norms import AbsoluteSums, dual_exponent
+from lipkit.regions import Ball, Box, Region
+from lipkit.rounding.float64 import exp_of, gamma, log_up, norm_up, vector_norms
+from lipkit.rounding.slacks import ROUNDINGS_32, ROUNDINGS_512
+from lipkit.trace import Network, Reach
+from lipkit.trace.nodes import Node
+from lipkit.trace.nodes._small_norms import spectral_above
+
+_ULPS = 1 + ROUNDINGS_32
+# More than products may lose to underflow.
+_UNDERFLOW = 1e-280
+# The share of a norm that terms measured by their Frobenius norms may add to it.
+_MINOR = 1e-3
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Change:
+    """A difference of two values of one tensor as sum_s T_s w_s + e, with |w_s| <= gain_s and |e| <= error, all in
+    units of the difference of the inputs; w_0 is that of the inputs itself. T_s is stored as (columns, *shape).
+    """
+
+    parts: dict[int, Tensor]
+    error: Tensor
+
+    def mass(self, gains: dict[int, Tensor]) -> Tensor:
+        """sum_s |T_s|_F gain_s: what rounding errors are relative to."""
+        return sum((norm_up(t.flatten(), 1) * gains[s] for s, t in self.parts.items()), torch.zeros_like(self.error))
+
+
+@final
+class _Sweep:
+    """One region: rows in order, each with its change, its gain |z - z'| <= gain |x - x'|, and its reach."""
+
+    def __init__(self, found: MeasuredNetwork, region: Region, limit: int) -> None:
+        self._found, self._region, self._limit = found, region, limit
+        self._input = input_reach(region, found.network.source, found.device)
+        point = Ball(self._input.center, 0.0)
+        # The values at the center, with what rounding can do to them.
+        self._centers = propagate_ranges(found, point, True, False, lambda _k, z, _ys: z)
+        size = math.prod(found.network.source)
+        start = torch.eye(size, dtype=torch.float64, device=found.device).reshape(size, *found.network.source)
+        zero = start.new_zeros(())
+        self._changes = {0: _Change({0: start}, zero)}
+        self._gains = {0: zero + 1}
+        self._plain = {0: zero + 1}
+        self._last = {j: k for k, row in found.fused.items() if k not in found.inside for j in row.blocks}
+
+    def refine(self, k: int, z: Reach, _ys: list[Reach]) -> Reach:
+        """What the change of row k says of z_k; notes the change of y_k."""
+        refuse_late()
+        row = self._found.fused[k]
+        change = self._through_row(row)
+        gain = torch.minimum(self._gain(change), self._folded(row))
+        z = _intersect(z, self._around(k, change, gain))
+        if k == self._found.network.sink:
+            self.gain = gain
+            return z
+        self._changes[k] = self._through_node(k, self._found.network.nodes[k - 1], z, change, gain)
+        for j in [j for j in self._changes if self._last.get(j, 0) <= k and j < k]:
+            del self._changes[j]
+        return z
+
+    def _through_row(self, row: Affine) -> _Change:
+        parts: dict[int, Tensor] = {}
+        error = row.shift.new_zeros(()) + _UNDERFLOW
+        for j, block in row.blocks.items():
+            before = self._changes[j]
+            for s, columns in before.parts.items():
+                image = block.op.apply(columns)
+                parts[s] = parts[s] + image if s in parts else image
+            lost = row.slack() * float(AbsoluteSums()(block.op).value) * before.mass(self._gains)
+            error = (error + block.norm * before.error + lost) * _ULPS
+        entries = sum(t.numel() for t in parts.values())
+        if entries > self._limit:
+            raise TooLargeError(
+                f"The derivatives of one value have {entries} entries, the limit is {self._limit}; raise it, or use Local."
+            )
+        return _Change(parts, error)
+
+    def _gain(self, change: _Change) -> Tensor:
+        """|P| + sum_s |T_s| gain_s, small terms by their Frobenius norms."""
+        rough = {s: norm_up(t.flatten(), 1) * self._gains[s] for s, t in change.parts.items()}
+        total, left = change.error, _MINOR
+        exact = spectral_above(change.parts[0].flatten(1)) if 0 in change.parts else torch.zeros_like(total)
+        total = total + exact
+        for s in sorted((s for s in rough if s), key=lambda s: float(rough[s])):
+            share = float(rough[s]) / max(float(exact), 1e-300)
+            if share <= left:
+                total, left = total + rough[s], left - share
+            else:
+                total = total + spectral_above(change.parts[s].flatten(1)) * self._gains[s]
+        return total * (1 + ROUNDINGS_512)
+
+    def _folded(self, row: Affine) -> Tensor:
+        """sum_j |A_j| |y_j - y_j'|, each from the constant of its own node."""
+        zero = row.shift.new_zeros(())
+        return sum((block.norm * self._plain[j] for j, block in row.blocks.items()), zero) * (1 + ROUNDINGS_512)
+
+    def _around(self, k: int, change: _Change, gain: Tensor) -> Reach:
+        """z_k around its value at the center: entry by entry, and in l2."""
+        center, r = self._centers[k - 1], self._input.radius
+        near = change.error.expand(center.center.numel())
+        first = torch.zeros_like(near)
+        for s, columns in change.parts.items():
+            rows = columns.flatten(1).mT
+            if s:
+                near = near + vector_norms(rows, 2.0) * self._gains[s]
+            else:
+                first = _support(self._region, rows)
+        width = ((first + near * r) * (1 + ROUNDINGS_512)).reshape(center.center.shape)
+        off = torch.maximum(center.high - center.center, center.center - center.low)
+        width = (width + off) * _ULPS + ROUNDINGS_32 * center.center.abs()
+        return Reach(
+            center.center - width, center.center + width, center.center, (gain * r + center.radius) * _ULPS
+        )
+
+    def _through_node(self, k: int, node: Node, z: Reach, change: _Change, gain: Tensor) -> _Change:
+        self._plain[k] = gain
+        if node.is_identity:
+            return change
+        node = node.within(z)
+        self._plain[k] = gain * exp_of(node.log_constant(2.0), 1.0).to(gain) * _ULPS
+        split = node.split(2.0)
+        size = math.prod(node.target)
+        units = torch.eye(size, dtype=torch.float64, device=gain.device).reshape(size, *node.target)
+        rest = split.scale.to(device=gain.device).apply(units)
+        if not bool(torch.isfinite(rest).all() and torch.isfinite(gain)):
+            origin = self._found.network.origin(k)
+            raise NotProvenError(f"{origin} has no finite constant on the {self._region}; take a smaller region.")
+        rest = rest[rest.flatten(1).any(1)]
+        parts, error = {}, gain.new_zeros(())
+        if split.center is not None:
+            center = split.center.to(device=gain.device)
+            parts = {s: center.apply(columns) for s, columns in change.parts.items()}
+            absolute = float(AbsoluteSums()(center).value)
+            lost = gamma(depth(center) + 8) * change.mass(self._gains)
+            error = (absolute * (change.error + lost) + _UNDERFLOW) * _ULPS
+        if len(rest):
+            parts[k], self._gains[k] = rest, gain
+        return _Change(parts, error)
+
+
+def _support(region: Region, rows: Float64[Tensor, "rows entries"]) -> Tensor:
+    """The largest |<row, x - center>| on the region."""
+    if isinstance(region, Ball):
+        return vector_norms(rows, dual_exponent(region.p)) * region.radius
+    assert isinstance(region, Box), "ranges refuse other regions"
+    width = middle(*(end.detach().to(rows).flatten() for end in (region.low, region.high)))[1]
+    return rows.abs() @ width * (1 + gamma(len(width) + 4))
+
+
+def _intersect(z: Reach, other: Reach) -> Reach:
+    """Both reaches at once: the smaller of the boxes, entry by entry, and the smaller ball."""
+    ball = z if bool(z.radius < other.radius) else other
+    low, high = torch.maximum(z.low, other.low), torch.minimum(z.high, other.high)
+    return tighten(Reach(low, high, ball.center, ball.radius))
+
+
+@final
+@dataclass(frozen=True)
+class Linearization(RegionMethod):
+    """The constant on a small ball or box, from the derivative at its center and how far it can move on the region.
+
+    Every node is split where it can be on the region, phi_k(z) = C_k z + R_k psi_k(z) with psi_k nonexpansive: C_k is
+    the derivative at the center, or the middle slope, and R_k how far derivatives lie from it. For any two inputs
+        z_s - z_s' = P_s0 (x - x') + sum_{j < s} P_sj R_j (psi_j - psi_j'),
+        m_s = |P_s0| + sum_{j < s} |P_sj R_j| m_j,   and never more than the fold of the nodes' own constants,
+    where P_sj is the linear map from y_j to z_s through the C_k alone. The same sums, row by row and times the radius,
+    say how far z_s can lie from its value at the center; that is where node s is split. One pass finds both, so that a
+    region of radius 0 gives the norm of the derivative at a point, and a small one little more.
+
+    Guarantee: UPPER, all rounding counted, no random number. l2 only.
+    Cost: every value is a matrix with a column for each input and for each entry of every node before it, written out:
+    refuses values of more than `limit` entries. Then a norm for each pair of nodes whose term is not negligible.
+    Reference: the recursion is that of LipLT (Fazlyab et al. 2023); ranges in the same pass, and nodes other than
+    pointwise ones, are ours.
+    """
+
+    limit: int = 2**27
+
+    def __post_init__(self) -> None:
+        if self.limit < 1:
+            raise ArgumentError(f"Linearization.limit must be at least 1, got {self.limit}.")
+
+    def _bound(self, network: Network, region: Region) -> Bound:
+        samples = each_sample(region, network.source)
+        found = measure_network(network)
+        with torch.no_grad():
+            logs = [self._one(found, one) for one in ([region] if samples is None else samples)]
+        value, of = (logs[0], Scope.WHOLE) if samples is None else (torch.stack(logs), Scope.SAMPLE)
+        return Bound(value, Kind.UPPER, self, L2, region, of)
+
+    def _one(self, found: MeasuredNetwork, region: Region) -> Tensor:
+        sweep = _Sweep(found, region, self.limit)
+        propagate_ranges(found, region, True, False, sweep.refine)
+        return log_up(sweep.gain)
+
+    def __str__(self) -> str:
+        return "derivative at the center"
