@@ -178,10 +178,8 @@ def main() -> None:
             bound = Auto(budget=given.budget)(network, region)
             seconds, value = time.monotonic() - begun, float(bound.value)
             wrong |= value < lower
-            print(
-                f"{name:8} {radius:8g} {lower:10.4g} {value:10.4g} {value / lower:10.3g} {seconds:6.1f}  {bound.method}",
-                flush=True,
-            )
+            numbers = f"{radius:8g} {lower:10.4g} {value:10.4g} {value / lower:10.3g} {seconds:6.1f}"
+            print(f"{name:8} {numbers}  {bound.method}", flush=True)
     sys.exit(wrong)
 
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from lipkit._deadline import refuse_late
+from lipkit._deadline import refuse_late, time_limit
 from lipkit.bound import L2, Bound, Kind, Scope
 from lipkit.bounds._base import RegionMethod
 from lipkit.bounds.local.attention_in_steps import attention_in_steps
@@ -16,13 +16,13 @@ from lipkit.bounds.local.local import each_sample
 from lipkit.bounds.local.measured_network import Affine, MeasuredNetwork, measure_network
 from lipkit.bounds.local.ranges import input_reach, middle, propagate_ranges, tighten
 from lipkit.errors import ArgumentError, NotProvenError, TooLargeError
-from lipkit.linops import Diagonal, depth
+from lipkit.linops import Diagonal, LinearOperator, depth
 from lipkit.norms import AbsoluteSums, dual_exponent
 from lipkit.regions import Ball, Box, Region
 from lipkit.rounding.float64 import exp_of, gamma, log_up, norm_up, vector_norms
 from lipkit.rounding.slacks import ROUNDINGS_32, ROUNDINGS_512
 from lipkit.trace import Network, Reach
-from lipkit.trace.nodes import Node, Normalization, Pointwise, Softmax, Split, Unit
+from lipkit.trace.nodes import MatrixProduct, Node, Normalization, Pointwise, Softmax, Split, Unit
 from lipkit.trace.nodes._small_norms import spectral_above
 
 _ULPS = 1 + ROUNDINGS_32
@@ -55,8 +55,8 @@ class _Change:
 class _Sweep:
     """One region: rows in order, each with its change, its gain |z - z'| <= gain |x - x'|, and its reach."""
 
-    def __init__(self, found: MeasuredNetwork, region: Region, limit: int) -> None:
-        self._found, self._region, self._limit = found, region, limit
+    def __init__(self, found: MeasuredNetwork, region: Region) -> None:
+        self._found, self._region = found, region
         self._input = input_reach(region, found.network.source, found.device)
         point = Ball(self._input.center, 0.0)
         # The values at the center, with what rounding can do to them.
@@ -95,11 +95,6 @@ class _Sweep:
                 parts[s] = parts[s] + image if s in parts else image
             lost = row.slack() * float(AbsoluteSums()(block.op).value) * before.mass(self._gains)
             error = (error + block.norm * before.error + lost) * _ULPS
-        entries = sum(t.numel() for t in parts.values())
-        if entries > self._limit:
-            raise TooLargeError(
-                f"The derivatives of one value have {entries} entries, the limit is {self._limit}; raise it, or use Local."
-            )
         return _Change(parts, error)
 
     def _gain(self, change: _Change, steps: int = _STEPS, weight: Tensor | None = None) -> Tensor:
@@ -136,32 +131,73 @@ class _Sweep:
         width = ((first + near * r) * (1 + ROUNDINGS_512)).reshape(center.center.shape)
         off = torch.maximum(center.high - center.center, center.center - center.low)
         width = (width + off) * _ULPS + ROUNDINGS_32 * center.center.abs()
-        return Reach(
-            center.center - width, center.center + width, center.center, (gain * r + center.radius) * _ULPS
-        )
+        return Reach(center.center - width, center.center + width, center.center, (gain * r + center.radius) * _ULPS)
 
     def _through_node(self, k: int, node: Node, z: Reach, change: _Change, gain: Tensor) -> _Change:
+        self._require_finite(k, gain)
         self._plain[k] = gain
         if node.is_identity:
             return change
         node = node.within(z)
         self._plain[k] = gain * exp_of(node.log_constant(2.0), 1.0).to(gain) * _ULPS
+        if isinstance(node, MatrixProduct):
+            return self._through_product(k, node, change, gain)
         split = node.split(2.0)
         rest, weight = self._rest(node, split, gain.device)
-        if not bool(torch.isfinite(rest).all() and torch.isfinite(gain)):
-            origin = self._found.network.origin(k)
-            raise NotProvenError(f"{origin} has no finite constant on the {self._region}; take a smaller region.")
-        parts, error = {}, gain.new_zeros(())
-        if split.center is not None:
-            center = split.center.to(device=gain.device)
-            parts = {s: center.apply(columns) for s, columns in change.parts.items()}
-            absolute = float(AbsoluteSums()(center).value)
-            lost = gamma(depth(center) + 8) * change.mass(self._gains)
-            error = (absolute * (change.error + lost) + _UNDERFLOW) * _ULPS
+        self._require_finite(k, rest)
+        linear = self._linearly(split.center, change)
+        parts = linear.parts
         if len(rest):
             parts[k] = rest
             self._gains[k] = gain if weight is None else torch.minimum(gain, self._gain(change, weight=weight))
-        return _Change(parts, error)
+        return linear
+
+    def _require_finite(self, k: int, number: Tensor) -> None:
+        if not bool(torch.isfinite(number).all()):
+            origin = self._found.network.origin(k)
+            raise NotProvenError(f"{origin} has no finite constant on the {self._region}; take a smaller region.")
+
+    def _linearly(self, center: LinearOperator | None, change: _Change) -> _Change:
+        """The change of C z; of nothing where there is no linear part."""
+        if center is None:
+            return _Change({}, torch.zeros_like(change.error))
+        center = center.to(device=change.error.device)
+        absolute = float(AbsoluteSums()(center).value)
+        lost = gamma(depth(center) + 8) * change.mass(self._gains)
+        return _Change(
+            {s: center.apply(columns) for s, columns in change.parts.items()},
+            (absolute * (change.error + lost) + _UNDERFLOW) * _ULPS,
+        )
+
+    def _through_product(self, k: int, node: MatrixProduct, change: _Change, gain: Tensor) -> _Change:
+        """A B - A' B' - C (z - z') = (A - A0)(B - B') + (A - A')(B' - B0), for each group, with C the derivative at z0.
+
+        So the rest is at most max_g |A - A0| |B - B'| + max_g |B - B0| |A - A'|, where distances of single groups from
+        the center come from their own gains. That is quadratic in the radius, and counts it once for each factor.
+        """
+        center, r = self._centers[k - 1], self._input.radius
+        cut = node.groups * node.rows * node.inner
+        far: list[Tensor] = []
+        gains: list[Tensor] = []
+        for at in (slice(0, cut), slice(cut, None)):
+            half = _Change({s: t[:, at] for s, t in change.parts.items()}, change.error)
+            gains.append(torch.minimum(gain, self._gain(half)))
+            far.append(torch.minimum(gains[-1], self._group_gains(half, node.groups)) * r + center.radius)
+        moved = (far[0] * gains[1] + far[1] * gains[0]) * (1 + ROUNDINGS_512)
+        linear = self._linearly(node.derivative(center.center), change)
+        size = math.prod(node.target)
+        units = torch.eye(size, dtype=torch.float64, device=gain.device)
+        linear.parts[k], self._gains[k] = units.reshape(size, *node.target), moved
+        return linear
+
+    def _group_gains(self, change: _Change, groups: int) -> Tensor:
+        """The largest gain of one of the groups that the entries fall into, one after the other."""
+        parts = {s: t.reshape(len(t), groups, -1).transpose(0, 1) for s, t in change.parts.items()}
+        total = change.error.expand(groups)
+        for s, t in parts.items():
+            rough = norm_up(t, 2)
+            total = total + (spectral_above(t, _STEPS) if s == 0 else rough) * self._gains[s]
+        return total.max() * (1 + ROUNDINGS_512)
 
     def _rest(self, node: Node, split: Split, device: torch.device) -> tuple[Tensor, Tensor | None]:
         """T and W with R psi(z) = T w, |w - w'| <= |W (z - z')| and 0 <= W <= 1, as columns and as weights.
@@ -177,10 +213,10 @@ class _Sweep:
             return columns, None
         scale = split.scale.scale.to(device=device).expand(node.shape)
         largest = scale.max()
-        # A root rounded up on both sides, so that their product is above the factor.
-        weight = ((scale / largest).sqrt() * _ULPS).clamp(max=1.0)
-        outer = units * (largest * _ULPS * ((scale / largest).sqrt() * _ULPS))
-        return outer[outer.flatten(1).any(1)], weight
+        # No positive factor may vanish beside the largest one.
+        share = torch.where(scale > 0, (scale / largest).clamp(min=1e-200), 0.0).sqrt() * _ULPS
+        outer = units * (largest * share * _ULPS)
+        return outer[outer.flatten(1).any(1)], share.clamp(max=1.0)
 
 
 def _support(region: Region, rows: Float64[Tensor, "rows entries"]) -> Tensor:
@@ -207,34 +243,53 @@ class Linearization(RegionMethod):
     Every node is split where it can be on the region, phi_k(z) = C_k z + R_k psi_k(z) with psi_k nonexpansive: C_k is
     the derivative at the center, or the middle slope, and R_k how far derivatives lie from it. For any two inputs
         z_s - z_s' = P_s0 (x - x') + sum_{j < s} P_sj R_j (psi_j - psi_j'),
-        m_s = |P_s0| + sum_{j < s} |P_sj R_j| m_j,   and never more than the fold of the nodes' own constants,
+        m_s = |P_s0| + sum_{j < s} |P_sj R_j| m_j,   and never more than sum_j |A_sj| Lip(phi_j) m_j,
     where P_sj is the linear map from y_j to z_s through the C_k alone. The same sums, row by row and times the radius,
     say how far z_s can lie from its value at the center; that is where node s is split. One pass finds both, so that a
-    region of radius 0 gives the norm of the derivative at a point, and a small one little more.
+    region of radius 0 gives the norm of the derivative at a point, and a small one little more. Attention counts as
+    three nodes (`attention_in_steps`). Rests of nodes that keep groups of entries apart are weighed by group, and a
+    product of matrices has the rest |A - A0| |B - B'| + |B - B0| |A - A'|.
 
     Guarantee: UPPER, all rounding counted, no random number. l2 only.
     Cost: every value is a matrix with a column for each input and for each entry of every node before it, written out:
-    refuses values of more than `limit` entries. Then a norm for each pair of nodes whose term is not negligible.
+    refuses values of more than `limit` entries. Then a norm for each pair of nodes whose term is not negligible. After
+    `budget` seconds it gives up.
     Reference: the recursion is that of LipLT (Fazlyab et al. 2023); ranges in the same pass, and nodes other than
     pointwise ones, are ours.
     """
 
-    limit: int = 2**27
+    limit: int = 2**26
+    budget: float | None = None
 
     def __post_init__(self) -> None:
         if self.limit < 1:
             raise ArgumentError(f"Linearization.limit must be at least 1, got {self.limit}.")
+        if self.budget is not None and not self.budget > 0:
+            raise ArgumentError(f"Linearization.budget must be a number > 0, or None for no limit, got {self.budget}.")
 
     def _bound(self, network: Network, region: Region) -> Bound:
         samples = each_sample(region, network.source)
-        found = measure_network(attention_in_steps(network))
-        with torch.no_grad():
+        spelled = attention_in_steps(network)
+        self._refuse_large(spelled)
+        found = measure_network(spelled)
+        with torch.no_grad(), time_limit(math.inf if self.budget is None else self.budget):
             logs = [self._one(found, one) for one in ([region] if samples is None else samples)]
         value, of = (logs[0], Scope.WHOLE) if samples is None else (torch.stack(logs), Scope.SAMPLE)
         return Bound(value, Kind.UPPER, self, L2, region, of)
 
+    def _refuse_large(self, network: Network) -> None:
+        columns, largest = math.prod(network.source), 0
+        for k, node in enumerate(network.nodes, start=1):
+            largest = max(largest, columns * math.prod(network.shape_into(k)))
+            columns += 0 if node.is_identity else math.prod(node.target)
+        largest = max(largest, columns * math.prod(network.target))
+        if largest > self.limit:
+            raise TooLargeError(
+                f"The derivatives of a value have {largest} entries, the limit is {self.limit}; raise it or use Local."
+            )
+
     def _one(self, found: MeasuredNetwork, region: Region) -> Tensor:
-        sweep = _Sweep(found, region, self.limit)
+        sweep = _Sweep(found, region)
         propagate_ranges(found, region, True, False, sweep.refine)
         return log_up(sweep.gain)
 

@@ -80,17 +80,13 @@ def distances(
     return torch.minimum(round_up(box, center.shape[-1] + 4), radius)
 
 
-def change_of_projection(
-    size: Float64[Tensor, "..."], least: Float64[Tensor, "..."], moved: Float64[Tensor, "..."], eps: float
-) -> Float64[Tensor, "..."]:
-    """An upper bound of |J - J0|_2 for J = (P - u u') / s, where u = w / s, s^2 = |w|^2 + eps and |w - w0| <= moved.
+def change_of_projection(least: Float64[Tensor, "..."], moved: Float64[Tensor, "..."]) -> Float64[Tensor, "..."]:
+    """An upper bound of |J(w) - J(w0)|_2 for J = (I - u u') / s, the Jacobian of u = w / s with s^2 = |w|^2 + eps.
 
-    `size` is s0, and s >= `least` on the way from w0 to w. With a = u - u0 and b = u + u0
-        J - J0 = (P - u u') (1/s - 1/s0) + (u0 u0' - u u') / s0,   |u u' - u0 u0'| <= (|a| |b| + |a.b|) / 2,
-    where |a| <= moved / least, |b| <= 2 and a.b = eps (1/s0^2 - 1/s^2); a difference of two projections is at most 1.
+    Where |w - w0| <= moved and s >= least in between: 2 / sqrt(3) moved / least^2. For a unit vector h
+        s^2 dJ[h] = -(u.h) I + 3 (u.h) u u' - h u' - u h',
+    which acts in the plane of u and h only, and there, with c the cosine of their angle, t = 1 - |u|^2, k = 3 t + 1 and
+    (1 - t)^(1/2) x its norm, x^2 - 1 = k (c x - c^2) <= k x^2 / 4, hence x^2 <= 4 / (4 - k) = 4 / (3 (1 - t)).
+    Beyond the plane it is |u.h| <= 1. Our derivation.
     """
-    most = size + moved
-    inverse = torch.maximum(1 / least - 1 / size, 1 / size - 1 / most).clamp(min=0.0)
-    shrunk = eps * inverse * (1 / least + 1 / size)
-    turned = (moved / least + shrunk / 2).clamp(max=1.0)
-    return round_up(inverse + turned / size, 12) + ROUNDINGS_8 / least
+    return round_up(moved / least * (2 / 3**0.5) / least, 8)

@@ -82,7 +82,7 @@ class MatrixProduct(Node):
             middle, rest = center, radius
         if bool(rest >= exp_of(self.log_constant(p), 1.0)):
             return super().split(p)
-        return Split(self._linear(middle), Reshape(self.target, self.target) * round_up(rest, 2))
+        return Split(self.derivative(middle), Reshape(self.target, self.target) * round_up(rest, 2))
 
     def reach(self, reach: Reach) -> Reach:
         reach = tighten(reach)
@@ -105,9 +105,9 @@ class MatrixProduct(Node):
         error = ROUNDINGS_4 * (self.inner + 2) * torch.linalg.vector_norm(self(reach.center.abs()[None])[0])
         return reach_of(low, high, center, constant * reach.radius + error)
 
-    def _linear(self, middle: Tensor) -> LinearOperator:
+    def derivative(self, at: Float64[Tensor, " entries"]) -> LinearOperator:
         """z -> A B0 + A0 B as convolutions with one tap, along the rows of A and the columns of B."""
-        a0, b0 = (factor[0] for factor in self.factors(middle[None]))
+        a0, b0 = (factor[0] for factor in self.factors(at[None]))
         of_a = multiply_channels(b0.mT, self.rows)
         turned = tuple(
             Permute((self.groups, n, m), (0, 2, 1)) for n, m in ((self.cols, self.rows), (self.rows, self.inner))

@@ -11,7 +11,7 @@ from torch import Tensor
 from lipkit.errors import ArgumentError
 from lipkit.linops import DenseStack, Diagonal, Reshape, Shape, product
 from lipkit.regions import Reach, reach_of, tighten
-from lipkit.rounding.float64 import exp_of, log_up, round_down, round_up
+from lipkit.rounding.float64 import log_up, round_down, round_up
 from lipkit.rounding.slacks import ROUNDINGS_8
 from lipkit.trace.nodes._base import Node, Split
 from lipkit.trace.nodes._variance import (
@@ -94,14 +94,16 @@ class Normalization(Node):
         moved = moved + ROUNDINGS_8 * (d + 16) * (norm + root * z.abs().amax(-1, keepdim=True))
         least = torch.maximum((self.spread**2 / d + self.eps).sqrt(), size - moved / root)
         least = round_down(torch.minimum(least, size).clamp(min=0.0), 12)
-        rest = change_of_projection(size, least, round_up(moved / root, 4), self.eps)
+        rest = change_of_projection(least, round_up(moved / root, 4))
         # And that of the matrix, whose entries are quotients of a few products.
         rest = round_up(rest, 2) + ROUNDINGS_8 * 16 * root / least
-        if not bool(rest.max() < exp_of(self.log_constant(p), 1.0)):
-            return super().split(p)
-        unit = (part / (root * size)).reshape(-1, d)
+        # A group that moves too far has no linear part.
+        most = self._constants(p).expand(rest.shape)
+        near = rest < most
+        rest, by = torch.where(near, rest, most), torch.where(near, 1 / size, 0.0).reshape(-1, 1, 1)
+        unit = torch.where(near, part / (root * size), 0.0).reshape(-1, d)
         whole = torch.eye(d).to(z) - (1.0 / d if self.centered else 0.0)
-        stack = DenseStack((whole - unit[:, :, None] * unit[:, None, :]) / size.reshape(-1, 1, 1))
+        stack = DenseStack((whole - unit[:, :, None] * unit[:, None, :]) * by)
         center = product(Reshape(stack.out_shape, self.size), product(stack, Reshape(self.size, stack.in_shape)))
         return Split(center, Diagonal(rest, self.size))
 

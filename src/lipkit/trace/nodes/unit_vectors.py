@@ -75,13 +75,13 @@ class Unit(Node):
         moved = moved + ROUNDINGS_8 * (d + 16) * size
         least = round_down(torch.minimum(torch.maximum(self.least, size - moved), size).clamp(min=0.0), 8)
         beyond, inside = least > self.eps, round_up(size + moved, 4) < self.eps
-        rest = change_of_projection(size, least, moved, 0.0) + ROUNDINGS_8 * 16 * d**0.5 / least
+        rest = change_of_projection(least, moved) + ROUNDINGS_8 * 16 * d**0.5 / least
         whole = round_up(1 / self.least.clamp(min=self.eps), 3)
         rest = torch.where(beyond, rest, torch.where(inside, round_up(ROUNDINGS_8 * d**0.5 * whole, 2), whole))
         if not bool(rest.max() < exp_of(self.log_constant(p), 1.0)):
             return super().split(p)
         unit = torch.where(beyond, z / size, 0.0).reshape(-1, d)
-        by = torch.where(beyond, 1 / size, torch.where(inside, 1 / max(self.eps, 1e-300), 0.0)).reshape(-1, 1, 1)
+        by = torch.where(beyond, 1 / size, torch.where(inside, 1 / size.clamp(min=self.eps), 0.0)).reshape(-1, 1, 1)
         stack = DenseStack((torch.eye(d).to(z) - unit[:, :, None] * unit[:, None, :]) * by)
         center = product(Reshape(stack.out_shape, self.size), product(stack, Reshape(self.size, stack.in_shape)))
         return Split(center, Diagonal(rest, self.size))

@@ -38,7 +38,8 @@ class Attention(Node):
     In linf, with r(x) the vector of the coordinates' ranges:
         Lip <= 1 + scale max_c r(v)_c / 2 (sum r(k) / 2 + max_i |q_i|_1);
     in l1, the largest of c, scale max_c r(k)_c / 2 sum r(v) / 2 and scale sum r(v) max_c sum_i min(P_ij, 1/4) |q_ic|.
-    Other l_p take their larger neighbour. Split at the center of the region by `change_from_center`. Our derivation; the l2 form sharpens that of Yudin et al. (2025) on a ball.
+    Other l_p take their larger neighbour. Split at the center of the region by `change_from_center`. Our derivation;
+    the l2 form sharpens that of Yudin et al. (2025) on a ball.
     """
 
     heads: int

@@ -51,10 +51,9 @@ def change_from_center(found: AttentionRange) -> Float64[Tensor, " heads"]:
     error = round_up(torch.linalg.vector_norm(_far(chances, *exact.probabilities), dim=-1), keys + 2)
     far = _far(chances, *found.probabilities)
     steep = jacobian_norm(2.0, *found.probabilities)
-    moved = torch.minimum(
-        round_up(steep * _score_changes(found), 1) + error, round_up(torch.linalg.vector_norm(far, dim=-1), keys + 2)
-    )
-    bent = jacobian_change(chances, far, moved)
+    apart = _score_changes(found)
+    moved = torch.minimum(round_up(steep * apart, 1) + error, round_up(torch.linalg.vector_norm(far, dim=-1), keys + 2))
+    bent = jacobian_change(*found.probabilities, apart) + round_up(4 * error, 1) + ROUNDINGS_8
     mean = v.center.mean(-2, keepdim=True)
     spread = spectral_above(v.center - mean)[:, None]
     change = _change(v)[:, None] * steep + spread * bent

@@ -64,18 +64,17 @@ def jacobian_norm(p: float, smallest: Float64[Tensor, "... n"], largest: Float64
 
 
 def jacobian_change(
-    at: Float64[Tensor, "... n"], far: Float64[Tensor, "... n"], moved: Float64[Tensor, "..."]
+    smallest: Float64[Tensor, "... n"], largest: Float64[Tensor, "... n"], moved: Float64[Tensor, "..."]
 ) -> Float64[Tensor, "..."]:
-    """An upper bound of |J - J0|_2, J = diag(p) - p p' and J0 the same at `at`, where |p - at| <= far entry by entry.
+    """An upper bound of |J(z) - J(z0)|_2 for J = diag(p) - p p' where |z - z0|_2 <= moved and p lies in a box; by row.
 
-    J - J0 = diag(p - at) - (p p' - at at') and |p p' - at at'| <= |p - at| |p + at|, where |p - at|_2 <= `moved` and
-    |p|_2^2 <= max_i p_i, because p sums to 1; one for each row.
+    The derivative of v' J v along w is the third cumulant E[(v - Ev)^2 (w - Ew)] <= Var(v) max_i |w_i - Ew|, and
+        Var(v) <= |J|,   |w_i - Ew|^2 <= |e_i - p|^2 = (1 - p_i)^2 + sum_{j != i} p_j^2 <= (1 - p_i) (1 - p_i + p_max)
+    for unit vectors v and w, with p_max the largest of the others, itself at most 1 - p_i. Our derivation.
     """
-    moved = torch.minimum(moved, round_up(torch.linalg.vector_norm(far, dim=-1), far.shape[-1] + 2))
-    largest = (at + far).amax(-1).clamp(max=1.0).sqrt() + torch.linalg.vector_norm(at, dim=-1)
-    change = torch.minimum(far.amax(-1), moved) + moved * largest
-    # And the rounding of the entries of J0.
-    return round_up(change, far.shape[-1] + 12) + ROUNDINGS_8
+    others = 1 - smallest.amin(-1)
+    apart = others * (others + torch.minimum(largest.amax(-1), others))
+    return round_up(jacobian_norm(2.0, smallest, largest) * apart.sqrt() * moved, 8)
 
 
 def _others(z: Tensor) -> Tensor:

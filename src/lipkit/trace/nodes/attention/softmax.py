@@ -76,17 +76,17 @@ class Softmax(Node):
         n = self.size[-1]
         if p != 2 or self.domain is None or self.near is None or math.prod(self.size) * n > _WRITTEN_OUT:
             return super().split(p)
-        low, high = self._range(*self.domain)
         z, distance = self.near
         at = self(z[None])[0]
-        exact = self._range(z, z)
-        # The probabilities at the point are rounded: their own range says by how much.
-        error = round_up(torch.linalg.vector_norm(_far(at, *exact), dim=-1), n + 2)
-        moved = round_up(jacobian_norm(2.0, low, high) * distance, 1) + error
-        rest = jacobian_change(at, _far(at, low, high), moved)
-        if not bool(rest.max() < exp_of(self.log_constant(p), 1.0)):
-            return super().split(p)
-        rows = at.reshape(-1, n)
+        # The probabilities at the point are rounded: their own range says by how much; and so is the matrix of them.
+        low, high = self._range(z, z)
+        off = round_up(torch.linalg.vector_norm(torch.maximum(high - at, at - low).clamp(min=0.0), dim=-1), n + 2)
+        rest = jacobian_change(*self._range(*self.domain), distance) + round_up(4 * off, 1) + ROUNDINGS_8
+        # A row that moves too far has no linear part.
+        whole = exp_of(self.log_constant(p), 1.0)
+        near = rest < whole
+        rest = torch.where(near, rest, whole)
+        rows = torch.where(near[..., None], at, 0.0).reshape(-1, n)
         stack = DenseStack(torch.diag_embed(rows) - rows[:, :, None] * rows[:, None, :])
         center = product(Reshape(stack.out_shape, self.size), product(stack, Reshape(self.size, stack.in_shape)))
         return Split(center, Diagonal(rest[..., None], self.size))
@@ -108,8 +108,3 @@ class Softmax(Node):
 
     def __str__(self) -> str:
         return "softmax"
-
-
-def _far(at: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """How far numbers in [low, high] can lie from `at`."""
-    return round_up(torch.maximum(high - at, at - low).clamp(min=0.0), 1)
