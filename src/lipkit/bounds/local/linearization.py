@@ -77,6 +77,7 @@ class _Sweep:
         last = k == self._found.network.sink
         gain = torch.minimum(self._gain(change, _LAST_STEPS if last else _STEPS), self._folded(row))
         z = _intersect(z, self._around(k, change, gain))
+        self._require_finite(k, gain)
         if last:
             self.gain = gain
             return z
@@ -134,7 +135,6 @@ class _Sweep:
         return Reach(center.center - width, center.center + width, center.center, (gain * r + center.radius) * _ULPS)
 
     def _through_node(self, k: int, node: Node, z: Reach, change: _Change, gain: Tensor) -> _Change:
-        self._require_finite(k, gain)
         self._plain[k] = gain
         if node.is_identity:
             return change
