@@ -42,6 +42,9 @@ _HARDER = 5.0
 _PATIENCE = 3.0
 # The share of the time left that a method which stops by itself may use: some time is spent before and after it.
 _SHARE = 0.9
+# The share of the time left for the derivative at the center: on small balls it is far below LipLT, and it has nothing
+# to show before it ends.
+_LINEAR = 0.75
 # The share of the budget that the methods have in any case: the first export of a process takes seconds, and sums of
 # absolute values in place of norms that take milliseconds are many times larger.
 _LEAST = 0.15
@@ -213,7 +216,7 @@ class _Ladder:
         left = seconds_left()
         joint = any(not isinstance(node, Pointwise) for node in self.network.nodes)
         if joint and not self.everywhere and self.chosen.metric == L2 and left > 0:
-            yield Linearization(budget=left / 2)
+            yield Linearization(budget=_LINEAR * left)
 
     def _condense(self) -> Iterator[Method]:
         if not all(isinstance(node, Pointwise) for node in self.network.nodes):
