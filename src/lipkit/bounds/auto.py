@@ -215,8 +215,12 @@ class _Ladder:
         """Where nodes act on several entries; networks of single ones have `Condensed`."""
         left = seconds_left()
         joint = any(not isinstance(node, Pointwise) for node in self.network.nodes)
-        if joint and not self.everywhere and self.chosen.metric == L2 and left > 0:
+        if not joint or self.everywhere or self.chosen.metric != L2:
+            return
+        if left > 0:
             yield Linearization(budget=_LINEAR * left)
+        else:
+            self.unfinished.append(str(Linearization()))
 
     def _condense(self) -> Iterator[Method]:
         if not all(isinstance(node, Pointwise) for node in self.network.nodes):
