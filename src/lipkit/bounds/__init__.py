@@ -16,6 +16,7 @@ from lipkit.bounds.fold.pairwise_head import PairwiseHead as PairwiseHead
 from lipkit.bounds.local.condensed import Condensed as Condensed
 from lipkit.bounds.local.fast_lip import FastLip as FastLip
 from lipkit.bounds.local.linear_pieces import LinearPieces as LinearPieces
+from lipkit.bounds.local.linearization import Linearization as Linearization
 from lipkit.bounds.local.local import Local as Local
 from lipkit.bounds.local.mixed_integer import LipMIP as LipMIP
 from lipkit.bounds.local.ranges import Intervals as Intervals

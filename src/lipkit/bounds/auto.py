@@ -13,6 +13,7 @@ from lipkit.bounds._base import Method, RegionMethod
 from lipkit.bounds.fold.dag import DAG, failures
 from lipkit.bounds.fold.liplt import LipLT
 from lipkit.bounds.local.condensed import Condensed
+from lipkit.bounds.local.linearization import Linearization
 from lipkit.bounds.local.local import Local, each_sample
 from lipkit.bounds.local.measured_network import measuring_once
 from lipkit.bounds.predicted_times import most_slopes, row_seconds
@@ -40,6 +41,9 @@ _HARDER = 5.0
 _PATIENCE = 3.0
 # The share of the time left that a method which stops by itself may use: some time is spent before and after it.
 _SHARE = 0.9
+# The share of the time left for the derivative at the center: on small balls it is far below LipLT, and it has nothing
+# to show before it ends.
+_LINEAR = 0.75
 # The share of the budget that the methods have in any case: the first export of a process takes seconds, and sums of
 # absolute values in place of norms that take milliseconds are many times larger.
 _LEAST = 0.15
@@ -87,7 +91,8 @@ class Auto(RegionMethod):
     """Runs a ladder of methods, cheapest first, while the predicted time of the next one fits into `budget` seconds:
 
         everywhere    the fold, LipLT with the largest window that fits, LipSDP up to 400 neurons;
-        on a region   the same through `Local`, and `Condensed` up to 20,000 neurons.
+        on a region   the same through `Local`, and `Condensed` up to 20,000 neurons, or `Linearization` in l2 where
+                      nodes act on several entries (attention, normalisation, products).
 
     Before all of these comes a fold by sums of absolute values (`norms.AbsoluteSums`): the answer if nothing else ends
     in time. Where the norms of the fold may take longer than the budget, a fold with norms of up to a quarter of excess
@@ -201,7 +206,9 @@ class _Ladder:
                 self.unfinished.append("the norms of all layers")
         begun = monotonic()
         yield self.fold(self.chosen.norm)
-        yield from self._windows(monotonic() - begun)
+        first = monotonic() - begun
+        yield from self._linearize()
+        yield from self._windows(first)
         neurons = sum(math.prod(node.shape) for node in self.network.nodes if not node.is_identity)
         # Without neurons there is nothing to multiply: LipLT has measured the one linear map.
         if self.everywhere and self.chosen.metric == L2 and 0 < neurons <= _PROGRAM:
@@ -238,6 +245,17 @@ class _Ladder:
             unit, done = (monotonic() - begun) / work, work
             if monotonic() - begun >= seconds:
                 self.unfinished.append(f"all norms of {LipLT(window=window)}")
+
+    def _linearize(self) -> Iterator[Method]:
+        """Where nodes act on several entries; networks of single ones have `Condensed`."""
+        left = seconds_left()
+        joint = any(not isinstance(node, Pointwise) for node in self.network.nodes)
+        if not joint or self.everywhere or self.chosen.metric != L2:
+            return
+        if left > 0:
+            yield Linearization(budget=_LINEAR * left)
+        else:
+            self.unfinished.append(str(Linearization()))
 
     def _condense(self) -> Iterator[Method]:
         if not all(isinstance(node, Pointwise) for node in self.network.nodes):

@@ -20,6 +20,7 @@ from lipkit.bounds import (
     ECLipsE,
     FastLip,
     GradientAscent,
+    Linearization,
     LinearPieces,
     LipLT,
     LipMIP,
@@ -129,6 +130,13 @@ CLAIMS: dict[type[Method | Pairwise], Claims] = {
     ),
     Condensed: Claims(
         lambda m: (Condensed(m),), gradient=Gradient.NONE, regions=_BOUNDED, refuses=_JOINT, batched=True, slow=True
+    ),
+    Linearization: Claims(
+        lambda m: (Linearization(),) if m == L2 else (),
+        gradient=Gradient.NONE,
+        regions=_BOUNDED,
+        batched=True,
+        slow=True,
     ),
     LinearPieces: Claims(
         lambda m: (LinearPieces(m, cells=20),),

@@ -70,3 +70,23 @@ def least_spread(low: Float64[Tensor, "... d"], high: Float64[Tensor, "... d"]) 
 
 def _half_slope(m: Tensor, low: Tensor, high: Tensor) -> Tensor:
     return ((m - high).clamp(min=0.0) - (low - m).clamp(min=0.0)).sum(-1, keepdim=True)
+
+
+def distances(
+    low: Float64[Tensor, "... d"], high: Float64[Tensor, "... d"], center: Float64[Tensor, "... d"], radius: Tensor
+) -> Float64[Tensor, "... 1"]:
+    """How far each group along the last axis can lie from that of the center, in the box and in the ball."""
+    box = torch.linalg.vector_norm(torch.maximum(high - center, center - low).clamp(min=0.0), dim=-1, keepdim=True)
+    return torch.minimum(round_up(box, center.shape[-1] + 4), radius)
+
+
+def change_of_projection(least: Float64[Tensor, "..."], moved: Float64[Tensor, "..."]) -> Float64[Tensor, "..."]:
+    """An upper bound of |J(w) - J(w0)|_2 for J = (I - u u') / s, the Jacobian of u = w / s with s^2 = |w|^2 + eps.
+
+    Where |w - w0| <= moved and s >= least in between: 2 / sqrt(3) moved / least^2. For a unit vector h
+        s^2 dJ[h] = -(u.h) I + 3 (u.h) u u' - h u' - u h',
+    which acts in the plane of u and h only, and there, with c the cosine of their angle, t = 1 - |u|^2, k = 3 t + 1 and
+    (1 - t)^(1/2) x its norm, x^2 - 1 = k (c x - c^2) <= k x^2 / 4, hence x^2 <= 4 / (4 - k) = 4 / (3 (1 - t)).
+    Beyond the plane it is |u.h| <= 1. Our derivation.
+    """
+    return round_up(moved / least * (2 / 3**0.5) / least, 8)

@@ -26,7 +26,8 @@ class MatrixProduct(Node):
         max over j of (column sum j of |A|, row sum j of |B|) in l1,
         largest row sum of |A| + largest column sum of |B| in linf.
     Unbounded on the whole space; on a region each norm is bounded by the box and by the ball. Split at the middle of
-    the box: A B - (A B0 + A0 B) has the same norms in the radii of the box. Our derivation. `domain` is the region.
+    the box: A B - (A B0 + A0 B) has the same norms in the radii of the box; in l2, where that is less, at the center of
+    the ball, with its radius. Our derivation. `domain` is the region.
     """
 
     groups: int
@@ -72,13 +73,16 @@ class MatrixProduct(Node):
     def split(self, p: float) -> Split:
         if self.domain is None or not bool(torch.isfinite(self.domain[1] - self.domain[0]).all()):
             return super().split(p)
-        low, high, *_ = self.domain
+        low, high, center, radius = self.domain
         middle = (low + high) / 2
         spread = torch.maximum(high - middle, middle - low) * (1 + ROUNDINGS_8)
         rest = self._norm(spread, p)
+        if p == 2 and bool(radius < rest):
+            # Around the center of the ball a factor moves by the radius at most, both of them together.
+            middle, rest = center, radius
         if bool(rest >= exp_of(self.log_constant(p), 1.0)):
             return super().split(p)
-        return Split(self._linear(middle), Reshape(self.target, self.target) * round_up(rest, 2))
+        return Split(self.derivative(middle), Reshape(self.target, self.target) * round_up(rest, 2))
 
     def reach(self, reach: Reach) -> Reach:
         reach = tighten(reach)
@@ -101,15 +105,15 @@ class MatrixProduct(Node):
         error = ROUNDINGS_4 * (self.inner + 2) * torch.linalg.vector_norm(self(reach.center.abs()[None])[0])
         return reach_of(low, high, center, constant * reach.radius + error)
 
-    def _linear(self, middle: Tensor) -> LinearOperator:
+    def derivative(self, at: Float64[Tensor, " entries"]) -> LinearOperator:
         """z -> A B0 + A0 B as convolutions with one tap, along the rows of A and the columns of B."""
-        a0, b0 = (factor[0] for factor in self.factors(middle[None]))
-        of_a = _on_channels(b0.mT, self.rows)
+        a0, b0 = (factor[0] for factor in self.factors(at[None]))
+        of_a = multiply_channels(b0.mT, self.rows)
         turned = tuple(
             Permute((self.groups, n, m), (0, 2, 1)) for n, m in ((self.cols, self.rows), (self.rows, self.inner))
         )
         left = product(turned[0], product(of_a, turned[1]))
-        return BlockRow((left, _on_channels(a0, self.cols)))
+        return BlockRow((left, multiply_channels(a0, self.cols)))
 
     def _norm(self, z: Tensor, p: float) -> Tensor:
         """An upper bound of the Jacobian's norm at the point z, the largest of all groups."""
@@ -129,7 +133,7 @@ class MatrixProduct(Node):
         return "matrix product"
 
 
-def _on_channels(matrices: Float64[Tensor, "groups out inner"], places: int) -> LinearOperator:
+def multiply_channels(matrices: Float64[Tensor, "groups out inner"], places: int) -> LinearOperator:
     """X_g -> W_g X_g for X_g of (inner, places): nothing is written out for each place."""
     groups, out, inner = matrices.shape
     conv = Conv(matrices.reshape(groups * out, inner, 1), (places,), (1,), ((0, 0),), (1,), groups)

@@ -1,5 +1,6 @@
 """Layer, group, instance and root-mean-square normalisation, without their affine part."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -8,13 +9,23 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from lipkit.errors import ArgumentError
-from lipkit.linops import Shape
+from lipkit.linops import DenseStack, Diagonal, Reshape, Shape, product
 from lipkit.regions import Reach, reach_of, tighten
 from lipkit.rounding.float64 import log_up, round_down, round_up
 from lipkit.rounding.slacks import ROUNDINGS_8
-from lipkit.trace.nodes._base import Node
-from lipkit.trace.nodes._variance import centered_box, group_norms, least_norm, least_spread
+from lipkit.trace.nodes._base import Node, Split
+from lipkit.trace.nodes._variance import (
+    centered_box,
+    change_of_projection,
+    distances,
+    group_norms,
+    least_norm,
+    least_spread,
+)
 from lipkit.trace.nodes.activations.curve import Interval
+
+# Entries up to which the Jacobians of all groups are written out.
+_WRITTEN_OUT = 2**24
 
 
 @final
@@ -32,13 +43,16 @@ class Normalization(Node):
     |y_i| |y_-i|_1 / d <= |y_i| sqrt(d - 1) sqrt(d r - y_i^2) / d; the largest -t^2 + t sqrt(d - 1) sqrt(d r - t^2) is
     d r b. As h rises up to s^2 = 3 b eps / (a + b) and then falls, Lip <= h(max(s_min, that)).
     Between 1 and inf other l_p interpolate. Our derivation. `spread` is a lower bound of |P z| for each group, known on
-    a region: within a ball |P z| >= |P c| - radius, in a box it is the least spread.
+    a region: within a ball |P z| >= |P c| - radius, in a box it is the least spread. `near` is a point of that region
+    and how far each group can lie from it. Split at that point: J(z) - J(point) is bounded by `change_of_projection`,
+    with u = P z / (sqrt(d) s).
     """
 
     size: Shape
     eps: float
     centered: bool
     spread: Float64[Tensor, "..."] | None = None
+    near: tuple[Float64[Tensor, "..."], Float64[Tensor, "..."]] | None = None
 
     def __post_init__(self) -> None:
         if not (self.size and self.size[-1] and self.eps >= 0):
@@ -64,7 +78,34 @@ class Normalization(Node):
         reach = tighten(reach)
         ball = group_norms(reach.center, self.centered)[0] - reach.radius
         box = (least_spread if self.centered else least_norm)(reach.low, reach.high)
-        return replace(self, spread=torch.maximum(ball, box).clamp(min=0.0))
+        near = (reach.center, distances(reach.low, reach.high, reach.center, reach.radius))
+        return replace(self, spread=torch.maximum(ball, box).clamp(min=0.0), near=near)
+
+    def split(self, p: float) -> Split:
+        d = self.size[-1]
+        if p != 2 or d == 1 or self.near is None or math.prod(self.size) * d > _WRITTEN_OUT:
+            return super().split(p)
+        assert self.spread is not None, "both are known on a region"
+        (z, moved), root = self.near, d**0.5
+        part = z - z.mean(-1, keepdim=True) if self.centered else z
+        norm = torch.linalg.vector_norm(part, dim=-1, keepdim=True)
+        size = (norm**2 / d + self.eps).sqrt()
+        # Rounding of the point itself counts as a move: means and squares of d numbers.
+        moved = moved + ROUNDINGS_8 * (d + 16) * (norm + root * z.abs().amax(-1, keepdim=True))
+        least = torch.maximum((self.spread**2 / d + self.eps).sqrt(), size - moved / root)
+        least = round_down(torch.minimum(least, size).clamp(min=0.0), 12)
+        rest = change_of_projection(least, round_up(moved / root, 4))
+        # And that of the matrix, whose entries are quotients of a few products.
+        rest = round_up(rest, 2) + ROUNDINGS_8 * 16 * root / least
+        # A group that moves too far has no linear part.
+        most = self._constants(p).expand(rest.shape)
+        near = rest < most
+        rest, by = torch.where(near, rest, most), torch.where(near, 1 / size, 0.0).reshape(-1, 1, 1)
+        unit = torch.where(near, part / (root * size), 0.0).reshape(-1, d)
+        whole = torch.eye(d).to(z) - (1.0 / d if self.centered else 0.0)
+        stack = DenseStack((whole - unit[:, :, None] * unit[:, None, :]) * by)
+        center = product(Reshape(stack.out_shape, self.size), product(stack, Reshape(self.size, stack.in_shape)))
+        return Split(center, Diagonal(rest, self.size))
 
     def reach(self, reach: Reach) -> Reach:
         reach = tighten(reach)

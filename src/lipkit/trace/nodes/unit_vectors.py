@@ -1,5 +1,6 @@
 """Division of vectors by their length."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -8,12 +9,15 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from lipkit.errors import ArgumentError
-from lipkit.linops import Shape
+from lipkit.linops import DenseStack, Diagonal, Reshape, Shape, product
 from lipkit.regions import Reach, reach_of, tighten
-from lipkit.rounding.float64 import log_up, round_down, round_up
+from lipkit.rounding.float64 import exp_of, log_up, round_down, round_up
 from lipkit.rounding.slacks import ROUNDINGS_8
-from lipkit.trace.nodes._base import Node
-from lipkit.trace.nodes._variance import group_norms, least_norm
+from lipkit.trace.nodes._base import Node, Split
+from lipkit.trace.nodes._variance import change_of_projection, distances, group_norms, least_norm
+
+# Entries up to which the Jacobians of all vectors are written out.
+_WRITTEN_OUT = 2**24
 
 
 @final
@@ -25,12 +29,14 @@ class Unit(Node):
         Lip = 1 / n in l2,   (sqrt(d) + 1) / (2 n) in l1 and linf,
     the latter as a row sum is (1 - u_i^2 + |u_i| |u_-i|_1) / |z| and -t^2 + t sqrt(d - 1) sqrt(1 - t^2) is at most
     (sqrt(d) - 1) / 2, attained. Between them other l_p interpolate. Our derivation. `least` is a lower bound of |z|
-    for each vector, known on a region.
+    for each vector, known on a region; `near` is a point of it and how far each vector can lie from that. Split at the
+    point by `change_of_projection`; a vector that may cross |z| = eps has no linear part.
     """
 
     size: Shape
     eps: float
     least: Float64[Tensor, "..."] | None = None
+    near: tuple[Float64[Tensor, "..."], Float64[Tensor, "..."]] | None = None
 
     def __post_init__(self) -> None:
         if not (self.size and self.size[-1] and self.eps >= 0):
@@ -55,7 +61,30 @@ class Unit(Node):
     def within(self, reach: Reach) -> "Unit":
         reach = tighten(reach)
         ball = round_down((group_norms(reach.center, False)[0] - reach.radius).clamp(min=0.0), 1)
-        return replace(self, least=torch.maximum(ball, least_norm(reach.low, reach.high)))
+        near = (reach.center, distances(reach.low, reach.high, reach.center, reach.radius))
+        return replace(self, least=torch.maximum(ball, least_norm(reach.low, reach.high)), near=near)
+
+    def split(self, p: float) -> Split:
+        d = self.size[-1]
+        if p != 2 or self.near is None or math.prod(self.size) * d > _WRITTEN_OUT:
+            return super().split(p)
+        assert self.least is not None, "both are known on a region"
+        z, moved = self.near
+        size = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
+        # Rounding of the length counts as a move.
+        moved = moved + ROUNDINGS_8 * (d + 16) * size
+        least = round_down(torch.minimum(torch.maximum(self.least, size - moved), size).clamp(min=0.0), 8)
+        beyond, inside = least > self.eps, round_up(size + moved, 4) < self.eps
+        rest = change_of_projection(least, moved) + ROUNDINGS_8 * 16 * d**0.5 / least
+        whole = round_up(1 / self.least.clamp(min=self.eps), 3)
+        rest = torch.where(beyond, rest, torch.where(inside, round_up(ROUNDINGS_8 * d**0.5 * whole, 2), whole))
+        if not bool(rest.max() < exp_of(self.log_constant(p), 1.0)):
+            return super().split(p)
+        unit = torch.where(beyond, z / size, 0.0).reshape(-1, d)
+        by = torch.where(beyond, 1 / size, torch.where(inside, 1 / size.clamp(min=self.eps), 0.0)).reshape(-1, 1, 1)
+        stack = DenseStack((torch.eye(d).to(z) - unit[:, :, None] * unit[:, None, :]) * by)
+        center = product(Reshape(stack.out_shape, self.size), product(stack, Reshape(self.size, stack.in_shape)))
+        return Split(center, Diagonal(rest, self.size))
 
     def reach(self, reach: Reach) -> Reach:
         reach = tighten(reach)

@@ -9,11 +9,12 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from lipkit.errors import ArgumentError
-from lipkit.linops import Shape
+from lipkit.linops import Diagonal, Shape
 from lipkit.regions import Domain, Reach, domain_of, reach_of, tighten
 from lipkit.rounding.float64 import exp_of, log_up
 from lipkit.rounding.slacks import ROUNDINGS_8
-from lipkit.trace.nodes._base import Node
+from lipkit.trace.nodes._base import Node, Split
+from lipkit.trace.nodes.attention.attention_at_point import change_from_center, derivative_at_center
 from lipkit.trace.nodes.attention.score_ranges import AttentionRange, Rows
 
 
@@ -37,7 +38,8 @@ class Attention(Node):
     In linf, with r(x) the vector of the coordinates' ranges:
         Lip <= 1 + scale max_c r(v)_c / 2 (sum r(k) / 2 + max_i |q_i|_1);
     in l1, the largest of c, scale max_c r(k)_c / 2 sum r(v) / 2 and scale sum r(v) max_c sum_i min(P_ij, 1/4) |q_ic|.
-    Other l_p take their larger neighbour. Our derivation; the l2 form sharpens that of Yudin et al. (2025) on a ball.
+    Other l_p take their larger neighbour. Split at the center of the region by `change_from_center`. Our derivation;
+    the l2 form sharpens that of Yudin et al. (2025) on a ball.
     """
 
     heads: int
@@ -95,6 +97,15 @@ class Attention(Node):
 
     def within(self, reach: Reach) -> "Attention":
         return replace(self, domain=domain_of(reach))
+
+    def split(self, p: float) -> Split:
+        if p != 2 or self.domain is None or not bool(torch.isfinite(self.domain[1] - self.domain[0]).all()):
+            return super().split(p)
+        found = self._range(Reach(*self.domain))
+        rest = change_from_center(found)
+        if not bool(rest.max() < exp_of(self.log_constant(p), 1.0)):
+            return super().split(p)
+        return Split(derivative_at_center(found), Diagonal(rest[:, None, None], self.target))
 
     def reach(self, reach: Reach) -> Reach:
         reach = tighten(reach)

@@ -63,6 +63,20 @@ def jacobian_norm(p: float, smallest: Float64[Tensor, "... n"], largest: Float64
     return round_up(torch.minimum(rows, peak + ROUNDINGS_8), 4)
 
 
+def jacobian_change(
+    smallest: Float64[Tensor, "... n"], largest: Float64[Tensor, "... n"], moved: Float64[Tensor, "..."]
+) -> Float64[Tensor, "..."]:
+    """An upper bound of |J(z) - J(z0)|_2 for J = diag(p) - p p' where |z - z0|_2 <= moved and p lies in a box; by row.
+
+    The derivative of v' J v along w is the third cumulant E[(v - Ev)^2 (w - Ew)] <= Var(v) max_i |w_i - Ew|, and
+        Var(v) <= |J|,   |w_i - Ew|^2 <= |e_i - p|^2 = (1 - p_i)^2 + sum_{j != i} p_j^2 <= (1 - p_i) (1 - p_i + p_max)
+    for unit vectors v and w, with p_max the largest of the others, itself at most 1 - p_i. Our derivation.
+    """
+    others = 1 - smallest.amin(-1)
+    apart = others * (others + torch.minimum(largest.amax(-1), others))
+    return round_up(jacobian_norm(2.0, smallest, largest) * apart.sqrt() * moved, 8)
+
+
 def _others(z: Tensor) -> Tensor:
     """log sum_{j != i} exp z_j along the last axis; -inf for a single entry."""
     nothing = torch.full_like(z[..., :1], -_FAR)

@@ -1,5 +1,6 @@
 """Softmax."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -8,13 +9,17 @@ from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from lipkit.errors import ArgumentError
-from lipkit.linops import Shape
+from lipkit.linops import DenseStack, Diagonal, Reshape, Shape, product
 from lipkit.regions import Reach, reach_of, tighten
-from lipkit.rounding.float64 import log_up
+from lipkit.rounding.float64 import exp_of, log_up, round_up
 from lipkit.rounding.slacks import ROUNDINGS_8
-from lipkit.trace.nodes._base import Node
+from lipkit.trace.nodes._base import Node, Split
+from lipkit.trace.nodes._variance import distances
 from lipkit.trace.nodes.activations.curve import Interval
-from lipkit.trace.nodes.attention.probabilities import jacobian_norm, probabilities
+from lipkit.trace.nodes.attention.probabilities import jacobian_change, jacobian_norm, probabilities
+
+# Entries up to which the Jacobians of all rows are written out.
+_WRITTEN_OUT = 2**24
 
 
 @final
@@ -25,12 +30,14 @@ class Softmax(Node):
     The Jacobian diag(p) - p p' is symmetric with row sums 2 p_i (1 - p_i) <= 1/2, so Lip <= 1/2 in every l_p; attained
     (for n > 2 in the limit) where two entries have probability 1/2. One entry alone is constant. On a box the
     probabilities have ranges, and `jacobian_norm` bounds the Jacobian over them. `domain` is that box. Entries that are
-    `hidden` have probability 0, whatever their score is; every row has one that is not.
+    `hidden` have probability 0, whatever their score is; every row has one that is not. `near` is a point of the box
+    and how far each row can lie from it; split there by `jacobian_change`.
     """
 
     size: Shape
     domain: Interval | None = None
     hidden: Bool[Tensor, "..."] | None = None
+    near: tuple[Float64[Tensor, "..."], Float64[Tensor, "..."]] | None = None
 
     def __post_init__(self) -> None:
         if not (self.size and self.size[-1]):
@@ -61,7 +68,28 @@ class Softmax(Node):
 
     def within(self, reach: Reach) -> "Softmax":
         reach = tighten(reach)
-        return replace(self, domain=(reach.low, reach.high))
+        center = self._seen(reach.center, 0.0)
+        moved = distances(self._seen(reach.low, 0.0), self._seen(reach.high, 0.0), center, reach.radius)
+        return replace(self, domain=(reach.low, reach.high), near=(center, moved[..., 0]))
+
+    def split(self, p: float) -> Split:
+        n = self.size[-1]
+        if p != 2 or self.domain is None or self.near is None or math.prod(self.size) * n > _WRITTEN_OUT:
+            return super().split(p)
+        z, distance = self.near
+        at = self(z[None])[0]
+        # The probabilities at the point are rounded: their own range says by how much; and so is the matrix of them.
+        low, high = self._range(z, z)
+        off = round_up(torch.linalg.vector_norm(torch.maximum(high - at, at - low).clamp(min=0.0), dim=-1), n + 2)
+        rest = jacobian_change(*self._range(*self.domain), distance) + round_up(4 * off, 1) + ROUNDINGS_8
+        # A row that moves too far has no linear part.
+        whole = exp_of(self.log_constant(p), 1.0)
+        near = rest < whole
+        rest = torch.where(near, rest, whole)
+        rows = torch.where(near[..., None], at, 0.0).reshape(-1, n)
+        stack = DenseStack(torch.diag_embed(rows) - rows[:, :, None] * rows[:, None, :])
+        center = product(Reshape(stack.out_shape, self.size), product(stack, Reshape(self.size, stack.in_shape)))
+        return Split(center, Diagonal(rest[..., None], self.size))
 
     def reach(self, reach: Reach) -> Reach:
         reach = tighten(reach)

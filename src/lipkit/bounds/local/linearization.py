@@ -1,0 +1,297 @@
+"""Local constants from the derivative at the center of a region and from how far it can move there."""
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from lipkit._deadline import refuse_late, time_limit
+from lipkit.bound import L2, Bound, Kind, Scope
+from lipkit.bounds._base import RegionMethod
+from lipkit.bounds.local.attention_in_steps import attention_in_steps
+from lipkit.bounds.local.local import each_sample
+from lipkit.bounds.local.measured_network import Affine, MeasuredNetwork, measure_network
+from lipkit.bounds.local.ranges import input_reach, middle, propagate_ranges, tighten
+from lipkit.errors import ArgumentError, NotProvenError, TooLargeError
+from lipkit.linops import Diagonal, LinearOperator, depth
+from lipkit.norms import AbsoluteSums, dual_exponent
+from lipkit.regions import Ball, Box, Region
+from lipkit.rounding.float64 import exp_of, gamma, log_up, norm_up, vector_norms
+from lipkit.rounding.slacks import ROUNDINGS_32, ROUNDINGS_512
+from lipkit.trace import Network, Reach
+from lipkit.trace.nodes import MatrixProduct, Node, Normalization, Pointwise, Softmax, Split, Unit
+from lipkit.trace.nodes._small_norms import spectral_above
+
+_ULPS = 1 + ROUNDINGS_32
+# More than products may lose to underflow.
+_UNDERFLOW = 1e-280
+# The share of a norm that terms measured by their Frobenius norms may add to it.
+_MINOR = 1e-2
+# Squarings behind a norm: n^(1/64) for rank n, 10 % for a flat spectrum of 500; behind that of the result 0.3 %.
+_STEPS, _LAST_STEPS = 5, 11
+# Nodes of which every group of entries with one factor of the rest depends on the same entries of the input.
+_SEPARATE = (Pointwise, Normalization, Unit, Softmax)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Change:
+    """A difference of two values of one tensor as sum_s T_s w_s + e, with |w_s| <= gain_s and |e| <= error, all in
+    units of the difference of the inputs; w_0 is that of the inputs itself. T_s is stored as (columns, *shape).
+    """
+
+    parts: dict[int, Tensor]
+    error: Tensor
+
+    def mass(self, gains: dict[int, Tensor]) -> Tensor:
+        """sum_s |T_s|_F gain_s: what rounding errors are relative to."""
+        return sum((norm_up(t.flatten(), 1) * gains[s] for s, t in self.parts.items()), torch.zeros_like(self.error))
+
+
+@final
+class _Sweep:
+    """One region: rows in order, each with its change, its gain |z - z'| <= gain |x - x'|, and its reach."""
+
+    def __init__(self, found: MeasuredNetwork, region: Region) -> None:
+        self._found, self._region = found, region
+        self._input = input_reach(region, found.network.source, found.device)
+        point = Ball(self._input.center, 0.0)
+        # The values at the center, with what rounding can do to them.
+        self._centers = propagate_ranges(found, point, True, False, lambda _k, z, _ys: z)
+        size = math.prod(found.network.source)
+        start = torch.eye(size, dtype=torch.float64, device=found.device).reshape(size, *found.network.source)
+        zero = start.new_zeros(())
+        self._changes = {0: _Change({0: start}, zero)}
+        self._gains = {0: zero + 1}
+        self._plain = {0: zero + 1}
+        self._last = {j: k for k, row in found.fused.items() if k not in found.inside for j in row.blocks}
+
+    def refine(self, k: int, z: Reach, _ys: list[Reach]) -> Reach:
+        """What the change of row k says of z_k; notes the change of y_k."""
+        refuse_late()
+        row = self._found.fused[k]
+        change = self._through_row(row)
+        last = k == self._found.network.sink
+        gain = torch.minimum(self._gain(change, _LAST_STEPS if last else _STEPS), self._folded(row))
+        z = _intersect(z, self._around(k, change, gain))
+        self._require_finite(k, gain)
+        if last:
+            self.gain = gain
+            return z
+        self._changes[k] = self._through_node(k, self._found.network.nodes[k - 1], z, change, gain)
+        for j in [j for j in self._changes if self._last.get(j, 0) <= k and j < k]:
+            del self._changes[j]
+        return z
+
+    def _through_row(self, row: Affine) -> _Change:
+        parts: dict[int, Tensor] = {}
+        error = row.shift.new_zeros(()) + _UNDERFLOW
+        for j, block in row.blocks.items():
+            before = self._changes[j]
+            for s, columns in before.parts.items():
+                image = block.op.apply(columns)
+                parts[s] = parts[s] + image if s in parts else image
+            lost = row.slack() * float(AbsoluteSums()(block.op).value) * before.mass(self._gains)
+            error = (error + block.norm * before.error + lost) * _ULPS
+        return _Change(parts, error)
+
+    def _gain(self, change: _Change, steps: int = _STEPS, weight: Tensor | None = None) -> Tensor:
+        """|P| + sum_s |T_s| gain_s, of the change times a weight <= 1; small terms by their Frobenius norms."""
+        parts = change.parts if weight is None else {s: t * weight for s, t in change.parts.items()}
+        rough = {s: norm_up(t.flatten(), 1) * self._gains[s] for s, t in parts.items()}
+        total, left = change.error, _MINOR
+        exact = spectral_above(parts[0].flatten(1), steps) if 0 in parts else torch.zeros_like(total)
+        total = total + exact
+        for s in sorted((s for s in rough if s), key=lambda s: float(rough[s])):
+            share = float(rough[s]) / max(float(exact), 1e-300)
+            if share <= left:
+                total, left = total + rough[s], left - share
+            else:
+                total = total + spectral_above(parts[s].flatten(1), _STEPS) * self._gains[s]
+        return total * (1 + ROUNDINGS_512)
+
+    def _folded(self, row: Affine) -> Tensor:
+        """sum_j |A_j| |y_j - y_j'|, each from the constant of its own node."""
+        zero = row.shift.new_zeros(())
+        return sum((block.norm * self._plain[j] for j, block in row.blocks.items()), zero) * (1 + ROUNDINGS_512)
+
+    def _around(self, k: int, change: _Change, gain: Tensor) -> Reach:
+        """z_k around its value at the center: entry by entry, and in l2."""
+        center, r = self._centers[k - 1], self._input.radius
+        near = change.error.expand(center.center.numel())
+        first = torch.zeros_like(near)
+        for s, columns in change.parts.items():
+            rows = columns.flatten(1).mT
+            if s:
+                near = near + vector_norms(rows, 2.0) * self._gains[s]
+            else:
+                first = _support(self._region, rows)
+        width = ((first + near * r) * (1 + ROUNDINGS_512)).reshape(center.center.shape)
+        off = torch.maximum(center.high - center.center, center.center - center.low)
+        width = (width + off) * _ULPS + ROUNDINGS_32 * center.center.abs()
+        return Reach(center.center - width, center.center + width, center.center, (gain * r + center.radius) * _ULPS)
+
+    def _through_node(self, k: int, node: Node, z: Reach, change: _Change, gain: Tensor) -> _Change:
+        self._plain[k] = gain
+        if node.is_identity:
+            return change
+        node = node.within(z)
+        self._plain[k] = gain * exp_of(node.log_constant(2.0), 1.0).to(gain) * _ULPS
+        if isinstance(node, MatrixProduct):
+            return self._through_product(k, node, change, gain)
+        split = node.split(2.0)
+        rest, weight = self._rest(node, split, gain.device)
+        self._require_finite(k, rest)
+        linear = self._linearly(split.center, change)
+        parts = linear.parts
+        if len(rest):
+            parts[k] = rest
+            self._gains[k] = gain if weight is None else torch.minimum(gain, self._gain(change, weight=weight))
+        return linear
+
+    def _require_finite(self, k: int, number: Tensor) -> None:
+        if not bool(torch.isfinite(number).all()):
+            origin = self._found.network.origin(k)
+            raise NotProvenError(f"{origin} has no finite constant on the {self._region}; take a smaller region.")
+
+    def _linearly(self, center: LinearOperator | None, change: _Change) -> _Change:
+        """The change of C z; of nothing where there is no linear part."""
+        if center is None:
+            return _Change({}, torch.zeros_like(change.error))
+        center = center.to(device=change.error.device)
+        absolute = float(AbsoluteSums()(center).value)
+        lost = gamma(depth(center) + 8) * change.mass(self._gains)
+        return _Change(
+            {s: center.apply(columns) for s, columns in change.parts.items()},
+            (absolute * (change.error + lost) + _UNDERFLOW) * _ULPS,
+        )
+
+    def _through_product(self, k: int, node: MatrixProduct, change: _Change, gain: Tensor) -> _Change:
+        """A B - A' B' - C (z - z') = (A - A0)(B - B') + (A - A')(B' - B0), for each group, with C the derivative at z0.
+
+        So the rest is at most max_g |A - A0| |B - B'| + max_g |B - B0| |A - A'|, where distances of single groups from
+        the center come from their own gains. That is quadratic in the radius, and counts it once for each factor.
+        """
+        center, r = self._centers[k - 1], self._input.radius
+        cut = node.groups * node.rows * node.inner
+        far: list[Tensor] = []
+        gains: list[Tensor] = []
+        for at in (slice(0, cut), slice(cut, None)):
+            half = _Change({s: t[:, at] for s, t in change.parts.items()}, change.error)
+            gains.append(torch.minimum(gain, self._gain(half)))
+            far.append(torch.minimum(gains[-1], self._group_gains(half, node.groups)) * r + center.radius)
+        moved = (far[0] * gains[1] + far[1] * gains[0]) * (1 + ROUNDINGS_512)
+        linear = self._linearly(node.derivative(center.center), change)
+        size = math.prod(node.target)
+        units = torch.eye(size, dtype=torch.float64, device=gain.device)
+        linear.parts[k], self._gains[k] = units.reshape(size, *node.target), moved
+        return linear
+
+    def _group_gains(self, change: _Change, groups: int) -> Tensor:
+        """The largest gain of one of the groups that the entries fall into, one after the other."""
+        parts = {s: t.reshape(len(t), groups, -1).transpose(0, 1) for s, t in change.parts.items()}
+        total = change.error.expand(groups)
+        for s, t in parts.items():
+            rough = norm_up(t, 2)
+            total = total + (spectral_above(t, _STEPS) if s == 0 else rough) * self._gains[s]
+        return total.max() * (1 + ROUNDINGS_512)
+
+    def _rest(self, node: Node, split: Split, device: torch.device) -> tuple[Tensor, Tensor | None]:
+        """T and W with R psi(z) = T w, |w - w'| <= |W (z - z')| and 0 <= W <= 1, as columns and as weights.
+
+        Where R is a factor for each of several groups that psi keeps apart, R = m r^2 with m its largest factor, the
+        two roots are T = m r and W = r: entries with a small rest count little on both sides.
+        """
+        size = math.prod(node.target)
+        units = torch.eye(size, dtype=torch.float64, device=device).reshape(size, *node.target)
+        columns = split.scale.to(device=device).apply(units)
+        columns = columns[columns.flatten(1).any(1)]
+        if not (isinstance(node, _SEPARATE) and isinstance(split.scale, Diagonal) and len(columns)):
+            return columns, None
+        scale = split.scale.scale.to(device=device).expand(node.shape)
+        largest = scale.max()
+        # No positive factor may vanish beside the largest one.
+        share = torch.where(scale > 0, (scale / largest).clamp(min=1e-200), 0.0).sqrt() * _ULPS
+        outer = units * (largest * share * _ULPS)
+        return outer[outer.flatten(1).any(1)], share.clamp(max=1.0)
+
+
+def _support(region: Region, rows: Float64[Tensor, "rows entries"]) -> Tensor:
+    """The largest |<row, x - center>| on the region."""
+    if isinstance(region, Ball):
+        return vector_norms(rows, dual_exponent(region.p)) * region.radius
+    assert isinstance(region, Box), "ranges refuse other regions"
+    width = middle(*(end.detach().to(rows).flatten() for end in (region.low, region.high)))[1]
+    return rows.abs() @ width * (1 + gamma(len(width) + 4))
+
+
+def _intersect(z: Reach, other: Reach) -> Reach:
+    """Both reaches at once: the smaller of the boxes, entry by entry, and the smaller ball."""
+    ball = z if bool(z.radius < other.radius) else other
+    low, high = torch.maximum(z.low, other.low), torch.minimum(z.high, other.high)
+    return tighten(Reach(low, high, ball.center, ball.radius))
+
+
+@final
+@dataclass(frozen=True)
+class Linearization(RegionMethod):
+    """The constant on a small ball or box, from the derivative at its center and how far it can move on the region.
+
+    Every node is split where it can be on the region, phi_k(z) = C_k z + R_k psi_k(z) with psi_k nonexpansive: C_k is
+    the derivative at the center, or the middle slope, and R_k how far derivatives lie from it. For any two inputs
+        z_s - z_s' = P_s0 (x - x') + sum_{j < s} P_sj R_j (psi_j - psi_j'),
+        m_s = |P_s0| + sum_{j < s} |P_sj R_j| m_j,   and never more than sum_j |A_sj| Lip(phi_j) m_j,
+    where P_sj is the linear map from y_j to z_s through the C_k alone. The same sums, row by row and times the radius,
+    say how far z_s can lie from its value at the center; that is where node s is split. One pass finds both, so that a
+    region of radius 0 gives the norm of the derivative at a point, and a small one little more. Attention counts as
+    three nodes (`attention_in_steps`). Rests of nodes that keep groups of entries apart are weighed by group, and a
+    product of matrices has the rest |A - A0| |B - B'| + |B - B0| |A - A'|.
+
+    Guarantee: UPPER, all rounding counted, no random number. l2 only.
+    Cost: every value is a matrix with a column for each input and for each entry of every node before it, written out:
+    refuses values of more than `limit` entries. Then a norm for each pair of nodes whose term is not negligible. After
+    `budget` seconds it gives up.
+    Reference: the recursion is that of LipLT (Fazlyab et al. 2023); ranges in the same pass, and nodes other than
+    pointwise ones, are ours.
+    """
+
+    limit: int = 2**26
+    budget: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.limit < 1:
+            raise ArgumentError(f"Linearization.limit must be at least 1, got {self.limit}.")
+        if self.budget is not None and not self.budget > 0:
+            raise ArgumentError(f"Linearization.budget must be a number > 0, or None for no limit, got {self.budget}.")
+
+    def _bound(self, network: Network, region: Region) -> Bound:
+        samples = each_sample(region, network.source)
+        spelled = attention_in_steps(network)
+        self._refuse_large(spelled)
+        found = measure_network(spelled)
+        with torch.no_grad(), time_limit(math.inf if self.budget is None else self.budget):
+            logs = [self._one(found, one) for one in ([region] if samples is None else samples)]
+        value, of = (logs[0], Scope.WHOLE) if samples is None else (torch.stack(logs), Scope.SAMPLE)
+        return Bound(value, Kind.UPPER, self, L2, region, of)
+
+    def _refuse_large(self, network: Network) -> None:
+        columns, largest = math.prod(network.source), 0
+        for k, node in enumerate(network.nodes, start=1):
+            largest = max(largest, columns * math.prod(network.shape_into(k)))
+            columns += 0 if node.is_identity else math.prod(node.target)
+        largest = max(largest, columns * math.prod(network.target))
+        if largest > self.limit:
+            raise TooLargeError(
+                f"The derivatives of a value have {largest} entries, the limit is {self.limit}; raise it or use Local."
+            )
+
+    def _one(self, found: MeasuredNetwork, region: Region) -> Tensor:
+        sweep = _Sweep(found, region)
+        propagate_ranges(found, region, True, False, sweep.refine)
+        return log_up(sweep.gain)
+
+    def __str__(self) -> str:
+        return "derivative at the center"

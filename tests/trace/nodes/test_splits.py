@@ -1,0 +1,90 @@
+"""Nodes as a linear part and a bounded rest on a region: against their Jacobians at many points of it."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from lipkit.linops import materialize
+from lipkit.regions import Reach, reach_of
+from lipkit.trace.nodes import Attention, MatrixProduct, Node, Normalization, Softmax, Unit
+
+CAUSAL = torch.zeros(2, 3, 3).masked_fill(torch.ones(3, 3, dtype=torch.bool).triu(1), -torch.inf)
+HIDDEN = torch.tensor([[False, True, False, False], [False, False, False, True]])
+NODES: dict[str, Node] = {
+    "layer norm": Normalization((3, 5), 1e-5, True),
+    "layer norm with a large eps": Normalization((3, 5), 0.5, True),
+    "rms norm": Normalization((3, 5), 1e-6, False),
+    "rms norm of two": Normalization((4, 2), 1e-3, False),
+    "unit": Unit((3, 5), 1e-12),
+    "unit inside": Unit((3, 5), 1e3),
+    "unit across": Unit((3, 5), 2.0),
+    "softmax": Softmax((3, 4)),
+    "masked softmax": Softmax((2, 4), hidden=HIDDEN),
+    "softmax of two": Softmax((5, 2)),
+    "attention": Attention(2, 3, 4, 5, 2, 0.4),
+    "causal attention": Attention(2, 3, 3, 2, 3, -0.7, CAUSAL),
+    "one key": Attention(1, 3, 1, 2, 2, 1.0),
+    "matrix product": MatrixProduct(2, 3, 4, 2),
+}
+
+
+def around(node: Node, radius: float, box: bool, seed: int, scale: float) -> tuple[Reach, Tensor]:
+    """A ball, or a box of that half width, around a random center, and points in it."""
+    generator = torch.Generator().manual_seed(seed)
+    center = scale * torch.randn(node.shape, dtype=torch.float64, generator=generator)
+    ways = torch.randn(60, *node.shape, dtype=torch.float64, generator=generator)
+    if box:
+        points = center + radius * ways.sign()
+        points[::2] = center + radius * ways[::2].clamp(-1, 1)
+        wide = torch.full_like(center, radius)
+        return reach_of(center - wide, center + wide, center, center.new_tensor(torch.inf)), points
+    lengths = torch.linalg.vector_norm(ways.flatten(1), dim=1).reshape(-1, *(1,) * center.ndim)
+    # Single entries and groups that take the whole radius, beside directions that share it.
+    one = torch.zeros_like(ways)
+    for i in range(len(one)):
+        one[i].view(-1)[i % one[i].numel()] = 1.0 if i % 2 else -1.0
+    points = torch.cat([center + radius * ways / lengths, center + radius * one, center[None]])
+    far = torch.full_like(center, radius)
+    return Reach(center - far, center + far, center, center.new_tensor(radius)), points
+
+
+@pytest.mark.parametrize("name", NODES)
+@pytest.mark.parametrize("radius", [1e-6, 1e-2, 0.3, 1.0])
+@pytest.mark.parametrize("box", [False, True])
+def test_the_rest_bounds_how_far_jacobians_lie_from_the_linear_part(name: str, radius: float, box: bool):
+    node = NODES[name]
+    for seed, scale in ((0, 1.0), (1, 0.2)):
+        reach, points = around(node, radius, box, seed, scale)
+        split = node.within(reach).split(2.0)
+        size = points[0].numel()
+        center = torch.zeros(torch.Size(node.target).numel(), size, dtype=torch.float64)
+        if split.center is not None:
+            center = materialize(split.center).reshape(center.shape)
+        scales = split.scale.apply(torch.ones(node.target, dtype=torch.float64)).flatten()
+        assert bool((scales > 0).all())
+        found = torch.func.vmap(torch.func.jacrev(lambda z: node(z[None])[0]))(points).reshape(len(points), -1, size)
+        rest = (found - center) / scales[:, None]
+        # Autograd rounds by 1e-15 or so, and the smallest rests are near 1e-7.
+        assert float(torch.linalg.matrix_norm(rest, 2).max()) <= 1 + 1e-7
+
+
+@pytest.mark.parametrize("name", [name for name in NODES if name not in ("unit across", "one key")])
+def test_the_rest_vanishes_with_the_radius(name: str):
+    node = NODES[name]
+    sizes = []
+    for radius in (1e-3, 1e-5):
+        reach, _ = around(node, radius, False, 0, 1.0)
+        split = node.within(reach).split(2.0)
+        assert split.center is not None
+        sizes.append(float(split.scale.apply(torch.ones(node.target, dtype=torch.float64)).max()))
+    # Linear in the radius, up to what the region adds to the constants and up to rounding.
+    assert sizes[1] <= 0.0105 * sizes[0] + 1e-12
+    assert sizes[0] < 1.0
+
+
+def test_outside_l2_and_on_the_whole_space_nothing_changes():
+    for node in NODES.values():
+        assert node.split(2.0).center is None
+        reach, _ = around(node, 1e-3, False, 0, 1.0)
+        if not isinstance(node, MatrixProduct):
+            assert node.within(reach).split(1.0).center is None
