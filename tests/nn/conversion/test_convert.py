@@ -92,7 +92,7 @@ def converted(request: pytest.FixtureRequest) -> tuple[nn.Module, LipschitzTwin,
     torch.manual_seed(0)
     build, shape = MODELS[request.param]
     model = build()
-    twin, _ = lipschitzify(model, K=2.0)
+    twin, _ = lipschitzify(model, K=2.0, start=ConversionStart.POSITIVE)
     return model, twin.eval(), torch.rand(shape)
 
 

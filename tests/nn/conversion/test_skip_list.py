@@ -73,11 +73,13 @@ def test_a_skipped_part_counts_with_its_own_constant():
     with pytest.raises(UnsupportedError, match="skipped head"):
         _ = twin.gain
     assert "K is not promised, because of head" in str(report)
-    found = lipkit.lipschitz(twin.eval().requires_grad_(False), torch.zeros(1, 4))
+    # In float64 weights are computed anew, with more digits: the bound and the Jacobians are of the same ones.
+    twin = twin.eval().requires_grad_(False).double()
+    found = lipkit.lipschitz(twin, torch.zeros(1, 4).double())
     assert found.kind.certifies
     # Norms are rounded up by some units of float32.
     assert 2 * 5 * (1 - 1e-5) <= float(found.value) <= 2 * 5 * (1 + 1e-5)
-    assert steepest(twin.double(), (1, 4)) <= float(found.value)
+    assert steepest(twin, (1, 4)) <= float(found.value) * (1 + 1e-12)
 
 
 def test_a_skipped_part_of_known_constant_breaks_no_promise():

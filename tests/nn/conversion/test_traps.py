@@ -1,4 +1,4 @@
-"""Models with habits that a conversion may get wrong: in-place changes, further arguments, dictionaries, modes, types."""
+"""Models with habits that a conversion may get wrong: changes in place, arguments, dictionaries, modes, types."""
 
 from collections.abc import Callable
 
@@ -158,4 +158,5 @@ def test_other_types(dtype: torch.dtype):
     found = float(lipkit.lipschitz(twin, x[:1]).value)
     # Bfloat16 keeps eight digits of a weight: its norm is proven as it is stored, and may exceed one by some 2^-8.
     assert found <= (1 + 1e-9 if dtype is torch.float64 else 1.05)
-    assert steepest(twin.double(), (1, 1, 6, 6), points=1) <= found * (1 + 1e-12)
+    # In float64 weights are computed anew, without the digits that bfloat16 takes away.
+    assert steepest(twin.double(), (1, 1, 6, 6), points=1) <= 1 + 1e-12

@@ -29,8 +29,8 @@ from lipkit.nn.layers.pooling import (
     ScaledAvgPool3d,
 )
 
-# Smooth rectifiers start this much sharper: entries of signals in a twin are about a tenth to a thirtieth of one.
-_SHARP = 20.0
+# Smooth rectifiers start this much sharper: entries of signals in a twin are about a tenth to a hundredth of one.
+_SHARP = 50.0
 _SMOOTH: dict[type[nn.Module], Callable[[Any], Contraction]] = {
     nn.GELU: lambda module: GELU(tanh=module.approximate == "tanh"),
     nn.SiLU: lambda _: SiLU(),

@@ -2,8 +2,9 @@
 
 from typing import final
 
-import torch
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
+from torch.nn.utils.parametrize import type_before_parametrizations as plain_type
 
 
 @final
@@ -28,10 +29,10 @@ class Ties:
             if twin is new:
                 continue
             # Free numbers mean the same in layers of one kind only: a skipped layer must not get those of a twin.
-            if found is not free and (type(twin) is not type(new) or found is None or free is None):
+            if found is not free and (plain_type(twin) is not plain_type(new) or found is None or free is None):
                 said += f"; its {name} is no longer shared with {other}"
                 continue
-            if found is not free and torch.nn.utils.parametrize.is_parametrized(new, name):
+            if found is not free and is_parametrized(new, name):
                 new.get_submodule(f"parametrizations.{name}").register_parameter("original", found)
             elif found is not free:
                 new.register_parameter(name, found)
@@ -41,7 +42,7 @@ class Ties:
 
 def _free(module: nn.Module, name: str) -> nn.Parameter | None:
     """The parameter that training changes, behind a constrained tensor or in its place."""
-    if torch.nn.utils.parametrize.is_parametrized(module, name):
+    if is_parametrized(module, name):
         found = getattr(module.get_submodule(f"parametrizations.{name}"), "original", None)
     else:
         found = getattr(module, name, None)

@@ -56,9 +56,10 @@ _TRACE = 0.3
 class ConversionStart(enum.Enum):
     """Where the constrained weights start."""
 
-    # A nearby isometry without negative entries: rectifiers cut nothing off positive signals, which add up.
+    # A nearby isometry without negative entries: rectifiers cut nothing off positive signals, which add up. Much of K
+    # is left at once, but channels are alike, and a centering takes most of them away.
     POSITIVE = "positive isometry"
-    # The nearest isometry: keeps more of the weights; for models with sorting activations, which cut nothing.
+    # The nearest isometry: keeps more of the weights, and trains better.
     ISOMETRY = "nearest isometry"
     # Themselves, divided by their norm: the function is kept up to a factor, which is tiny in deep models.
     WEIGHTS = "weights"
