@@ -192,12 +192,14 @@ def _trace(model: nn.Module, skipped: frozenset[nn.Module]) -> fx.GraphModule:
 
 def _unbind(graph: fx.Graph, names: frozenset[str]) -> None:
     """Erase the inputs that have fixed values, with the checks that torch.fx adds for them."""
-    for node in list(graph.nodes):
-        if node.op == "placeholder" and (node.name in names or str(node.target).removesuffix("_1") in names):
-            for user in reversed([other for other in graph.nodes if _depends(other, node)]):
-                graph.erase_node(user)
-            graph.erase_node(node)
-
-
-def _depends(node: fx.Node, source: fx.Node) -> bool:
-    return any(arg is source or _depends(arg, source) for arg in node.all_input_nodes)
+    for source in [node for node in graph.nodes if node.op == "placeholder"]:
+        if source.name not in names and str(source.target).removesuffix("_1") not in names:
+            continue
+        found = {source}
+        for node in graph.nodes:
+            if not found.isdisjoint(node.all_input_nodes):
+                found.add(node)
+        # A value that reaches the output is an input after all, and is refused as such.
+        if all(node.op != "output" for node in found):
+            for node in reversed([node for node in graph.nodes if node in found]):
+                graph.erase_node(node)
