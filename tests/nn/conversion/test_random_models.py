@@ -15,7 +15,7 @@ from lipkit import bounds
 from lipkit import nn as lnn
 from support.jacobians import steepest
 
-WIDTH, CHANNELS, SIZE = 4, 4, 4
+WIDTH, CHANNELS, SIZE = 4, 2, 4
 
 
 class Call(nn.Module):
@@ -67,7 +67,8 @@ IMAGES: dict[str, Callable[[], nn.Module]] = {
     "batch norm": lambda: nn.BatchNorm2d(CHANNELS),
 }
 SHARED: dict[str, Callable[[], nn.Module]] = {
-    "relu": lambda: nn.ReLU(inplace=True),
+    # In place it would change the input of a residual sum, which is refused.
+    "relu": nn.ReLU,
     "functional": lambda: Call(lambda x: functional.leaky_relu(x, 0.2)),
     "gelu": nn.GELU,
     "hardswish": nn.Hardswish,
@@ -127,7 +128,7 @@ def test_twins_of_random_models_of_vectors(model: nn.Module, K: float, start: An
 
 
 @pytest.mark.slow
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     models(IMAGES | SHARED, lambda: nn.Conv2d(2 * CHANNELS, CHANNELS, 1)),
     st.sampled_from((0.3, 1.0)),

@@ -50,16 +50,16 @@ def constrained_twin(module: nn.Module, linear: WeightMethod, conv: WeightMethod
 
 
 # The share of the original weight that is added to an isometry.
-_TRACE = 0.3
+_TRACE = 0.02
 
 
 class ConversionStart(enum.Enum):
     """Where the constrained weights start."""
 
-    # A nearby isometry without negative entries: rectifiers cut nothing off positive signals, which add up. Much of K
-    # is left at once, but channels are alike, and a centering takes most of them away.
+    # A nearby isometry without negative entries: rectifiers cut nothing off positive signals, which add up. A third of
+    # K is left in a random ResNet-18, but channels are alike, and a centering takes most of them away.
     POSITIVE = "positive isometry"
-    # The nearest isometry: keeps more of the weights, and trains better.
+    # The nearest isometry: keeps more of the weights. 1e-4 of K is left in a random ResNet-18.
     ISOMETRY = "nearest isometry"
     # Themselves, divided by their norm: the function is kept up to a factor, which is tiny in deep models.
     WEIGHTS = "weights"
@@ -71,8 +71,8 @@ class ConversionStart(enum.Enum):
 def take_weight(twin: nn.Module, plain: nn.Module, start: ConversionStart) -> float:
     """Give the twin the weight of the plain layer in the way `start` says; how much smaller it became.
 
-    Isometries stand at taps that tile the image, see `_tiling`; a share of W / ||W|| is added, because channels that
-    are nearly equal hardly part in training. The ratio counts as 1.
+    Isometries stand at taps that tile the image, see `_tiling`; a fiftieth of W / ||W|| is added, because equal
+    channels would stay equal in training. The ratio counts as 1.
     As weights, W / ||W|| goes through the inverse of the method, and the ratio is that of least squares,
     <W', W> / <W, W>.
     """
