@@ -92,7 +92,7 @@ def converted(request: pytest.FixtureRequest) -> tuple[nn.Module, LipschitzTwin,
     torch.manual_seed(0)
     build, shape = MODELS[request.param]
     model = build()
-    twin, _ = lipschitzify(model, K=2.0)
+    twin, _ = lipschitzify(model, K=2.0, start=ConversionStart.POSITIVE)
     return model, twin.eval(), torch.rand(shape)
 
 
@@ -200,7 +200,7 @@ class Bad(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.inner = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1, padding_mode="reflect"), nn.GroupNorm(2, 4))
+        self.inner = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1, padding_mode="reflect"), nn.GLU(1))
         self.pool = nn.AdaptiveAvgPool2d(3)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -259,7 +259,7 @@ def test_the_report_prints_as_a_table():
     torch.manual_seed(0)
     _, report = lipschitzify(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.SELU(), nn.AvgPool2d(3, 2)), K=4.0)
     lines = str(report).splitlines()
-    assert lines[0] == "K = 4: 0 kept, 4 changed, 0 refused"
+    assert lines[0] == "K = 4: 0 kept, 4 changed, 0 skipped, 0 refused"
     assert len(lines) == 6
     assert lines[3].split()[:3] == ["1", "BatchNorm2d", "changed"]
     assert "1.758" in lines[4]
@@ -306,6 +306,6 @@ class Mixed(nn.Module):
 def test_new_parts_have_the_type_of_the_model(dtype: torch.dtype) -> None:
     twin, _ = lipschitzify(Mixed().to(dtype))
     tensors = [*twin.parameters(), *twin.buffers()]
-    # Two layers with a bias, the share of the sum, weight and bias of the normalisation.
-    assert len(tensors) == 7
+    # Two layers with a bias, the share of the sum, weight and bias of the normalisation, the sharpness of GELU.
+    assert len(tensors) == 8
     assert {tensor.dtype for tensor in tensors} == {dtype}

@@ -10,6 +10,7 @@ class ConversionVerdict(enum.Enum):
 
     KEPT = "kept"
     CHANGED = "changed"
+    SKIPPED = "skipped"
     REFUSED = "refused"
 
     def __str__(self) -> str:
@@ -30,10 +31,19 @@ class Row:
 @final
 @dataclass(frozen=True)
 class ConversionReport:
-    """Everything a conversion changed, kept and refused, in the order of the computation; prints as a table."""
+    """Everything a conversion changed, kept, skipped and refused, in the order of the computation; prints as a table.
+
+    `unbounded` names the skipped modules whose constant is above 1 or not known: with any, K is not promised.
+    """
 
     K: float
     rows: tuple[Row, ...]
+    unbounded: tuple[str, ...] = ()
+
+    @property
+    def promised(self) -> bool:
+        """Whether the twin has the constant K by construction."""
+        return not self.unbounded
 
     def of(self, verdict: ConversionVerdict) -> tuple[Row, ...]:
         """The rows with this verdict."""
@@ -41,7 +51,11 @@ class ConversionReport:
 
     def __str__(self) -> str:
         counts = ", ".join(f"{len(self.of(verdict))} {verdict}" for verdict in ConversionVerdict)
-        return "\n".join([f"K = {self.K:g}: {counts}", *table(self.rows)])
+        lines = [f"K = {self.K:g}: {counts}", *table(self.rows)]
+        if not self.promised:
+            names = ", ".join(self.unbounded)
+            lines.append(f"K is not promised, because of {names}; bound the twin with lipkit.lipschitz(twin, example).")
+        return "\n".join(lines)
 
 
 def table(rows: tuple[Row, ...]) -> list[str]:

@@ -13,17 +13,47 @@ from lipkit.nn.core.known_constants import SAFE, Contraction
 
 @final
 class ChannelScale(Contraction):
-    """x times one learnt factor for each channel, clipped to [-1, 1]. Guarantee: constant 1."""
+    """x times one learnt factor for each channel, clipped to [-1, 1], plus a learnt bias. Guarantee: constant 1.
 
-    def __init__(self, start: Tensor, axis: int = 1) -> None:
+    Args:
+        start: Factor of each channel at the start.
+        axis: Axis of the channels.
+        bias: Bias of each channel at the start; none if None.
+    """
+
+    def __init__(self, start: Tensor, axis: int = 1, bias: Tensor | None = None) -> None:
         super().__init__()
         self.weight = nn.Parameter(start.detach().clone())
+        self.bias = None if bias is None else nn.Parameter(bias.detach().clone())
         self.axis = axis
 
     def forward(self, x: Tensor) -> Tensor:
-        """The scaled channels."""
+        """The scaled and shifted channels."""
         same_channels(x, self.axis, self.weight.shape[0], "ChannelScale")
-        return x * per_channel(self.weight.clamp(-1, 1).to(x.dtype), x, self.axis)
+        scaled = x * per_channel(self.weight.clamp(-1, 1).to(x.dtype), x, self.axis)
+        return scaled if self.bias is None else scaled + per_channel(self.bias.to(x.dtype), x, self.axis)
+
+
+@final
+class GroupCentering(Contraction):
+    """x without the mean of each of `groups` groups of channels, on axis 1: a projector. Guarantee: constant 1.
+
+    Group normalisation itself divides by a deviation and has the constant max|gamma| / sqrt(eps).
+    """
+
+    def __init__(self, groups: int) -> None:
+        super().__init__()
+        self.groups = groups
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The centered groups."""
+        if x.ndim < 2 or x.shape[1] % self.groups:
+            raise ShapeError(
+                f"GroupCentering({self.groups}) got an input of shape {tuple(x.shape)}; it takes batches whose axis 1 "
+                "can be split into that many groups."
+            )
+        parts = x.reshape(x.shape[0], self.groups, -1)
+        return (parts - parts.mean(-1, keepdim=True)).reshape(x.shape)
 
 
 @final
@@ -37,6 +67,8 @@ class ScaledMean(Contraction):
 
     def forward(self, x: Tensor) -> Tensor:
         """The sum over sqrt(entries)."""
+        if 0 in {axis % x.ndim for axis in self.dim}:
+            raise ShapeError(f"The axes {self.dim} of an input of shape {tuple(x.shape)} contain the batch.")
         entries = math.prod(x.shape[axis] for axis in self.dim)
         return x.mean(self.dim, keepdim=self.keepdim) * (math.sqrt(entries) * SAFE)
 

@@ -5,9 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.nn import functional
 
+from lipkit.nn.activations.absolute import Absolute
+from lipkit.nn.conversion.converted_functions import Clamp, Extreme, NearestUpsample
 from lipkit.nn.conversion.converted_layers import ScaledMean
 
 # Rearranging, cutting out and padding with zeros: constant 1 whatever the other arguments are.
@@ -34,6 +36,35 @@ STACK: frozenset[object] = frozenset({torch.stack})
 def _mean(_: object, dim: Any = None, keepdim: bool = False, **_rest: object) -> nn.Module | None:
     axes = (dim,) if isinstance(dim, int) else tuple(dim or ())
     return ScaledMean(axes, keepdim) if axes and 0 not in axes else None
+
+
+def _extreme(least: bool) -> Callable[..., nn.Module | None]:
+    def build_module(_: object, dim: Any = None, keepdim: bool = False) -> nn.Module | None:
+        axes = (dim,) if isinstance(dim, int) else tuple(dim or ())
+        # Over all axes it would mix the samples of a batch.
+        return Extreme(axes, keepdim, least) if axes and 0 not in axes else None
+
+    return build_module
+
+
+def _clamp(*names: str) -> Callable[..., nn.Module | None]:
+    """A cut by numbers; limits that are tensors may depend on the input."""
+
+    def build_module(_: object, *args: Any, **kwargs: Any) -> nn.Module | None:
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        low, high = given.get("min"), given.get("max")
+        return Clamp(low, high) if all(limit is None or is_real(limit) for limit in (low, high)) else None
+
+    return build_module
+
+
+def _interpolate(
+    _: object, size: Any = None, scale_factor: Any = None, mode: str = "nearest", *_args: Any, **_rest: Any
+) -> nn.Module | None:
+    factors = tuple(scale_factor) if isinstance(scale_factor, list | tuple) else (scale_factor,)
+    whole = all(is_real(factor) and float(factor).is_integer() and factor >= 1 for factor in factors)
+    known = size is None and mode in ("nearest", "nearest-exact") and whole
+    return NearestUpsample(tuple(map(int, factors))) if known else None
 
 
 def _dropout(build: Callable[[float], nn.Module]) -> Callable[..., nn.Module | None]:
@@ -96,8 +127,33 @@ _PAIRS: tuple[tuple[tuple[object, ...], Callable[..., nn.Module | None]], ...] =
     ((functional.dropout2d,), _dropout(nn.Dropout2d)),
     ((functional.dropout3d,), _dropout(nn.Dropout3d)),
     ((torch.mean, "mean"), _mean),
+    ((torch.abs, torch.absolute, abs, operator.abs, "abs", "abs_", "absolute"), _activation(Absolute)),
+    ((torch.clamp, torch.clip, "clamp", "clamp_", "clip", "clip_"), _clamp("min", "max")),
+    ((torch.clamp_min, "clamp_min", "clamp_min_"), _clamp("min")),
+    ((torch.clamp_max, "clamp_max", "clamp_max_"), _clamp("max")),
+    ((torch.amax, "amax"), _extreme(least=False)),
+    ((torch.amin, "amin"), _extreme(least=True)),
+    ((functional.interpolate, functional.upsample), _interpolate),
 )
 BUILDERS: dict[object, Callable[..., nn.Module | None]] = {name: build for names, build in _PAIRS for name in names}
+
+
+# The remedy for functions that have no constant as they are called.
+ADVICE: dict[object, str] = {
+    **dict.fromkeys((torch.max, "max"), "use amax, which gives no positions, over other axes than the batch"),
+    **dict.fromkeys((torch.min, "min"), "use amin, which gives no positions, over other axes than the batch"),
+    **dict.fromkeys((torch.amax, "amax", torch.amin, "amin"), "take it over other axes than the batch"),
+    **dict.fromkeys((torch.clamp, "clamp", torch.clip, "clip"), "cut at numbers"),
+    functional.interpolate: "use mode='nearest' with whole scale factors and without a size",
+}
+
+
+def reads_shape(node: fx.Node) -> bool:
+    """Whether a node reads only shapes: one of a tensor, or an entry of one, or arithmetic with such numbers."""
+    if node.target in SHAPES or (node.target is getattr and node.args[1] in SHAPES):
+        return True
+    arguments = node.all_input_nodes
+    return node.op == "call_function" and bool(arguments) and all(map(reads_shape, arguments))
 
 
 def keeps_values(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -124,6 +180,11 @@ def name_of(target: object) -> str:
     return target if isinstance(target, str) else str(getattr(target, "__name__", target))
 
 
+def is_real(value: object) -> bool:
+    """Whether a value is a plain number."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def is_number(value: object) -> bool:
     """Whether a factor is a plain number other than zero."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and value != 0
+    return is_real(value) and value != 0

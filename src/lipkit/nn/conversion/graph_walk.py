@@ -1,25 +1,26 @@
 """The walk over a traced model: one verdict for each operation, and its replacement in the graph."""
 
 import operator
-from typing import Any, TypeVar, final
+from typing import TypeVar, final
 
 import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 from torch.nn import functional
 
+from lipkit.errors import LipkitError
 from lipkit.nn.combinators.branch import Concat
 from lipkit.nn.combinators.sums import ConvexSum
-from lipkit.nn.conversion import functions
+from lipkit.nn.conversion import functions, joins
+from lipkit.nn.conversion.aliases import find_overwritten
 from lipkit.nn.conversion.conversion_report import ConversionVerdict, Row
 from lipkit.nn.conversion.converted_layers import Shift
-from lipkit.nn.conversion.modules import DROPOUT, Choices, Refusal, Replacement, replacement
-from lipkit.nn.conversion.transfer import ConversionStart
+from lipkit.nn.conversion.modules import DROPOUT, replacement
+from lipkit.nn.conversion.replacement import Choices, Refusal, Replacement
+from lipkit.nn.conversion.ties import Ties
+from lipkit.nn.core.gain import gain_of
 
-# Each of n sums starts with a share of 1 / (4 n) for its longer branch. Along the shorter branches (1 - 1 / (4 n))^n of
-# a signal is left, at least .75 at every depth.
-_LONGER = 0.25
 _M = TypeVar("_M", bound=nn.Module)
-_ELSE = "register a module with a property `gain` in its place, or leave this part out of the conversion"
+_ELSE = "put a module with a property `gain` in its place, or leave its module out of the conversion by `skip`"
 
 
 @final
@@ -28,20 +29,24 @@ class Walk:
 
     `scales` holds the tensors that depend on the input, and how each compares with the one of the original model:
     values in the twin are about scale times those of the original, which tells biases and sums how to start.
+    `unbounded` holds the places of skipped modules whose constant is above 1 or not known.
     """
 
-    def __init__(self, body: fx.GraphModule, choices: Choices) -> None:
+    def __init__(self, body: fx.GraphModule, choices: Choices, skipped: frozenset[nn.Module]) -> None:
         self.body = body
         self.choices = choices
+        self.skipped = skipped
         self.scales: dict[fx.Node, float] = {}
         self.rows: list[Row] = []
+        self.unbounded: list[str] = []
         self.done: dict[str, Replacement] = {}
         self.was: dict[str, str] = {}
-        self.depths: dict[fx.Node, int] = {}
+        self.offsets: dict[tuple[str, float], Shift] = {}
+        self.ties = Ties(body)
+        self.overwritten = find_overwritten(body)
         # New parts get the type and the device of the first floating tensor of the model.
         tensors = (*body.parameters(), *body.buffers())
         self.like = next((tensor for tensor in tensors if tensor.is_floating_point()), None)
-        self.sums = max(1, sum(node.target in functions.ADD | functions.SUB for node in body.graph.nodes))
 
     def run(self) -> None:
         """Visit every node; refusals are collected in the rows."""
@@ -49,11 +54,23 @@ class Walk:
             try:
                 self._visit(node)
             except Refusal as refusal:
-                self._report(node, ConversionVerdict.REFUSED, str(refusal))
+                self.report(node, ConversionVerdict.REFUSED, str(refusal))
                 # Go on as if this had worked, so that one error names all gaps.
                 self.scales[node] = 1.0
+        self._drop_copied_tensors()
         self.body.graph.lint()
         self.body.recompile()
+
+    def _drop_copied_tensors(self) -> None:
+        """Take tensors out of the model that only new parts use: they would wait for gradients in vain."""
+        reads = [node for node in self.body.graph.nodes if node.op == "get_attr"]
+        used = {node.target for node in reads if node.users}
+        for node in reads:
+            if not node.users:
+                self.body.graph.erase_node(node)
+        for target in {str(node.target) for node in reads if node.target not in used}:
+            path, _, name = target.rpartition(".")
+            delattr(self.body.get_submodule(path), name)
 
     def _visit(self, node: fx.Node) -> None:
         if node.op == "placeholder":
@@ -62,16 +79,19 @@ class Walk:
             self.scales[node] = 1.0
         elif node.op == "output":
             if not (isinstance(node.args[0], fx.Node) and node.args[0] in self.scales):
-                raise Refusal("return one tensor that depends on the input")
+                raise Refusal("return one tensor that depends on the input, and no dictionary or tuple")
         elif any(arg in self.scales for arg in node.all_input_nodes):
+            if node in self.overwritten:
+                raise Refusal("it changes a tensor that is used elsewhere too; set inplace=False, or write x = x + y")
             {"call_module": self._module, "call_function": self._function, "call_method": self._function}[node.op](node)
 
-    def _report(self, node: fx.Node, verdict: ConversionVerdict, now: str) -> None:
+    def report(self, node: fx.Node, verdict: ConversionVerdict, now: str) -> None:
+        """Add a row about a node."""
         stack = list(node.meta.get("nn_module_stack", {}).values())
         path = stack[-1][0] if stack else ""
         name = str(node.target) if node.op == "call_module" else functions.name_of(node.target)
         if node.op == "call_module":
-            place, was = name, self.was[name]
+            place, was = name, self.was.get(name, type(self.body.get_submodule(name)).__name__)
         else:
             place, was = (f"{path}.{node.name}" if path else node.name), name
         self.rows.append(Row(place, was, verdict, now))
@@ -85,47 +105,59 @@ class Walk:
         if isinstance(module, ConvexSum | Concat):
             self.scales[node] = 1.0
             return
-        source = self._only_input(node)
+        if module in self.skipped:
+            self._skip(node, module)
+            return
+        source = self.only_input(node)
         if getattr(module, "inplace", False):
-            self._check_unaliased(node, source)
             vars(module)["inplace"] = False
         if target not in self.done:
-            self.done[target] = replacement(module, self.scales[source], self.choices, self.like)
+            found = replacement(module, self.scales[source], self.choices, self.like)
+            tie = self.ties.keep(target, module, found.module or module)
+            self.done[target] = Replacement(found.module, found.words + tie, found.ratio)
         found = self.done[target]
-        self._report(node, ConversionVerdict.KEPT if found.module is None else ConversionVerdict.CHANGED, found.words)
+        self.report(node, ConversionVerdict.KEPT if found.module is None else ConversionVerdict.CHANGED, found.words)
         if found.module is not None:
             self.body.set_submodule(target, found.module)
         self.scales[node] = self.scales[source] * found.ratio
+
+    def _skip(self, node: fx.Node, module: nn.Module) -> None:
+        try:
+            gain = gain_of(module)
+        except LipkitError:
+            gain = float("inf")
+        words = f"constant {gain:.4g}" if gain <= 1 else "as it was: the constant of the twin is not promised"
+        tie = self.ties.keep(str(node.target), module, module)
+        self.unbounded += [str(node.target)] if gain > 1 else []
+        self.report(node, ConversionVerdict.SKIPPED, words + tie)
+        self.scales[node] = 1.0
 
     # Functions and methods
 
     def _function(self, node: fx.Node) -> None:
         target = node.target
-        if target in functions.SHAPES or (target is getattr and node.args[1] in functions.SHAPES):
+        if functions.reads_shape(node):
             return
         if target in functions.ADD or target in functions.SUB:
-            self._sum(node)
+            joins.convert_sum(self, node)
         elif target in functions.MUL or target in functions.DIV:
-            self._factor(node)
+            joins.convert_factor(self, node)
         elif target in functions.CAT or target in functions.STACK:
-            self._cat(node)
+            joins.convert_concatenation(self, node)
         elif target is operator.getitem or target in functions.MOVES or target is functional.pad:
             self._move(node)
         else:
             self._replace_function(node)
 
-    def _only_input(self, node: fx.Node) -> fx.Node:
+    def only_input(self, node: fx.Node) -> fx.Node:
+        """The tensor that depends on the input, if it is one and the first argument."""
         live = [arg for arg in node.all_input_nodes if arg in self.scales]
         if len(live) != 1 or not node.args or node.args[0] is not live[0]:
-            raise Refusal(f"it takes several tensors that depend on the input; {_ELSE}")
+            raise Refusal(f"it takes several tensors that depend on the input, or one by its name; {_ELSE}")
         return live[0]
 
-    def _check_unaliased(self, node: fx.Node, source: fx.Node) -> None:
-        if len(source.users) > 1 or not node.users:
-            raise Refusal("it changes a tensor that is used elsewhere too; set inplace=False")
-
     def _move(self, node: fx.Node) -> None:
-        source = self._only_input(node)
+        source = self.only_input(node)
         if node.target is operator.getitem and not functions.is_static_index(node.args[1]):
             raise Refusal("an index by a list or a tensor may repeat entries; use slices")
         if node.target is functional.pad and not functions.is_zero_padding(node.args, node.kwargs):
@@ -137,124 +169,30 @@ class Walk:
         self.scales[node] = self.scales[source]
 
     def _replace_function(self, node: fx.Node) -> None:
+        source = self.only_input(node)
         build = functions.BUILDERS.get(node.target)
         module = None if build is None else build(*node.args, **node.kwargs)
         if module is None:
-            raise Refusal(f"it has no known constant; use the module of torch.nn in its place, or {_ELSE}")
+            advice = functions.ADVICE.get(node.target, "use the module of torch.nn in its place")
+            raise Refusal(f"it has no known constant; {advice}, or {_ELSE}")
         if isinstance(module, DROPOUT) and module.training != self.body.training:
             raise Refusal(
                 "whether it is random does not follow the mode of the model; write F.dropout(x, p, self.training), or "
                 "use nn.Dropout"
             )
-        source = self._only_input(node)
-        if node.kwargs.get("inplace") or functions.name_of(node.target).endswith("_"):
-            self._check_unaliased(node, source)
         found = replacement(module, self.scales[source], self.choices, self.like)
         changed = found.module is not None
-        self._report(node, ConversionVerdict.CHANGED if changed else ConversionVerdict.KEPT, found.words)
-        self._replace_node(node, self._place(found.module or module), (source,), self.scales[source] * found.ratio)
+        self.report(node, ConversionVerdict.CHANGED if changed else ConversionVerdict.KEPT, found.words)
+        self.replace_node(node, self.place(found.module or module), (source,), self.scales[source] * found.ratio)
 
-    def _sum(self, node: fx.Node) -> None:
-        if len(node.args) != 2 or node.kwargs:
-            raise Refusal("write the sum as a + b, without alpha")
-        parts = list(node.args)
-        live = [part for part in parts if isinstance(part, fx.Node) and part in self.scales]
-        negative = node.target in functions.SUB
-        if len(live) == 1:
-            self._shift(node, live[0], parts[1] if parts[0] is live[0] else parts[0])
-            return
-        first, second = live
-        if negative:
-            with self.body.graph.inserting_before(node):
-                second = self.body.graph.call_function(torch.neg, (second,))
-            self.scales[second] = self.scales[live[1]]
-        sizes = self._shares(first, second)
-        module = self._place(ConvexSum((sizes[0] / sum(sizes), sizes[1] / sum(sizes))))
-        shares = ", ".join(f"{weight:.3g}" for weight in module.start)
-        self._report(node, ConversionVerdict.CHANGED, f"ConvexSum, starting with {shares}")
-        scale = 1 / sum(1 / self.scales[part] for part in (first, second))
-        self._replace_node(
-            node, module, (first, second), scale if self.choices.start is ConversionStart.WEIGHTS else 1.0
-        )
+    # Changes of the graph
 
-    def _shares(self, first: fx.Node, second: fx.Node) -> tuple[float, float]:
-        """Weights of a sum: those that keep the function, or most to the part with fewer layers behind it."""
-        if self.choices.start is ConversionStart.WEIGHTS:
-            return 1 / self.scales[first], 1 / self.scales[second]
-        a, b = (self._layers(part) for part in (first, second))
-        longer = _LONGER / self.sums
-        return (0.5, 0.5) if a == b else (1 - longer, longer) if a < b else (longer, 1 - longer)
-
-    def _layers(self, node: fx.Node) -> int:
-        """The number of layers behind a tensor, along its longest path."""
-        if node not in self.depths:
-            own = int(node.op == "call_module")
-            self.depths[node] = own + max((self._layers(arg) for arg in node.all_input_nodes), default=0)
-        return self.depths[node]
-
-    def _shift(self, node: fx.Node, live: fx.Node, other: Any) -> None:
-        scale = self.scales[live]
-        if isinstance(other, int | float):
-            node.args = tuple(live if arg is live else other * scale for arg in node.args)
-            self._report(node, ConversionVerdict.KEPT, f"a translation, times {scale:.3g}")
-            self.scales[node] = scale
-            return
-        if not (isinstance(other, fx.Node) and other.op == "get_attr") or node.args[0] is not live:
-            raise Refusal("add a parameter or a buffer of the model, behind the tensor: x + self.offset")
-        offset = operator.attrgetter(str(other.target))(self.body)
-        sign = -1.0 if node.target in functions.SUB else 1.0
-        module = Shift(offset)
-        assert isinstance(module.offset, Tensor)
-        module.offset.data.mul_(sign * scale)
-        self._report(node, ConversionVerdict.CHANGED, f"Shift, times {scale:.3g}")
-        self._replace_node(node, module, (live,), scale)
-
-    def _factor(self, node: fx.Node) -> None:
-        live = self._only_input(node) if node.args[0] in self.scales else None
-        factor: Any = node.args[1] if live is not None else node.args[0]
-        if live is None and node.target in functions.MUL and isinstance(node.args[1], fx.Node):
-            live = node.args[1]
-        if live is None or node.kwargs or not functions.is_number(factor):
-            raise Refusal(
-                "a product is Lipschitz only by a number; use a layer for factors of channels, gates have no "
-                "constant on the whole space"
-            )
-        value = float(factor) if node.target in functions.MUL else 1 / float(factor)
-        self._report(node, ConversionVerdict.CHANGED, f"the factor {value:.4g} left out")
-        with self.body.graph.inserting_before(node):
-            new = self.body.graph.call_function(operator.pos if value > 0 else operator.neg, (live,))
-        self.scales[new] = self.scales[live] / abs(value)
-        node.replace_all_uses_with(new)
-        self.body.graph.erase_node(node)
-
-    def _cat(self, node: fx.Node) -> None:
-        axis: Any = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
-        given: Any = node.args[0] if node.args else None
-        given = given if isinstance(given, list | tuple) else ()
-        parts = [part for part in given if isinstance(part, fx.Node) and part in self.scales]
-        if not parts or len(parts) != len(given) or axis == 0:
-            raise Refusal("concatenate tensors that all depend on the input, along another axis than the batch")
-        if node.target in functions.STACK:
-            parts = [self._with_axis(node, part, int(axis)) for part in parts]
-        sizes = tuple(1 / self.scales[part] for part in parts)
-        root = sum(size * size for size in sizes) ** 0.5
-        module = Concat(int(axis), sizes)
-        shares = ", ".join(f"{size / root:.3g}" for size in sizes)
-        self._report(node, ConversionVerdict.CHANGED, f"Concat, parts times {shares}")
-        self._replace_node(node, module, tuple(parts), 1 / root)
-
-    def _with_axis(self, node: fx.Node, part: fx.Node, axis: int) -> fx.Node:
-        """A part of a stack, which is a concatenation along an axis of length one."""
-        with self.body.graph.inserting_before(node):
-            new = self.body.graph.call_function(torch.unsqueeze, (part, axis))
-        self.scales[new] = self.scales[part]
-        return new
-
-    def _place(self, module: _M) -> _M:
+    def place(self, module: _M) -> _M:
         """A new part in the type and on the device of the model."""
         return module if self.like is None else module.to(self.like)
 
-    def _replace_node(self, node: fx.Node, module: nn.Module, args: tuple[fx.Node, ...], scale: float) -> None:
+    def replace_node(self, node: fx.Node, module: nn.Module, args: tuple[fx.Node, ...], scale: float) -> None:
+        """Put a module in the place of a node."""
         name = f"{node.name}_lipschitz"
         self.body.add_submodule(name, module)
         with self.body.graph.inserting_before(node):

@@ -1,7 +1,11 @@
 """An ordinary model, rewritten into a twin with a constant."""
 
 import copy
+import inspect
 import math
+import operator
+from collections.abc import Callable, Sequence
+from functools import partialmethod
 from typing import Any, final
 
 import torch
@@ -12,7 +16,8 @@ from torch.nn.parameter import is_lazy
 from lipkit.errors import ArgumentError, UnsupportedError
 from lipkit.nn.conversion.conversion_report import ConversionReport, ConversionVerdict, table
 from lipkit.nn.conversion.graph_walk import Walk
-from lipkit.nn.conversion.modules import Choices
+from lipkit.nn.conversion.replacement import Choices
+from lipkit.nn.conversion.skip_list import find_skipped
 from lipkit.nn.conversion.transfer import ConversionStart
 from lipkit.nn.core.gain import HasGain
 from lipkit.nn.core.known_constants import SAFE, Stated
@@ -27,18 +32,25 @@ class LipschitzTwin(Stated):
     """A converted model: `body`, in which every tensor is a 1-Lipschitz function of the input, times K.
 
     Guarantee: constant K on inputs of every shape, in evaluation mode; with BatchCentering in training for a batch as
-    one input, with dropout in evaluation only.
+    one input, with dropout in evaluation only. Where `unbounded` parts were skipped, none by construction:
+    `lipkit.lipschitz` then reads the body, and the constants of these parts count.
     """
 
-    def __init__(self, body: nn.Module, K: float) -> None:
+    def __init__(self, body: nn.Module, K: float, unbounded: tuple[str, ...] = ()) -> None:
         super().__init__()
         self.body = body
         self.K = K
+        self.unbounded = unbounded
         self.parts = _parts(body)
 
     @property
     def gain(self) -> float:
         """K, while the layers are those of the conversion: others, plain ones for example, keep no constraint."""
+        if self.unbounded:
+            raise UnsupportedError(
+                f"The constant of this twin is not promised, because the conversion skipped {self.unbounded[0]}; bound "
+                "the twin with lipkit.lipschitz."
+            )
         now = _parts(self.body)
         changed = {path for path, _ in {*now.items()} ^ {*self.parts.items()}}
         # Other methods, or fewer digits, may leave a layer of the same kind above one.
@@ -47,8 +59,8 @@ class LipschitzTwin(Stated):
         }
         if changed:
             raise UnsupportedError(
-                f"This twin is not as it was converted, at {min(changed)}: its constant is not known for all time; "
-                "measure the model as it is with lipkit.lipschitz."
+                f"This twin is not as it was converted, or has fewer digits than float32, at {min(changed)}: its "
+                "constant is not known for all time; measure the model as it is with lipkit.lipschitz."
             )
         return self.K
 
@@ -68,7 +80,8 @@ def lipschitzify(
     K: float = 1.0,
     linear: WeightMethod | None = None,
     conv: WeightMethod | None = None,
-    start: ConversionStart = ConversionStart.POSITIVE,
+    start: ConversionStart = ConversionStart.ISOMETRY,
+    skip: Sequence[str | type[nn.Module]] = (),
 ) -> tuple[LipschitzTwin, ConversionReport]:
     """A copy of an ordinary model with constant K by construction, and a report of what was changed and kept.
 
@@ -77,14 +90,16 @@ def lipschitzify(
     divided by its constant, activations with slopes above 1 by their slope. What has no place in a model with a
     constant is refused, all of it at once, with place and remedy.
 
-    The twin is to be trained; `start` says from where. An isometry near each original layer, and the shorter branch of
-    each sum with most of the weight, leave much of K at once, and gradients arrive. ConversionStart.WEIGHTS begins as a
-    multiple of the original function as far as the methods allow (weights divided by their norms; biases, means and
-    shares to their scale), but layers whose singular vectors do not meet leave little of K: measured 1e-7 for
-    a random ResNet-18 by AOL, 1e-4 by Spectral.
+    The twin is to be trained; `start` says from where. An isometry near each original layer, halves in each sum, and
+    smooth rectifiers sharp enough for small signals leave both branches their gradients. ConversionStart.WEIGHTS begins
+    as a multiple of the original function as far as the methods allow (weights divided by their norms; biases, means,
+    shares and sharpness to their scale), but layers whose singular vectors do not meet leave little of K: measured 1e-7
+    for a random ResNet-18 by AOL, 1e-4 by Spectral.
 
-    Guarantee: ||twin(x) - twin(y)|| <= K ||x - y||. Limit: models that torch.fx can trace; batch statistics of the
-    original are kept as running means.
+    Parameters that modules share stay shared, if both become layers of one kind; the report says which.
+
+    Guarantee: ||twin(x) - twin(y)|| <= K ||x - y||, unless a module of larger or unknown constant is skipped. Limit:
+    models that torch.fx can trace; batch statistics of the original are kept as running means for WEIGHTS only.
 
     Args:
         model: An ordinary model that torch.fx can trace; it is copied.
@@ -92,19 +107,23 @@ def lipschitzify(
         linear: Method for nn.Linear; `Bjorck()` if None.
         conv: Method for convolutions; `AOL()` if None.
         start: Where the constrained weights start.
+        skip: Modules that stay as they are: qualified names, patterns of them such as "blocks.*", or types. If the
+            constant of one is above 1 or not known, the twin promises nothing by construction.
     """
     if not 0 < K < math.inf:
         raise ArgumentError(f"lipschitzify needs a positive constant K, got {K}.")
-    body = _trace(_copy(model))
+    copied = _copy(model)
+    skipped = find_skipped(copied, skip)
+    body = _trace(copied, skipped)
     choices = Choices(Bjorck() if linear is None else linear, AOL() if conv is None else conv, start)
-    walk = Walk(body, choices)
+    walk = Walk(body, choices, skipped)
     walk.run()
-    report = ConversionReport(K, tuple(walk.rows))
+    report = ConversionReport(K, tuple(walk.rows), tuple(dict.fromkeys(walk.unbounded)))
     refused = report.of(ConversionVerdict.REFUSED)
     if refused:
         lines = "\n".join(table(refused))
         raise UnsupportedError(f"{len(refused)} operations of {type(model).__name__} have no counterpart:\n{lines}")
-    return LipschitzTwin(body, K).train(model.training), report
+    return LipschitzTwin(body, K, report.unbounded).train(model.training), report
 
 
 def _copy(model: object) -> nn.Module:
@@ -124,24 +143,63 @@ def _copy(model: object) -> nn.Module:
         ) from error
 
 
+class _Proxy(fx.Proxy):
+    """Records x += y as a change in place, which torch.fx would take for x = x + y."""
+
+    def _in_place(self, function: Callable[..., object], other: object) -> fx.Proxy:
+        return self.tracer.create_proxy("call_function", function, (self, other), {})
+
+    __iadd__ = partialmethod(_in_place, operator.iadd)
+    __isub__ = partialmethod(_in_place, operator.isub)
+    __imul__ = partialmethod(_in_place, operator.imul)
+    __itruediv__ = partialmethod(_in_place, operator.itruediv)
+
+
 class _Tracer(fx.Tracer):
-    """Stops at the modules of torch.nn and of lipkit.nn, and at those that state their `gain`."""
+    """Stops at the modules of torch.nn and of lipkit.nn, at those that state their `gain`, and at skipped ones."""
+
+    def __init__(self, skipped: frozenset[nn.Module]) -> None:
+        super().__init__()
+        self.skipped = skipped
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Proxy(node, self)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        if type(m).__module__.startswith("lipkit.nn"):
+        if m in self.skipped or type(m).__module__.startswith("lipkit.nn"):
             return True
         # The name is also that of learnt scales, which are tensors.
         stated = isinstance(m, HasGain) and isinstance(m.gain, int | float)
         return stated or super().is_leaf_module(m, module_qualified_name)
 
 
-def _trace(model: nn.Module) -> fx.GraphModule:
-    root: Any = nn.Sequential(model) if _Tracer().is_leaf_module(model, "") else model
+def _trace(model: nn.Module, skipped: frozenset[nn.Module]) -> fx.GraphModule:
+    tracer = _Tracer(skipped)
+    root: Any = nn.Sequential(model) if tracer.is_leaf_module(model, "") else model
+    arguments = inspect.signature(root.forward).parameters.values()
+    # Arguments that a call may leave out have the value that they have then.
+    bound = {arg.name: arg.default for arg in arguments if arg.default is not inspect.Parameter.empty}
     try:
-        graph = _Tracer().trace(root)
-    except (TypeError, RuntimeError, AttributeError, ValueError, TraceError) as error:
+        graph = tracer.trace(root, bound)
+    except (TypeError, RuntimeError, AttributeError, ValueError, NotImplementedError, TraceError) as error:
         raise UnsupportedError(
             f"torch.fx cannot trace {type(model).__name__}: {error}. Control flow that depends on values has no "
-            "constant; move it out of the model, or wrap the part in a module with a property `gain`."
+            "constant; move it out of the model, name the module in `skip`, or give it a property `gain`."
         ) from error
+    _unbind(graph, frozenset(bound))
     return fx.GraphModule(root, graph)
+
+
+def _unbind(graph: fx.Graph, names: frozenset[str]) -> None:
+    """Erase the inputs that have fixed values, with the checks that torch.fx adds for them."""
+    for source in [node for node in graph.nodes if node.op == "placeholder"]:
+        if source.name not in names and str(source.target).removesuffix("_1") not in names:
+            continue
+        found = {source}
+        for node in graph.nodes:
+            if not found.isdisjoint(node.all_input_nodes):
+                found.add(node)
+        # A value that reaches the output is an input after all, and is refused as such.
+        if all(node.op != "output" for node in found):
+            for node in reversed([node for node in graph.nodes if node in found]):
+                graph.erase_node(node)

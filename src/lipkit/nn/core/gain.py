@@ -100,7 +100,7 @@ def _upsample(module: nn.Upsample) -> float:
     if module.mode != "nearest" or not all(isinstance(f, int | float) and float(f).is_integer() for f in factors):
         raise UnsupportedError(
             f"The constant of {module} depends on the size of the image; use mode='nearest' with whole scale factors, "
-            "given for each axis, or DepthToSpace."
+            "given for each axis, or lipkit.nn.DepthToSpace."
         )
     if len(factors) == 1:
         raise UnsupportedError(f"{module} does not say how many axes it enlarges; give one scale factor for each axis.")
@@ -154,7 +154,7 @@ def _maximum(module: Any, dims: int) -> float:
 
 def _norm(module: Any, dims: int) -> float:
     if module.norm_type != 2:
-        raise UnsupportedError(f"The constant of {module} is known for norm_type=2 only; use L2NormPool.")
+        raise UnsupportedError(f"The constant of {module} is known for norm_type=2 only; use lipkit.nn.L2NormPool2d.")
     kernel = per_axis(module.kernel_size, dims, "kernel_size")
     stride = kernel if module.stride is None else per_axis(module.stride, dims, "stride")
     # With ceil_mode torch multiplies the mean over the entries that are there by the size of the whole window.

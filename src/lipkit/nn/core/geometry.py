@@ -107,8 +107,8 @@ def geometry_of(module: nn.Module) -> Geometry:
         walk = (module.kernel_size, module.stride, _sides(module), module.dilation, Padding(module.padding_mode))
         return Geometry(groups, rows, cols, *walk, transposed, module.output_padding if transposed else ())
     raise UnsupportedError(
-        f"{type(module).__name__} has no weight with a known meaning as an operator; nn.Linear, nn.ConvNd and "
-        "nn.ConvTransposeNd have."
+        f"{type(module).__name__} has no weight with a known meaning as an operator; nn.Linear, nn.Conv2d, "
+        "nn.ConvTranspose2d and their like in one and three dimensions have."
     )
 
 
