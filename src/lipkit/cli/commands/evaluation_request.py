@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import final
 
+from lipkit.certify import LocalRadii
 from lipkit.certify.attacks import PGD, EveryClass
 from lipkit.certify.evaluate.evaluation import said_radius
 from lipkit.cli.inputs import option_words
@@ -33,6 +34,9 @@ class EvaluationRequest:
     weights: Path | None = option(WEIGHTS, None)
     method: str = option("Method for everything before the last layer.", option_words.DEFAULT)
     norm: str = option("Norm of the radii: 2, 1 or inf.", "2")
+    local: bool = option("Prove by what holds near each sample where the constant does not.", False, "--local")
+    local_seconds: float | None = option("Time for each sample with --local; 10 by default.", None)
+    bisections: int = option("With --local, so many more balls to find how far each sample is certified.", 0, least=0)
     samples: int | None = option("Only the first so many.", None, least=1)
     steps: int = option("Steps of projected gradient descent.", 0, least=1)
     restarts: int = option("Random starts.", 1, least=1)
@@ -47,7 +51,7 @@ class EvaluationRequest:
     def goal(self) -> Goal:
         """Radii, norm, attack and number of samples; refuses words that mean none."""
         eps, p = _parse_radii(self.eps), _parse_norm(self.norm)
-        return Goal(tuple(eps), p, self._attack(max(eps), p), self.samples)
+        return Goal(tuple(eps), p, self._attack(max(eps), p), self.samples, self._local())
 
     @property
     def command(self) -> str:
@@ -70,9 +74,20 @@ class EvaluationRequest:
             "eps": ", ".join(map(said_radius, goal.eps)),
             "norm": f"l{goal.p:g}",
             "method": self.method,
+            **({} if goal.local is None else {"local": _say_local(goal.local)}),
             "attack": "none" if goal.attack is None else f"{goal.attack.name}: {goal.attack.settings}{inside}",
             "seed": str(self.seed),
         }
+
+    def _local(self) -> LocalRadii | None:
+        if self.local:
+            seconds = LocalRadii().seconds if self.local_seconds is None else self.local_seconds
+            if not seconds > 0:
+                raise ArgumentError(f"--local-seconds is the time for one sample, > 0, got {seconds:g}.")
+            return LocalRadii(seconds, self.bisections)
+        if self.local_seconds is not None or self.bisections:
+            raise ArgumentError("--local-seconds and --bisections belong to --local; add it, or leave them out.")
+        return None
 
     def _attack(self, eps: float, p: float) -> PGD | None:
         if not self.steps:
@@ -80,6 +95,10 @@ class EvaluationRequest:
         low, high = option_words.parse_ends(self.box) if self.box else (-math.inf, math.inf)
         attack = PGD(eps, p, low, high, steps=self.steps, restarts=self.restarts)
         return replace(attack, objective=EveryClass()) if self.every_class else attack
+
+
+def _say_local(local: LocalRadii) -> str:
+    return f"near each sample, {local.seconds:g} s each, {local.bisections} bisections"
 
 
 def _parse_radii(text: str) -> list[float]:
