@@ -313,8 +313,8 @@ def test_another_box_is_another_attack(capsys: pytest.CaptureFixture[str]) -> No
     ("model", "data", "code", "said"),
     [
         ("narrow", "table.npz", Code.USAGE, "has labels up to 2, but own_models.py:narrow gives 2 scores, for"),
-        ("single", "table.npz", Code.USAGE, "gives shape (1, 1) for one input of table.npz, expected"),
-        ("Pair", "table.npz", Code.USAGE, "gives a tuple for one input of table.npz"),
+        ("single", "table.npz", Code.USAGE, "gives one score, whose sign tells class 0 from class 1, and table.npz has"),
+        ("Pair", "table.npz", Code.USAGE, "gives a tuple with the entries 0, 1; name the one with the scores by --output"),
         ("broken", "table.npz", Code.OTHER, "own_models.py:broken gives [nan, "),
         ("table", "images.npz", Code.USAGE, "does not take one input of images.npz, of shape (1, 1, 4, 4) with the"),
         ("table", "none.npz", Code.USAGE, "There is no file none.npz"),
