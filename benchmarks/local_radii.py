@@ -53,9 +53,8 @@ def report(name: str, model: nn.Module, test: Examples) -> None:
     attacked = accuracy(model, some, bound, EPS, attack=WorstOf(max(EPS), low=0.0, high=1.0)).overall.attacked
     end = time.perf_counter()
     assert attacked is not None
-    print(
-        f"{name}: {plain.overall.clean.count} of {SAMPLES} right; constants of pairs up to {float(bound.value.max()):.3g}"
-    )
+    top = float(bound.value.max())
+    print(f"{name}: {plain.overall.clean.count} of {SAMPLES} right; constants of pairs up to {top:.3g}")
     print("| l2 radius | certified by the constant | and near each sample | left by the worst of 5 attacks |")
     for i, eps in enumerate(EPS):
         counts = (plain.overall.certified[i].count, local.overall.certified[i].count, attacked[i].count)

@@ -65,7 +65,7 @@ def test_nothing_that_a_part_breaks_is_left_standing(p: float):
         alone = model(attack(model, x, y, generator=torch.Generator().manual_seed(0))).argmax(1) != y
         # Random starts are drawn for those that stand, so one that is hardly broken may differ.
         assert int((alone & ~broken).sum()) <= 1
-    assert float(torch.linalg.vector_norm((worst - x).double(), p, dim=1).max()) <= radius
+    assert float(torch.linalg.vector_norm(worst.double() - x.double(), p, dim=1).max()) <= radius
 
 
 def test_its_name_and_settings_say_what_is_in_it():

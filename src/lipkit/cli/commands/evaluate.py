@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from lipkit._seeds import check_seed
 from lipkit.bound import Bound
 from lipkit.bounds import Method
 from lipkit.certify import find_warnings, head_pairwise, in_norm
+from lipkit.certify.attacks import TwoClasses
 from lipkit.cli.commands.evaluation_request import EvaluationRequest
 from lipkit.cli.commands.regression import bound_outputs
 from lipkit.cli.console import progress, terminal
@@ -55,6 +57,8 @@ def evaluate_model(request: EvaluationRequest) -> None:
         _move(request, methods, own, device)
         return
     model, test = request.adaptation.adapt(own, request.test_set(), request.model, request.data)
+    if isinstance(model, TwoClasses) and not isinstance(own, TwoClasses):
+        print(f"{request.model} gives one score: above 0 it says class 1, below class 0.", file=sys.stderr)
     team = Team.join(device)
     folder = None if request.out is None else _Folder.claim(request, request.out, own, test, team)
     with nullcontext() if folder is None else lock_folder(folder.path, team.leads):

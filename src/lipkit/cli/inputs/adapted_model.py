@@ -77,6 +77,8 @@ class Shifted(nn.Module):
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], axes: int) -> None:
         super().__init__()
+        self.mean: Tensor
+        self.std: Tensor
         shape = (-1, *[1] * (axes - 1))
         # Not part of the state: the user's weights are those of the user's model.
         self.register_buffer("mean", torch.tensor(mean).reshape(shape), persistent=False)

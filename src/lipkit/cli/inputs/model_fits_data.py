@@ -31,7 +31,7 @@ def fit_to_model(model: nn.Module, test: Examples, target: str, data: str) -> Ex
         )
     require_finite(scores, target, data)
     rest = range(len(test.classes), classes)
-    return replace(test, classes=(*test.classes, *map(str, rest)))
+    return replace(test, classes=(*test.classes[:classes], *map(str, rest)))
 
 
 def require_finite(scores: Tensor, target: str, data: str) -> None:
