@@ -24,6 +24,8 @@ from lipkit.trace import Network, Reach
 
 # Uncertain slopes up to which the multipliers are optimised; beyond, they have a closed form up to their scale.
 _OPTIMISED = 128
+# Uncertain slopes beyond which their matrices take minutes and gigabytes.
+_MOST = 3000
 # How close to the best the optimised multipliers come.
 _RTOL = 1e-2
 
@@ -87,13 +89,13 @@ class MarginsOnBall:
 
     @cached_property
     def _reduced(self) -> Uncertain:
-        # No limit: whoever asks for more has time for it, and memory for the square of their number.
-        return uncertain(self.found, self._slopes, 2**15, self.directions)
+        return uncertain(self.found, self._slopes, _MOST, self.directions)
 
     def by_slopes(self, place: int) -> Float64[Tensor, ""]:
         """The constant of the margin over `others[place]` through the slopes that are uncertain (`Condensed`).
 
-        Cost: three adjoints for each uncertain slope, once; then a factorisation of that side for each margin.
+        Cost: three adjoints for each uncertain slope, once; then a factorisation of that side for each margin. Refuses
+        more than 3000 uncertain slopes.
         """
         whole = self._reduced
         one = replace(whole, c=_row(whole.c, place), g=_row(whole.g, place))
