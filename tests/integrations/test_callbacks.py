@@ -60,7 +60,7 @@ def test_the_trainer_of_huggingface_gets_the_numbers_of_each_epoch():
     model, x, y = made()
     written: list[dict[str, Any]] = []
     watch = TrainingWatch(x, y, [0.1])
-    callback = huggingface_callback(watch, lambda whole: whole, lambda entry: written.append(dict(entry)))
+    callback: Any = huggingface_callback(watch, lambda whole: whole, lambda entry: written.append(dict(entry)))
     state = transformers.TrainerState(epoch=2.0, global_step=7)
     callback.on_epoch_end(None, state, None, model=model)
     assert state.log_history == written == [{**watch(model), "epoch": 2.0, "step": 7}]
@@ -90,7 +90,7 @@ def test_lightning_logs_the_numbers_after_each_epoch(tmp_path: Path):
     trainer = lightning.Trainer(
         max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False, default_root_dir=tmp_path,
-        callbacks=[lightning_callback(watch, lambda module: module.net)],
+        callbacks=[lightning_callback(watch, lambda module: module.get_submodule("net"))],
     )  # fmt: skip
     trainer.fit(Whole(), data)
     assert {name: float(value) for name, value in trainer.callback_metrics.items()} == pytest.approx(

@@ -1,20 +1,15 @@
 """A callback for Lightning: the only file that knows it."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
 from lipkit.errors import ArgumentError
 from lipkit.integrations.training_watch import TrainingWatch
 
-if TYPE_CHECKING:
-    from lightning.pytorch import Callback
 
-
-def lightning_callback(
-    watch: TrainingWatch, model_of: Callable[[nn.Module], nn.Module] = lambda module: module
-) -> "Callback":
+def lightning_callback(watch: TrainingWatch, model_of: Callable[[nn.Module], nn.Module] = lambda module: module) -> Any:
     """A callback that logs the numbers of a watch after each epoch of training, to whatever logger the trainer has.
 
     Cost: that of the watch, in the process that leads; the others wait for nothing.
@@ -25,11 +20,11 @@ def lightning_callback(
             itself, called with a batch of inputs.
     """
     try:
-        from lightning.pytorch import Callback
+        from lightning.pytorch import Callback  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as missing:
         raise ArgumentError("This callback needs lightning; pip install 'lipkit[lightning]' brings it.") from missing
 
-    class Certify(Callback):
+    class Certify(Callback):  # pyright: ignore[reportUntypedBaseClass]
         def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
             if trainer.is_global_zero:
                 pl_module.log_dict(watch(model_of(pl_module)), rank_zero_only=True)

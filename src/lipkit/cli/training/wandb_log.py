@@ -16,7 +16,7 @@ class WandbRun:
 
     def __init__(self, folder: Path, project: str) -> None:
         try:
-            import wandb
+            import wandb  # pyright: ignore[reportMissingImports]
         except ModuleNotFoundError as missing:
             raise ArgumentError("--wandb needs wandb; pip install 'lipkit[wandb]' brings it.") from missing
         folder.mkdir(parents=True, exist_ok=True)
