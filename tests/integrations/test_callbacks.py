@@ -69,6 +69,8 @@ def test_the_trainer_of_huggingface_gets_the_numbers_of_each_epoch():
     assert not other.log_history
 
 
+# Lightning uses what torch calls deprecated.
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.slow
 def test_lightning_logs_the_numbers_after_each_epoch(tmp_path: Path):
     lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed: lipkit[lightning]")

@@ -48,9 +48,11 @@ class TrainingWatch:
         """The numbers of a model, which is left as it was: its modes, its gradients and its random numbers."""
         place = next((parameter for parameter in model.parameters()), torch.zeros(()))
         example = self._samples.inputs[:1].to(place.detach())
-        with torch.no_grad():
-            bound = head_pairwise(model, example, self._method)
-        found = accuracy(model, self._samples, bound, self._eps).overall
+        # A loader of data draws a number, which would change the course of the training.
+        with torch.random.fork_rng(devices=[]):
+            with torch.no_grad():
+                bound = head_pairwise(model, example, self._method)
+            found = accuracy(model, self._samples, bound, self._eps).overall
         shares = {
             f"certified@{eps:g}": one.count / one.total for eps, one in zip(self._eps, found.certified, strict=True)
         }

@@ -70,8 +70,8 @@ def _move(request: EvaluationRequest, methods: Sequence[Method], own: nn.Module,
     """Bound how far each output moves."""
     inputs = test_inputs(request.data, request.label)[: request.samples]
     model = request.adaptation.adapt_outputs(own, inputs, request.model, request.data).to(device)
-    load.print_weights_source(request.model, request.weights, own)
     bound_outputs(request, model, inputs.to(device), lambda one, x: find_constants(one, x, methods, request.goal.p))
+    load.print_weights_source(request.model, request.weights, own)
 
 
 def _evaluate(
