@@ -153,8 +153,8 @@ def _parsed(line: bytes, where: str) -> SampleResult:
         whole = all(type(number) is int and 0 <= number < 2**63 for number in (index, label, predicted))
         unproven, digest, stated, otherwise = (data[name] for name in ("unproven", "digest", "stated", "otherwise"))
         truths = (*broken, unproven, stated, otherwise)
-        kinds = all(isinstance(one, bool) for one in truths) and isinstance(digest, str)
-        ball, proof = float(data["ball"]), str(data["proof"])
+        ball, proof = float(data["ball"]), data["proof"]
+        kinds = all(isinstance(one, bool) for one in truths) and isinstance(digest, str) and isinstance(proof, str)
         # A proof near the sample reaches the edge of its ball at most.
         near = radius <= ball < math.inf if proof else ball == 0
         if not (whole and kinds and near and radius >= 0 and 0 <= failure <= 1):
