@@ -68,8 +68,8 @@ def main() -> None:
     train_set, test = digits().split(397, seed=0)
     report("digits", train(train_set, 30), test, 40, 10.0)
     if len(sys.argv) > 1:
-        some = mnist(sys.argv[1], train=True).at(range(20_000))
-        report("MNIST", train(some, 2), mnist(sys.argv[1], train=False), 20, 2.0)
+        some = mnist(sys.argv[1], train=True).at(range(10_000))
+        report("MNIST", train(some, 2), mnist(sys.argv[1], train=False), 8, 2.0)
 
 
 if __name__ == "__main__":

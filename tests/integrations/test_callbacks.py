@@ -56,7 +56,7 @@ def test_a_watch_refuses_no_samples_and_no_radii():
 
 
 def test_the_trainer_of_huggingface_gets_the_numbers_of_each_epoch():
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed: lipkit[huggingface]")
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     model, x, y = made()
     written: list[dict[str, Any]] = []
     watch = TrainingWatch(x, y, [0.1])
@@ -73,7 +73,7 @@ def test_the_trainer_of_huggingface_gets_the_numbers_of_each_epoch():
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.slow
 def test_lightning_logs_the_numbers_after_each_epoch(tmp_path: Path):
-    lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed: lipkit[lightning]")
+    lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
     model, x, y = made()
 
     class Whole(lightning.LightningModule):
@@ -102,7 +102,7 @@ def test_lightning_logs_the_numbers_after_each_epoch(tmp_path: Path):
 
 @pytest.mark.slow
 def test_wandb_keeps_the_entries_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    pytest.importorskip("wandb", reason="wandb is not installed: lipkit[wandb]")
+    pytest.importorskip("wandb", reason="wandb is not installed")
     monkeypatch.setenv("WANDB_MODE", "offline")
     run = WandbRun(tmp_path / "log", "lipkit-tests")
     run({"step": 3, "loss": 0.5, "constant": None})
@@ -116,9 +116,9 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: 
     watch = TrainingWatch(x, y, [0.1])
     for package in ("transformers", "lightning", "lightning.pytorch", "wandb"):
         monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ArgumentError, match=r"needs transformers; pip install 'lipkit\[huggingface\]'"):
+    with pytest.raises(ArgumentError, match=r"needs transformers; pip install transformers"):
         huggingface_callback(watch, lambda model: model)
-    with pytest.raises(ArgumentError, match=r"needs lightning; pip install 'lipkit\[lightning\]'"):
+    with pytest.raises(ArgumentError, match=r"needs lightning; pip install lightning"):
         lightning_callback(watch)
-    with pytest.raises(ArgumentError, match=r"needs wandb; pip install 'lipkit\[wandb\]'"):
+    with pytest.raises(ArgumentError, match=r"needs wandb; pip install wandb"):
         WandbRun(tmp_path, "project")

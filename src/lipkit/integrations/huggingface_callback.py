@@ -30,9 +30,7 @@ def huggingface_callback(
     try:
         from transformers import TrainerCallback
     except ModuleNotFoundError as missing:
-        raise ArgumentError(
-            "This callback needs transformers; pip install 'lipkit[huggingface]' brings it."
-        ) from missing
+        raise ArgumentError("This callback needs transformers; pip install transformers brings it.") from missing
 
     class Certify(TrainerCallback):
         def on_epoch_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:

@@ -22,7 +22,7 @@ def lightning_callback(watch: TrainingWatch, model_of: Callable[[nn.Module], nn.
     try:
         from lightning.pytorch import Callback  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as missing:
-        raise ArgumentError("This callback needs lightning; pip install 'lipkit[lightning]' brings it.") from missing
+        raise ArgumentError("This callback needs lightning; pip install lightning brings it.") from missing
 
     class Certify(Callback):  # pyright: ignore[reportUntypedBaseClass]
         def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:

@@ -18,7 +18,7 @@ class WandbRun:
         try:
             import wandb  # pyright: ignore[reportMissingImports]
         except ModuleNotFoundError as missing:
-            raise ArgumentError("--wandb needs wandb; pip install 'lipkit[wandb]' brings it.") from missing
+            raise ArgumentError("--wandb needs wandb; pip install wandb brings it.") from missing
         folder.mkdir(parents=True, exist_ok=True)
         self._run: Any = wandb.init(project=project, dir=str(folder))
 
