@@ -38,7 +38,7 @@ LAYERS = (
     ("losses", "regularizers", "optim"),
     ("certify", "privacy", "transport", "sdf", "analysis", "concepts"),
     ("lipkit",),
-    ("cli", "report"),
+    ("cli", "report", "integrations"),
 )
 LEVEL = {unit: level for level, units in enumerate(LAYERS) for unit in units}
 
@@ -71,7 +71,7 @@ FOREIGN = {("data", "torch.nn")}
 CORE = {"torch", "numpy", "scipy", "jaxtyping"}
 EXTRAS = (
     *("matplotlib", "rich", "cvxpy", "sklearn", "typer", "safetensors", "pandas", "hypothesis", "pytest", "beartype"),
-    *("foolbox", "torchattacks", "pooch", "PIL", "tensorboard"),
+    *("foolbox", "torchattacks", "pooch", "PIL", "tensorboard", "wandb", "lightning", "transformers"),
 )
 
 

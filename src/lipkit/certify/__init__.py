@@ -31,6 +31,8 @@ from lipkit.certify.radii.forward import Forward as Forward
 from lipkit.certify.radii.forward import Logits as Logits
 from lipkit.certify.radii.last_layer import head_pairwise as head_pairwise
 from lipkit.certify.radii.last_layer import in_norm as in_norm
+from lipkit.certify.radii.local_radius import LocalProof as LocalProof
+from lipkit.certify.radii.local_radius import LocalRadii as LocalRadii
 from lipkit.certify.radii.radius import Radii as Radii
 from lipkit.certify.radii.radius import binary_radius as binary_radius
 from lipkit.certify.radii.radius import radius as radius

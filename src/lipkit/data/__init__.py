@@ -6,6 +6,7 @@ from lipkit.data.augmentation import flipped as flipped
 from lipkit.data.augmentation import turned_and_scaled as turned_and_scaled
 from lipkit.data.cifar import cifar10 as cifar10
 from lipkit.data.cifar import cifar100 as cifar100
+from lipkit.data.csv_table import csv_table as csv_table
 from lipkit.data.digits import digits as digits
 from lipkit.data.download import Remote as Remote
 from lipkit.data.download import fetch as fetch

@@ -89,13 +89,14 @@ def test_damaged_settings_are_named(tmp_path: Path, damaged: bytes) -> None:
     [
         *({"index": -1}, {"index": "0"}, {"index": True}, {"label": 1.5}, {"radius": float("nan")}, {"radius": -1}),
         *({"broken": [1]}, {"failure": 2}, {"broken": None}, {"unproven": 0}, {"digest": 1}),
+        *({"ball": 1.0}, {"proof": "margins"}, {"proof": None}),
     ],
     ids=str,
 )
 def test_a_line_with_a_number_out_of_range_is_named(tmp_path: Path, change: dict[str, Any]) -> None:
     records = Records(tmp_path, SETTINGS)
     line = {"index": 0, "label": 0, "predicted": 0, "radius": 0.5, "broken": [], "failure": 0.0, "unproven": False,
-            "digest": "a", "stated": False, "otherwise": False}  # fmt: skip
+            "digest": "a", "stated": False, "otherwise": False, "ball": 0.0, "proof": ""}  # fmt: skip
     path = tmp_path / "samples-0000.jsonl"
     write_lines(path, [line])
     assert records.read() == {0: SampleResult(0, 0, 0, 0.5, digest="a")}

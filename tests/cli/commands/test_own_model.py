@@ -214,11 +214,13 @@ def test_a_constant_is_found_in_the_norm_of_the_radii(model: str, method: str, n
 
 def test_a_command_holds_all_that_was_asked_for() -> None:
     request = EvaluationRequest(
-        "m.py:f", "a b.npz", "0.1", Path("w.pt"), "dag", "inf", 9, 7, 2, True, "-1,1", Path("o"), "cpu", 4, Path("j")
-    )
+        "m.py:f", "a b.csv", "0.1", Path("w.pt"), "logits", "0,1", "kind", "a,b", False, "dag", "inf", True, 2.5, 3, 9,
+        "worst", 7, 2, True, "-1,1", Path("o"), "cpu", 4, Path("j"),
+    )  # fmt: skip
     assert request.command == (
-        "lipkit attack m.py:f --data 'a b.npz' --eps 0.1 --weights w.pt --method dag --norm inf --samples 9 --steps 7 "
-        "--restarts 2 --every-class --box -1,1 --out o --device cpu --seed 4"
+        "lipkit attack m.py:f --data 'a b.csv' --eps 0.1 --weights w.pt --output logits --normalize 0,1 --label kind "
+        "--classes a,b --method dag --norm inf --local --local-seconds 2.5 --bisections 3 --samples 9 --attack worst "
+        "--steps 7 --restarts 2 --every-class --box -1,1 --out o --device cpu --seed 4"
     )
     assert EvaluationRequest("m.py:f", "digits", "1").command == (
         "lipkit certify m.py:f --data digits --eps 1 --device cpu --seed 0"
@@ -313,8 +315,8 @@ def test_another_box_is_another_attack(capsys: pytest.CaptureFixture[str]) -> No
     ("model", "data", "code", "said"),
     [
         ("narrow", "table.npz", Code.USAGE, "has labels up to 2, but own_models.py:narrow gives 2 scores, for"),
-        ("single", "table.npz", Code.USAGE, "gives shape (1, 1) for one input of table.npz, expected"),
-        ("Pair", "table.npz", Code.USAGE, "gives a tuple for one input of table.npz"),
+        ("single", "table.npz", Code.USAGE, "gives one score, whose sign tells class 0 from class 1, and"),
+        ("Pair", "table.npz", Code.USAGE, "gives a tuple with the entries 0, 1; name the one with the"),
         ("broken", "table.npz", Code.OTHER, "own_models.py:broken gives [nan, "),
         ("table", "images.npz", Code.USAGE, "does not take one input of images.npz, of shape (1, 1, 4, 4) with the"),
         ("table", "none.npz", Code.USAGE, "There is no file none.npz"),

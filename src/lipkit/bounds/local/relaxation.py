@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from lipkit.bounds.local.activation_lines import Lines, lines
@@ -93,6 +93,31 @@ class Relaxation(Ranges):
         def on(region: Region) -> list[Reach]:
             backward = _Backward(found, region, {}, {}, {})
             return propagate_ranges(found, region, self.balls, every, lambda k, z, ys: self._refine(backward, k, z, ys))
+
+        return on
+
+    def prepare_functionals(
+        self, found: MeasuredNetwork
+    ) -> Callable[[Region, Float64[Tensor, "count *shape"]], tuple[list[Reach], Float64[Tensor, " count"]]]:
+        """A function that gives, on a region, the ranges and a lower bound of <v, f(x)> for each of several v.
+
+        Guarantee: contains every value. Cost: the ranges of all values but the output, and one sweep for each v.
+        """
+        sink = found.network.sink
+
+        def on(region: Region, directions: Tensor) -> tuple[list[Reach], Tensor]:
+            backward = _Backward(found, region, {}, {}, {})
+            least: list[Tensor] = []
+
+            def refine(k: int, z: Reach, ys: list[Reach]) -> Reach:
+                if k < sink:
+                    return self._refine(backward, k, z, ys)
+                plain = highest_in_reach(-directions, z)
+                plain = plain + gamma(math.prod(found.network.target) + 16) * plain.abs()
+                least.append(-torch.minimum(backward.highest(k, -directions, ys), plain))
+                return z
+
+            return propagate_ranges(found, region, self.balls, False, refine), least[0]
 
         return on
 

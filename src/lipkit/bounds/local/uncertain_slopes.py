@@ -1,7 +1,7 @@
 """A network on a region as a linear map plus the few slopes that are not known there."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import final
@@ -83,11 +83,19 @@ class Uncertain:
         return (sum(ends, norm(Dense(self.c.mid)).value) + self.lost()) * (1 + ROUNDINGS_512)
 
 
-def uncertain(found: MeasuredNetwork, slopes: Slopes, limit: int) -> Uncertain:
+def uncertain(
+    found: MeasuredNetwork, slopes: Slopes, limit: int, outputs: Float64[Tensor, "count *shape"] | None = None
+) -> Uncertain:
     """The reduced form of a network of pointwise nodes with these slope intervals.
 
     Cost: three adjoints of the network for every uncertain slope and every output, in batches. Refuses more than
     `limit` uncertain slopes.
+
+    Args:
+        found: The network.
+        slopes: The slope intervals on the region.
+        limit: The most slopes that may be uncertain.
+        outputs: Combinations of the outputs to be bounded instead of each of them, such as differences of two.
     """
     network = found.network
     where = {k: (alpha < beta).flatten().nonzero().flatten() for k, (alpha, beta) in slopes.items()}
@@ -107,9 +115,10 @@ def uncertain(found: MeasuredNetwork, slopes: Slopes, limit: int) -> Uncertain:
             spreads.append((torch.maximum(beta - mid, mid - alpha) * (1 + _ULPS)).flatten()[where[k]])
     starts = [0, *torch.tensor([len(at) for at in where.values()], dtype=torch.int64).cumsum(0).tolist()]
     blocks = tuple(slice(a, b) for a, b in pairwise(starts))
-    rows = [_rows(found, middles, k, at, where) for k, at in where.items()]
+    rows = [_rows(found, middles, k, _units(found, k, at), where) for k, at in where.items()]
     every = torch.arange(math.prod(network.target), device=found.device)
-    last_c, last_g = _rows(found, middles, network.sink, every, where)
+    ends = _units(found, network.sink, every) if outputs is None else iter([outputs])
+    last_c, last_g = _rows(found, middles, network.sink, ends, where)
     nothing = torch.zeros(0, math.prod(network.source), dtype=torch.float64, device=found.device)
     empty = nothing.new_zeros((0, count))
     return Uncertain(
@@ -122,21 +131,30 @@ def uncertain(found: MeasuredNetwork, slopes: Slopes, limit: int) -> Uncertain:
     )
 
 
-def _rows(found: MeasuredNetwork, middles: Slopes, k: int, rows: Tensor, where: dict[int, Tensor]) -> tuple[Span, Span]:
-    """Derivatives of the entries `rows` of z_k with all slopes at their middles: by the input, and by every y_j that
-    an uncertain slope belongs to."""
+def _units(found: MeasuredNetwork, k: int, rows: Tensor) -> Iterator[Tensor]:
+    """Unit vectors for the entries `rows` of z_k, in batches small enough for memory."""
     shape = found.network.shape_into(k)
     widest = max(math.prod(found.network.shape_into(j)) for j in range(1, k + 1))
     step = max(1, _CHUNK_ENTRIES // max(widest, math.prod(found.network.source)))
-    by_input: list[Span] = []
-    by_node: list[Span] = []
     for some in rows.split(step):
         units = torch.zeros(len(some), math.prod(shape), dtype=torch.float64, device=found.device)
         units[torch.arange(len(some)), some] = 1
-        at_input, on_y = backward(found, middles, k, units.reshape(-1, *shape))
+        yield units.reshape(-1, *shape)
+
+
+def _rows(
+    found: MeasuredNetwork, middles: Slopes, k: int, starts: Iterator[Tensor], where: dict[int, Tensor]
+) -> tuple[Span, Span]:
+    """Derivatives of <start, z_k> with all slopes at their middles: by the input, and by every y_j that an uncertain
+    slope belongs to."""
+    by_input: list[Span] = []
+    by_node: list[Span] = []
+    for start in starts:
+        at_input, on_y = backward(found, middles, k, start)
         by_input.append(Span(at_input.mid.flatten(1), at_input.width.flatten(1)))
-        columns = [_select(on_y.get(j), at, units) for j, at in where.items()]
-        by_node.append(_join([Span(units[:, :0], units[:, :0]), *columns], dim=1))
+        columns = [_select(on_y.get(j), at, start) for j, at in where.items()]
+        empty = start.new_zeros((len(start), 0))
+        by_node.append(_join([Span(empty, empty), *columns], dim=1))
     return _join(by_input), _join(by_node)
 
 

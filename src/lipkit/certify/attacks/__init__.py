@@ -18,3 +18,5 @@ from lipkit.certify.attacks.step_sizes import Halving as Halving
 from lipkit.certify.attacks.step_sizes import Schedule as Schedule
 from lipkit.certify.attacks.torchattacks_adapter import TorchAttacks as TorchAttacks
 from lipkit.certify.attacks.two_classes import TwoClasses as TwoClasses
+from lipkit.certify.attacks.worst_of import WorstOf as WorstOf
+from lipkit.certify.attacks.worst_of import usual_attacks as usual_attacks

@@ -20,6 +20,7 @@ from lipkit.certify.evaluate.records import Records, SampleResult
 from lipkit.certify.evaluate.shards import Data, Place, batches, check_repeatable, describe_data, digests, first_batch
 from lipkit.certify.evaluate.stored_results import Stored
 from lipkit.certify.radii.forward import Logits
+from lipkit.certify.radii.local_radius import LocalRadii
 from lipkit.certify.radii.radius import require_certifying
 from lipkit.errors import ArgumentError, MetricError, RecordError
 from lipkit.nn.core.freeze import frozen
@@ -33,6 +34,7 @@ def accuracy(
     *,
     p: float = 2.0,
     attack: Attack | None = None,
+    local: LocalRadii | None = None,
     logits: Callable[[Tensor], Logits] | None = None,
     records: str | Path | None = None,
     level: float = 0.95,
@@ -50,6 +52,9 @@ def accuracy(
     (`Forward`), unless `logits` gives them. A tie of the label with another class is no decision and counts as wrong. A
     model with a single score is given as `attacks.TwoClasses(model)`.
 
+    With `local`, samples that `bound` does not certify are tried again by what the network does on the ball around each
+    (`LocalRadii`); every result says by what it was proven (`SampleResult.proof`).
+
     A bound of another network, or of inputs of another shape, is refused; one that the first inputs disprove is too
     (`refuse_disproved`). A stated bound (`Bound.from_value`) is accepted, and the result says so (`Evaluation.stated`).
     Every batch also runs through the model itself, in its own precision and with the casts that are on (autocast,
@@ -65,7 +70,7 @@ def accuracy(
     the attack draws from `seed` and the place of a batch. What is stored is used again if it is of the same model (the
     captured network, its tensors and attributes; with given `logits` also its source), constant, attack and inputs,
     each by a hash; the first stored batch is evaluated again and must agree. `progress` is called with the samples done
-    and their number in this process.
+    and their number in this process, with `local` after each sample.
 
     Guarantee: certified <= true robust accuracy <= attacked, on these samples, with the bound's failure probability;
     the second as far as attacks are proven to succeed (`Evaluation.unproven`).
@@ -86,6 +91,10 @@ def accuracy(
         raise ArgumentError(f"`attack` is one of lipkit.certify.attacks, such as PGD(eps=0.5), got {attack!r}.")
     if attack is not None and attack.p != p:
         raise MetricError(f"The radii are in l{p:g} and the attack in l{attack.p:g}; use one norm for both.")
+    if local is not None and not isinstance(local, LocalRadii):
+        raise ArgumentError(f"`local` is LocalRadii(seconds=10.0) or None, got {local!r}.")
+    if local is not None and logits is not None:
+        raise ArgumentError("Radii near each sample need the captured model; leave out `logits`, or `local`.")
     if records is not None and not isinstance(bound, Bound) and not name:
         raise ArgumentError("Results with a function for `bound` can only be resumed under a `name`; give one.")
     check_seed(seed)
@@ -99,7 +108,7 @@ def accuracy(
     with evaluating(model), frozen(model):
         if records is not None or place.size > 1:
             settings = {
-                **describe_evaluation(model_in, data, bound, eps, p, attack, seed),
+                **describe_evaluation(model_in, data, bound, eps, p, attack, seed, local),
                 "logits": "float64" if logits is None else contents(logits), "level": level, "name": name,
             }  # fmt: skip
         place.agree(settings)
@@ -114,7 +123,8 @@ def accuracy(
                 model_in.require(bound, x)
                 refuse_disproved(model, model_in.logits, x, bound)
             run = Batch(model_in, x, y, indices, p, seed, Path(records or "."))
-            marked = zip(run.samples(bound, eps, attack), digests(inputs), strict=True)
+            tell = None if progress is None or total is None else lambda n, s=seen, t=total: progress(s + n, t)
+            marked = zip(run.samples(bound, eps, attack, local, tell), digests(inputs), strict=True)
             found = [replace(one, digest=mark) for one, mark in marked if one.index not in done.samples]
             fresh += found
             if store is not None:
@@ -128,8 +138,9 @@ def accuracy(
 
 
 def describe_evaluation(
-    model_in: Evaluated, data: Data, bound: Constant, eps: Sequence[float], p: float, attack: Attack | None, seed: int
-) -> dict[str, object]:
+    model_in: Evaluated, data: Data, bound: Constant, eps: Sequence[float], p: float, attack: Attack | None, seed: int,
+    local: LocalRadii | None = None,
+) -> dict[str, object]:  # fmt: skip
     """Everything that stored results depend on, by numbers and hashes. Cost: one pass over the model and the data."""
     first = first_batch(data)
     network = model_in.network(*first) if len(first[0]) else ""
@@ -137,6 +148,7 @@ def describe_evaluation(
     return {
         **model_contents(model_in.module, code=not network), "network": network, **_search_settings(eps, p, attack),
         "bound": _bound_settings(bound), "data": describe_data(data, first), "seed": seed,
+        **({} if local is None else {"local": contents(local)}),
     }  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from lipkit.certify.evaluate.counterexample import provably_changed, refuse_cont
 from lipkit.certify.evaluate.deployed import Deployed
 from lipkit.certify.evaluate.records import SampleResult
 from lipkit.certify.radii.forward import Forward, Logits
+from lipkit.certify.radii.local_radius import LocalRadii, LocalRadius, LocalSearch
 from lipkit.certify.radii.radius import Radii, radius, require_subject
 from lipkit.errors import ArgumentError, NonFiniteError
 from lipkit.rounding.float64 import vector_norms
@@ -38,6 +39,7 @@ class Evaluated:
         self._device = torch.device("cpu") if parameter is None else parameter.device
         self.dtype = torch.float32 if parameter is None else parameter.dtype
         self._deployed: Deployed | None = None
+        self._search: LocalSearch | None = None
 
     def placed(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """A batch where the model lives, if it is one."""
@@ -67,6 +69,15 @@ class Evaluated:
         """The logits of a batch, with their errors."""
         return self._captured(inputs)(inputs)
 
+    def search(self, local: LocalRadii, p: float, inputs: Tensor) -> LocalSearch:
+        """The search for radii near each sample, prepared once; refused where logits are given."""
+        if self._search is None:
+            forward = self._captured(inputs)
+            if not isinstance(forward, Forward):
+                raise ArgumentError("Radii near each sample need the captured model; leave out `logits`, or `local`.")
+            self._search = local.prepare(forward, p)
+        return self._search
+
     def _captured(self, inputs: Tensor) -> Callable[[Tensor], Logits]:
         if self._logits is None:
             # A copy, which is an ordinary tensor also where the data were made in inference mode.
@@ -87,13 +98,24 @@ class Batch:
     seed: int
     folder: Path
 
-    def samples(self, bound: Constant, eps: Sequence[float], attack: Attack | None) -> list[SampleResult]:
-        """The result of each sample."""
+    def samples(
+        self,
+        bound: Constant,
+        eps: Sequence[float],
+        attack: Attack | None,
+        local: LocalRadii | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> list[SampleResult]:
+        """The result of each sample; `progress` is called with how many have their radii near themselves."""
         x, y = self.x, self.y
         found = self.model.logits(x)
         otherwise = self.model.decides_otherwise(x, found, self.indices).tolist()
         constant = bound if isinstance(bound, Bound) else bound(x)
         radii = radius(found, y, constant, at=x).in_norm(self.p, math.prod(x.shape[1:]))
+        near = [LocalRadius(value) for value in radii.value.tolist()]
+        if local is not None:
+            near = self._near(found, radii, eps, self.model.search(local, self.p, x), progress)
+            radii = replace(radii, value=radii.value.new_tensor([one.value for one in near]))
         predicted = _predicted(found.value, y)
         broken: list[Tensor] = []
         right = predicted == y
@@ -111,9 +133,25 @@ class Batch:
         own = 0.0 if isinstance(bound, Bound) else radii.failure
         stated = constant.subject is None
         return [
-            SampleResult(i, a, b, r, tuple(row), own, u, stated=stated, otherwise=o)
-            for i, a, b, r, row, u, o in zip(*columns, otherwise, strict=True)
-        ]
+            SampleResult(
+                i, a, b, r, tuple(row), own, u, stated=stated and n.proof is None, otherwise=o, ball=n.ball,
+                proof="" if n.proof is None else n.proof.value,
+            )
+            for i, a, b, r, row, u, o, n in zip(*columns, otherwise, near, strict=True)
+        ]  # fmt: skip
+
+    def _near(
+        self, found: Logits, radii: Radii, eps: Sequence[float], search: LocalSearch,
+        progress: Callable[[int], None] | None,
+    ) -> list[LocalRadius]:  # fmt: skip
+        """The radii by what holds near each sample, where that is more."""
+        made: list[LocalRadius] = []
+        for i, (label, start) in enumerate(zip(self.y.tolist(), radii.value.tolist(), strict=True)):
+            one = Logits(found.value[i : i + 1], found.error[i : i + 1], found.subject)
+            made.append(search.enlarge(self.x[i], label, one, start, eps))
+            if progress is not None:
+                progress(i + 1)
+        return made
 
     def _attacked(
         self, right: Bool[Tensor, " batch"], radii: Radii, attack: Attack

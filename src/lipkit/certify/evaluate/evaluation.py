@@ -33,6 +33,11 @@ def said_unproven(count: int) -> str:
 STATED = "The constant was stated by the user, not computed from this model: the radii are worth as much as it is."
 
 
+def said_local(count: int, total: int) -> str:
+    """The remark about samples whose radii rest on what holds near them."""
+    return f"The radii of {count} of {total} samples are proven by what holds near them, the others by the constant."
+
+
 def said_otherwise(count: int, total: int) -> str:
     """The remark about samples that the model as it runs decides otherwise than in exact arithmetic."""
     return (
@@ -96,6 +101,11 @@ class Evaluation:
         return sum(sample.otherwise for sample in self.samples)
 
     @property
+    def local(self) -> int:
+        """How many samples have a radius that is proven by what holds near them, not by the constant that was given."""
+        return sum(bool(sample.proof) for sample in self.samples)
+
+    @property
     def stated(self) -> bool:
         """Whether radii rest on a constant that somebody stated, instead of one that was computed from this model."""
         return any(sample.stated for sample in self.samples)
@@ -106,6 +116,7 @@ class Evaluation:
         for eps, certified, broken in zip(self.eps, self.overall.certified, attacked, strict=True):
             beside = "" if broken is None else f", attacked {broken.counted(Kind.UPPER)} ({broken.interval})"
             lines.append(f"l{self.p:g} {said_radius(eps):<8} certified {certified}{beside}")
+        lines += [said_local(self.local, len(self.samples))] if self.local else []
         lines += [said_unproven(self.unproven)] if self.unproven else []
         lines += [said_otherwise(self.otherwise, len(self.samples))] if self.otherwise else []
         lines += [STATED] if self.stated else []

@@ -1,6 +1,7 @@
 """Results of single samples on disk: appended as they come, complete after any interruption."""
 
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -26,7 +27,8 @@ class SampleResult:
     the attack's success was seen in float64, clearly, but that the bound on its rounding is too large to prove it.
     `digest` is a hash of the input, by which a resumed run knows its data again. `stated` says that the constant behind
     the radius does not say what it was computed from: somebody stated it. `otherwise` says that the model as it runs,
-    in its own precision, gives another class than in float64, or none.
+    in its own precision, gives another class than in float64, or none. `proof` names how the radius was proven on the
+    `ball` of that radius around the input (`LocalRadii`); it is empty where the constant that was given proves it.
     """
 
     index: int
@@ -39,6 +41,8 @@ class SampleResult:
     digest: str = ""
     stated: bool = False
     otherwise: bool = False
+    ball: float = 0.0
+    proof: str = ""
 
 
 @final
@@ -149,9 +153,14 @@ def _parsed(line: bytes, where: str) -> SampleResult:
         whole = all(type(number) is int and 0 <= number < 2**63 for number in (index, label, predicted))
         unproven, digest, stated, otherwise = (data[name] for name in ("unproven", "digest", "stated", "otherwise"))
         truths = (*broken, unproven, stated, otherwise)
-        kinds = all(isinstance(one, bool) for one in truths) and isinstance(digest, str)
-        if not (whole and kinds and radius >= 0 and 0 <= failure <= 1):
+        ball, proof = float(data["ball"]), data["proof"]
+        kinds = all(isinstance(one, bool) for one in truths) and isinstance(digest, str) and isinstance(proof, str)
+        # A proof near the sample reaches the edge of its ball at most.
+        near = radius <= ball < math.inf if proof else ball == 0
+        if not (whole and kinds and near and radius >= 0 and 0 <= failure <= 1):
             raise ValueError("a number out of range")
-        return SampleResult(index, label, predicted, radius, broken, failure, unproven, digest, stated, otherwise)
+        return SampleResult(
+            index, label, predicted, radius, broken, failure, unproven, digest, stated, otherwise, ball, proof
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise RecordError(f"{where} is no result of a sample ({error}); remove that line to repeat it.") from error

@@ -15,9 +15,7 @@ from lipkit.cli.commands.evaluate import find_constants, methods_of
 from lipkit.cli.commands.evaluation_request import EvaluationRequest
 from lipkit.cli.commands.run_commands import read_command
 from lipkit.cli.inputs import load
-from lipkit.cli.inputs.datasets import test_set
 from lipkit.cli.inputs.device import device_of
-from lipkit.cli.inputs.model_fits_data import fit_to_model
 from lipkit.cli.inputs.safetensors_file import model_to
 from lipkit.cli.runs.assessment import hash_sources, take_samples
 from lipkit.cli.runs.folder_identity import Identity
@@ -125,9 +123,9 @@ def _of_model(
     with findings.reading(weights):
         load.weights(model, weights)
     goal = request.goal
-    test = fit_to_model(model, take_samples(test_set(request.data), goal), request.model, request.data)
+    model, test = request.adaptation.adapt(model, request.test_set(), request.model, request.data)
     # The file of a table gives it its name, and may have another now.
-    test = replace(test, name=recorded) if recorded.endswith(".npz") else test
+    test = replace(test, name=recorded) if recorded.endswith((".npz", ".csv")) else test
     model.to(device)
     file, _, name = request.model.rpartition(":")
     prints = hash_sources(_hash(weights), test, _hash(Path(file)))

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float64
@@ -21,8 +22,9 @@ from lipkit.certify.radii.forward import Logits
 from lipkit.certify.radii.radius import radius
 from lipkit.cli.audit.audited_run import ANEW, AuditedRun
 from lipkit.cli.audit.findings import Findings, find_differences
+from lipkit.cli.audit.local_check import repeat_local
 from lipkit.cli.console import bar
-from lipkit.cli.runs.assessment import evaluate_goal
+from lipkit.cli.runs.assessment import evaluate_goal, in_batches
 from lipkit.nn.core.freeze import frozen
 from lipkit.rounding.slacks import MILLIONS_OF_ROUNDINGS
 
@@ -92,7 +94,7 @@ def _check_settings(run: AuditedRun, bound: Bound, findings: Findings) -> None:
     stored = read_settings(path.parent)
     goal, model_in = run.goal, Evaluated(run.model, None)
     with frozen(run.model):
-        found = describe_evaluation(model_in, run.test, bound, goal.eps, goal.p, goal.attack, run.seed)
+        found = describe_evaluation(model_in, run.test, bound, goal.eps, goal.p, goal.attack, run.seed, goal.local)
     found |= {"logits": "float64", "level": _LEVEL, "name": ""}
     if not run.at_home:
         # Weights that a device computes are rounded as it does.
@@ -145,7 +147,7 @@ def _check_radii(
 
     done = 0
     with frozen(run.model), bar("evaluating again") as show:
-        for indices, inputs, labels, total in batches(run.test, Place(), wanted):
+        for indices, inputs, labels, total in batches(in_batches(run.test, run.goal), Place(), wanted):
             x, y = model_in.placed(inputs, labels)
             found = model_in.logits(x)
             marks = digests(inputs)
@@ -159,6 +161,11 @@ def _check_radii(
             columns = (y.tolist(), marks, classes.tolist(), honest.tolist(), proven.tolist(), differs)
             for i, label, mark, decision, limits, sure, other in zip(indices, *columns, strict=True):
                 if chosen is None or i in chosen:
+                    if samples[i].proof:
+                        at = indices.index(i)
+                        one = Logits(found.value[at : at + 1], found.error[at : at + 1], found.subject)
+                        limits = repeat_local(run, model_in, samples[i], x[at], label, one, exact)
+                        sure = limits[0]
                     _check_one(run, samples[i], label, mark, decision, limits, findings)
                     _check_marks(run, samples[i], bounds[0], findings)
                     otherwise += [i] if samples[i].otherwise != other else []
@@ -217,7 +224,7 @@ def _check_marks(run: AuditedRun, sample: SampleResult, bound: Bound, findings: 
     unproven = sample.unproven and not attacked
     for what, says, found in (
         ("the origin of the constant", *("a statement" if one else "a computation" for one in (
-            sample.stated, bound.subject is None,
+            sample.stated, bound.subject is None and not sample.proof,
         ))),
         ("the probability of failure", sample.failure, 0.0),
         ("the number of attacks", len(sample.broken), attacked),
@@ -245,13 +252,14 @@ def _check_attack(
     out: Path | None,
 ) -> None:  # fmt: skip
     records = None if out is None else out / "evaluation"
-    again = evaluate_goal("attacking again", run.model, run.test, bound, run.goal, run.seed, records)
+    # What holds near the samples was proven again before, and no attack depends on it.
+    again = evaluate_goal("attacking again", run.model, run.test, bound, run.goal, run.seed, records, near=False)
     file = run.folder / "evaluation"
     # What the radii say was compared before, with room for rounding.
     apart = [
         (samples[new.index], new)
         for new in again.samples
-        if replace(new, radius=samples[new.index].radius, predicted=samples[new.index].predicted) != samples[new.index]
+        if replace(new, **_compared_before(samples[new.index])) != samples[new.index]
     ]
     if len(apart) > (0 if exact else _OTHERWISE * len(samples)):
         old, new = apart[0]
@@ -262,6 +270,10 @@ def _check_attack(
         return
     how = "all with the same outcome" if not apart else f"{len(apart)} with another outcome, as rounding may explain"
     findings.confirm(f"attack: {len(samples)} samples attacked again, {how}")
+
+
+def _compared_before(sample: SampleResult) -> dict[str, Any]:
+    return {name: getattr(sample, name) for name in ("radius", "predicted", "ball", "proof", "stated")}
 
 
 def _outcome(sample: SampleResult) -> str:

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -16,14 +17,15 @@ from lipkit._seeds import check_seed
 from lipkit.bound import Bound
 from lipkit.bounds import Method
 from lipkit.certify import find_warnings, head_pairwise, in_norm
+from lipkit.certify.attacks import TwoClasses
 from lipkit.cli.commands.evaluation_request import EvaluationRequest
+from lipkit.cli.commands.regression import bound_outputs
 from lipkit.cli.console import progress, terminal
 from lipkit.cli.inputs import load, option_words
-from lipkit.cli.inputs.datasets import test_set
+from lipkit.cli.inputs.datasets import test_inputs
 from lipkit.cli.inputs.device import describe_device, device_of
-from lipkit.cli.inputs.model_fits_data import fit_to_model
 from lipkit.cli.inputs.safetensors_file import model_to
-from lipkit.cli.runs.assessment import current_date, evaluate_goal, hash_sources, publish_report, take_samples
+from lipkit.cli.runs.assessment import current_date, evaluate_goal, hash_sources, publish_report
 from lipkit.cli.runs.folder_identity import Identity
 from lipkit.cli.runs.folder_lock import lock_folder
 from lipkit.cli.runs.result_files import by_class, plain, print_warnings, write_json
@@ -50,13 +52,26 @@ def evaluate_model(request: EvaluationRequest) -> None:
     model = load.model_with_weights(request.model, request.weights, request.seed)
     if not isinstance(model, nn.Module):
         raise ArgumentError("Data are evaluated on a model of a Python file; a .pt2 program has a fixed batch.")
-    model.eval()
-    test = fit_to_model(model, take_samples(test_set(request.data), goal), request.model, request.data)
+    own = model.eval()
+    if request.regression:
+        _move(request, methods, own, device)
+        return
+    model, test = request.adaptation.adapt(own, request.test_set(), request.model, request.data)
+    if isinstance(model, TwoClasses) and not isinstance(own, TwoClasses):
+        print(f"{request.model} gives one score: above 0 it says class 1, below class 0.", file=sys.stderr)
     team = Team.join(device)
-    folder = None if request.out is None else _Folder.claim(request, request.out, model, test, team)
+    folder = None if request.out is None else _Folder.claim(request, request.out, own, test, team)
     with nullcontext() if folder is None else lock_folder(folder.path, team.leads):
         _evaluate(request, goal, methods, model, test, team, folder)
     team.leave()
+
+
+def _move(request: EvaluationRequest, methods: Sequence[Method], own: nn.Module, device: torch.device) -> None:
+    """Bound how far each output moves."""
+    inputs = test_inputs(request.data, request.label)[: request.samples]
+    model = request.adaptation.adapt_outputs(own, inputs, request.model, request.data).to(device)
+    bound_outputs(request, model, inputs.to(device), lambda one, x: find_constants(one, x, methods, request.goal.p))
+    load.print_weights_source(request.model, request.weights, own)
 
 
 def _evaluate(

@@ -6,20 +6,27 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import final
 
-from lipkit.certify.attacks import PGD, EveryClass
+from lipkit.certify import LocalRadii
+from lipkit.certify.attacks import PGD, Attack, EveryClass, WorstOf, usual_attacks
 from lipkit.certify.evaluate.evaluation import said_radius
 from lipkit.cli.inputs import option_words
+from lipkit.cli.inputs.adapted_model import Adaptation, parse_classes
+from lipkit.cli.inputs.datasets import test_set
 from lipkit.cli.options import PYTHON_MODEL, WEIGHTS, argument, option
 from lipkit.cli.training import Goal
+from lipkit.data import Examples
 from lipkit.errors import ArgumentError
 
 # Offered by `attack` alone; a certificate has no steps.
-ATTACK_OPTIONS = ("steps", "restarts", "every_class", "box")
+ATTACK_OPTIONS = ("attack", "steps", "restarts", "every_class", "box")
 ATTACK_STEPS = 40
 # Not repeated as options: the model stands by its place, and --json does not change the run.
 _NO_OPTION = ("model", "json")
 # Written even where they have their defaults, so that a command says what it is about.
 _EXPLICIT = ("data", "eps", "device", "seed")
+
+# How the model's inputs and outputs are meant; on record where they are given.
+_OF_INPUTS = ("output", "normalize", "label", "classes")
 
 
 @final
@@ -28,12 +35,23 @@ class EvaluationRequest:
     """The share of test samples whose class is proven within each radius; with --out, a report."""
 
     model: str = argument(PYTHON_MODEL, "MODEL")
-    data: str = option("digits, mnist:FOLDER, fashion-mnist:FOLDER, cifar10:FOLDER, or a .npz file with x and y.")
+    data: str = option("digits, mnist:FOLDER, fashion-mnist:FOLDER, cifar10:FOLDER, a .npz file with x and y, or .csv.")
     eps: str = option("Radii in increasing order, such as 36/255,72/255.")
     weights: Path | None = option(WEIGHTS, None)
+    output: str | None = option("Entry of the model's output, by name or position, if it is no tensor.", None)
+    normalize: str | None = option(
+        "MEAN,STD before the model; m:m:m,s:s:s for channels. Radii stay in data units.", None
+    )
+    label: str | None = option("Column of a .csv file with the labels; by default the last.", None)
+    classes: str | None = option("Names of the classes: a,b,c or a file with one in each line.", None)
+    regression: bool = option("No classes: how far each output can move.", False, "--regression")
     method: str = option("Method for everything before the last layer.", option_words.DEFAULT)
     norm: str = option("Norm of the radii: 2, 1 or inf.", "2")
+    local: bool = option("Prove by what holds near each sample where the constant does not.", False, "--local")
+    local_seconds: float | None = option("Time for each sample with --local; 10 by default.", None)
+    bisections: int = option("With --local, so many more balls to find how far each sample is certified.", 0, least=0)
     samples: int | None = option("Only the first so many.", None, least=1)
+    attack: str = option("pgd; or worst, several attacks and the worst of them for each sample.", "pgd")
     steps: int = option("Steps of projected gradient descent.", 0, least=1)
     restarts: int = option("Random starts.", 1, least=1)
     every_class: bool = option("Aim at each wrong class in turn.", False)
@@ -44,10 +62,21 @@ class EvaluationRequest:
     json: Path | None = option("File for the shares.", None)
 
     @property
+    def adaptation(self) -> Adaptation:
+        """How the model and the data are made to fit each other."""
+        return Adaptation(self.output, self.normalize, self.classes)
+
+    def test_set(self) -> Examples:
+        """The samples to be evaluated, as many as asked for."""
+        names = None if self.classes is None else parse_classes(self.classes)
+        found = test_set(self.data, self.label, names)
+        return found if self.samples is None else found.at(range(min(self.samples, len(found))))
+
+    @property
     def goal(self) -> Goal:
         """Radii, norm, attack and number of samples; refuses words that mean none."""
         eps, p = _parse_radii(self.eps), _parse_norm(self.norm)
-        return Goal(tuple(eps), p, self._attack(max(eps), p), self.samples)
+        return Goal(tuple(eps), p, self._attack(max(eps), p), self.samples, self._local())
 
     @property
     def command(self) -> str:
@@ -70,16 +99,38 @@ class EvaluationRequest:
             "eps": ", ".join(map(said_radius, goal.eps)),
             "norm": f"l{goal.p:g}",
             "method": self.method,
+            **{name: value for name in _OF_INPUTS if (value := getattr(self, name)) is not None},
+            **({} if goal.local is None else {"local": _say_local(goal.local)}),
             "attack": "none" if goal.attack is None else f"{goal.attack.name}: {goal.attack.settings}{inside}",
             "seed": str(self.seed),
         }
 
-    def _attack(self, eps: float, p: float) -> PGD | None:
+    def _local(self) -> LocalRadii | None:
+        if self.local:
+            seconds = LocalRadii().seconds if self.local_seconds is None else self.local_seconds
+            if not seconds > 0:
+                raise ArgumentError(f"--local-seconds is the time for one sample, > 0, got {seconds:g}.")
+            return LocalRadii(seconds, self.bisections)
+        if self.local_seconds is not None or self.bisections:
+            raise ArgumentError("--local-seconds and --bisections belong to --local; add it, or leave them out.")
+        return None
+
+    def _attack(self, eps: float, p: float) -> Attack | None:
+        if self.attack not in ("pgd", "worst"):
+            raise ArgumentError(f"--attack is pgd or worst, got {self.attack!r}.")
         if not self.steps:
             return None
         low, high = option_words.parse_ends(self.box) if self.box else (-math.inf, math.inf)
+        if self.attack == "worst":
+            if self.every_class:
+                raise ArgumentError("--attack worst aims at every class already; leave out --every-class.")
+            return WorstOf(eps, p, low, high, usual_attacks(self.steps, self.restarts))
         attack = PGD(eps, p, low, high, steps=self.steps, restarts=self.restarts)
         return replace(attack, objective=EveryClass()) if self.every_class else attack
+
+
+def _say_local(local: LocalRadii) -> str:
+    return f"near each sample, {local.seconds:g} s each, {local.bisections} bisections"
 
 
 def _parse_radii(text: str) -> list[float]:

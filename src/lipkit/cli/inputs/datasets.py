@@ -1,14 +1,16 @@
 """Data sets by the words of a command line."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from lipkit import data
-from lipkit.data import Examples
+from lipkit.data import Examples, csv_table
 from lipkit.data._numpy_files import read_npz
+from lipkit.data.csv_table import read_columns
 from lipkit.errors import ArgumentError, RecordError
 
 _FOLDERS: dict[str, Callable[[Path], Examples]] = {
@@ -20,31 +22,72 @@ _FOLDERS: dict[str, Callable[[Path], Examples]] = {
 _CLASSES = 10**6
 
 
-def test_set(words: str) -> Examples:
-    """The test examples that `digits`, `mnist:FOLDER`, `fashion-mnist:FOLDER`, `cifar10:FOLDER` or a .npz file name.
+def test_set(words: str, label: str | None, classes: Sequence[str] | None) -> Examples:
+    """The test examples that `digits`, `mnist:FOLDER`, `fashion-mnist:FOLDER`, `cifar10:FOLDER` or a file name.
 
-    A .npz file holds `x`, floating point, and `y`, class indices.
+    A .npz file holds `x`, floating point, and `y`, class indices; a .csv file a column of labels (`csv_table`), which
+    `label` names, and whose words `classes` has in the order of the model.
     """
     name, colon, folder = words.partition(":")
+    _check_label(words, label)
     if words == "digits":
         return data.digits().split(397, seed=0)[1]
     if colon and name in _FOLDERS:
         return _FOLDERS[name](Path(folder))
     if words.endswith(".npz"):
         return _archive(Path(words))
-    known = ", ".join(f"{one}:FOLDER" for one in _FOLDERS)
-    raise ArgumentError(f"--data is digits, {known} or a .npz file with x and y, got {words!r}.")
+    if words.endswith(".csv"):
+        return csv_table(_check_csv(words), label, classes)
+    raise ArgumentError(f"--data is digits, {_known()}, a .npz file with x and y or a .csv file, got {words!r}.")
 
 
-def _archive(path: Path) -> Examples:
+def test_inputs(words: str, label: str | None) -> Tensor:
+    """The inputs alone, for models without classes: of a .npz file its x, of a .csv file all columns but one."""
+    _check_label(words, label)
+    if words.endswith(".npz"):
+        return _inputs(Path(words), _arrays(Path(words), ("x",))[0])
+    if words.endswith(".csv"):
+        return read_columns(_check_csv(words), label)[0]
+    return test_set(words, None, None).inputs
+
+
+def _known() -> str:
+    return ", ".join(f"{one}:FOLDER" for one in _FOLDERS)
+
+
+def _check_label(words: str, label: str | None) -> None:
+    if label is not None and not words.endswith(".csv"):
+        raise ArgumentError(f"--label names a column of a .csv file, and --data is {words}; leave it out.")
+
+
+def _check_csv(words: str) -> Path:
+    if not Path(words).is_file():
+        raise ArgumentError(f"There is no file {words}; --data names a .csv file with a line for each sample.")
+    return Path(words)
+
+
+def _arrays(path: Path, names: tuple[str, ...]) -> tuple[np.ndarray, ...]:
+    listed = " and ".join(names)
     if not path.is_file():
         raise ArgumentError(f"There is no file {path}; --data names a .npz file with arrays x and y.")
     try:
-        x, y = read_npz(path, ("x", "y"))
+        return read_npz(path, names)
     except RecordError as error:
+        made = ", ".join(f"{name}=..." for name in names)
         raise ArgumentError(
-            f"{path} is no .npz file with arrays x and y ({error}); numpy.savez(path, x=..., y=...) writes one."
+            f"{path} is no .npz file with array{'s' if len(names) > 1 else ''} {listed} ({error}); "
+            f"numpy.savez(path, {made}) writes one."
         ) from error
+
+
+def _inputs(path: Path, x: np.ndarray) -> Tensor:
+    if x.dtype.kind != "f" or x.ndim < 2 or not len(x):
+        raise ArgumentError(f"{path} needs x as floating point of shape (N, ...), got {x.dtype} of shape {x.shape}.")
+    return torch.from_numpy(x.astype(np.float64 if x.dtype == np.float64 else np.float32, order="C"))
+
+
+def _archive(path: Path) -> Examples:
+    x, y = _arrays(path, ("x", "y"))
     if x.dtype.kind != "f" or y.dtype.kind not in "iu":
         raise ArgumentError(f"{path} needs x as floating point and y as class indices, got {x.dtype} and {y.dtype}.")
     if y.ndim != 1 or x.shape[:1] != y.shape:
@@ -57,5 +100,4 @@ def _archive(path: Path) -> Examples:
         raise ArgumentError(f"{path} has labels {y.min()}..{y.max()}; class indices lie in 0..{_CLASSES - 1}.")
     labels = torch.from_numpy(y.astype(np.int64))
     classes = tuple(str(k) for k in range(int(labels.max()) + 1))
-    inputs = x.astype(np.float64 if x.dtype == np.float64 else np.float32, order="C")
-    return Examples(torch.from_numpy(inputs), labels, classes, path.name)
+    return Examples(_inputs(path, x), labels, classes, path.name)

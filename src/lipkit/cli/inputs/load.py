@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from lipkit._seeds import check_seed
+from lipkit.cli.inputs.checkpoints import find_state
 from lipkit.cli.inputs.exported_programs import program
 from lipkit.cli.inputs.safetensors_file import tensors_from
 from lipkit.data._numpy_files import parse_npy
@@ -125,15 +126,14 @@ def _explain_errors(what: str) -> Iterator[None]:
 def weights(into: nn.Module, path: Path) -> None:
     """Put a state dictionary (.safetensors, .pt, .pth) into a model; every name and shape must fit.
 
-    A `.pt` file is read with `weights_only=True`: a file that holds more than tensors is refused, not executed.
+    A `.pt` file is read with `weights_only=True`: a file that holds more than tensors is refused, not executed. It may
+    be that of a training, with the weights somewhere inside (`find_state`); where they were is said.
     """
-    given = _state(_check_exists(path))
     wanted = into.state_dict()
-    missing, unexpected = [key for key in wanted if key not in given], [key for key in given if key not in wanted]
-    if missing or unexpected:
-        raise ArgumentError(
-            f"{path} does not fit the model: missing {_list_some(missing)}, unexpected {_list_some(unexpected)}."
-        )
+    found = find_state(_content(_check_exists(path)), wanted, path)
+    if found.keys or found.prefix:
+        print(f"The weights are those of {path} {found}.", file=sys.stderr)
+    given = found.tensors
     for key, value in given.items():
         if value.shape != wanted[key].shape:
             shapes = f"{tuple(value.shape)} for {key}, which has shape {tuple(wanted[key].shape)} in the model"
@@ -141,14 +141,15 @@ def weights(into: nn.Module, path: Path) -> None:
     into.load_state_dict(given)
 
 
-def _state(path: Path) -> dict[str, Tensor]:
+def _content(path: Path) -> object:
+    """What a file of weights holds, nothing of it executed."""
     if path.suffix == ".safetensors":
         return tensors_from(path)[0]
     try:
         with warnings.catch_warnings():
             # Remarks on how the file was written; what is wrong with it is said below.
             warnings.simplefilter("ignore")
-            found = torch.load(path, map_location="cpu", weights_only=True)
+            return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise ArgumentError(
             f"{path} holds more than tensors, and reading that would execute code; "
@@ -156,11 +157,6 @@ def _state(path: Path) -> dict[str, Tensor]:
         ) from error
     except (OSError, EOFError, RuntimeError, ValueError, BadZipFile) as error:
         raise ArgumentError(f"{path} is no readable file of weights ({type(error).__name__}: {error}).") from error
-    if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
-        found = found["state_dict"]
-    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
-        raise ArgumentError(f"{path} holds a {type(found).__name__}, expected the state_dict() of a model.")
-    return found
 
 
 def array(path: Path) -> Tensor:
@@ -175,8 +171,3 @@ def _check_exists(path: Path) -> Path:
     if not path.is_file():
         raise ArgumentError(f"There is no file {path}.")
     return path
-
-
-def _list_some(names: list[str], most: int = 5) -> str:
-    rest = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + rest if names else "nothing"

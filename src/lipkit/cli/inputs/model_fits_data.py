@@ -16,7 +16,7 @@ def fit_to_model(model: nn.Module, test: Examples, target: str, data: str) -> Ex
     Refuses a model that does not take the inputs, that gives no scores or not finite ones for the first of them, and
     labels that it has no score for. `target` and `data` name the two in messages. Cost: one input through the model.
     """
-    scores = _scores(model, test, target, data)
+    scores = run_on_first(model, test.inputs, target, data)
     if not isinstance(scores, Tensor) or scores.ndim != 2 or len(scores) != 1 or scores.shape[1] < 2:
         got = f"shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else f"a {type(scores).__name__}"
         raise ArgumentError(
@@ -29,18 +29,24 @@ def fit_to_model(model: nn.Module, test: Examples, target: str, data: str) -> Ex
             f"{data} has labels up to {last}, but {target} gives {classes} scores, for the classes 0..{classes - 1}; "
             "give the data that the model was made for."
         )
+    require_finite(scores, target, data)
+    rest = range(len(test.classes), classes)
+    return replace(test, classes=(*test.classes[:classes], *map(str, rest)))
+
+
+def require_finite(scores: Tensor, target: str, data: str) -> None:
+    """Refuse a model whose first answer is no number."""
     if not bool(torch.isfinite(scores).all()):
         raise NonFiniteError(
             f"{target} gives {scores[0].tolist()} for the first input of {data}; check the weights for NaN, "
             "infinities or overflow."
         )
-    rest = range(len(test.classes), classes)
-    return replace(test, classes=(*test.classes, *map(str, rest)))
 
 
-def _scores(model: nn.Module, test: Examples, target: str, data: str) -> object:
+def run_on_first(model: nn.Module, inputs: Tensor, target: str, data: str) -> object:
+    """What the model gives for the first input; an error of it becomes one sentence."""
     parameter = next(model.parameters(), None)
-    first = test.inputs[:1] if parameter is None else test.inputs[:1].to(parameter.detach())
+    first = inputs[:1] if parameter is None else inputs[:1].to(parameter.detach())
     with torch.no_grad(), evaluating(model):
         try:
             return model(first)

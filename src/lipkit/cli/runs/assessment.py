@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
+from torch.utils.data import DataLoader
 
 from lipkit.bound import Bound
 from lipkit.bounds.certificates.identity import sha256_of
@@ -18,19 +19,35 @@ from lipkit.report.html.page import write_report
 from lipkit.report.results.about import About, Prints
 from lipkit.report.results.gather import gather_contents
 
+# Samples between two writes to the disk where each may take seconds.
+_FEW = 16
+
 
 def take_samples(test: Examples, goal: Goal) -> Examples:
     """The first examples, as many as the goal asks for."""
     return test if goal.samples is None else test.at(range(min(goal.samples, len(test))))
 
 
+def in_batches(test: Examples, goal: Goal) -> Examples | DataLoader[Any]:
+    """The examples in the batches they are evaluated in: small ones where each sample takes long.
+
+    What is stored is stored after each batch, and the draws of an attack depend on the batch.
+    """
+    return test if goal.local is None else DataLoader(test, _FEW)
+
+
 def evaluate_goal(
-    what: str, model: nn.Module, test: Examples, bound: Bound, goal: Goal, seed: int, records: Path | None
-) -> Evaluation:
-    """Certify and attack as the goal says, with a bar that says `what`; continued from `records`. Cost: `accuracy`."""
+    what: str, model: nn.Module, test: Examples, bound: Bound, goal: Goal, seed: int, records: Path | None,
+    near: bool = True,
+) -> Evaluation:  # fmt: skip
+    """Certify and attack as the goal says, with a bar that says `what`; continued from `records`. Cost: `accuracy`.
+
+    Without `near` the search near each sample is left out.
+    """
     with bar(what) as show:
         return accuracy(
-            model, test, bound, goal.eps, p=goal.p, attack=goal.attack, records=records, seed=seed,
+            model, in_batches(test, goal), bound, goal.eps, p=goal.p, attack=goal.attack,
+            local=goal.local if near else None, records=records, seed=seed,
             progress=lambda done, total: show(done, total, ""),
         )  # fmt: skip
 

@@ -4,10 +4,10 @@ import hashlib
 import inspect
 import shlex
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 from torch import nn
 
@@ -29,6 +29,7 @@ from lipkit.cli.training.loop import Trained, train
 from lipkit.cli.training.overrides import make_quick_recipe, make_recipe
 from lipkit.cli.training.processes import Team
 from lipkit.cli.training.recipe import plain_fields
+from lipkit.cli.training.wandb_log import WandbRun
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError, LipkitError, ShapeError
 from lipkit.report.results.about import About, Prints
@@ -52,6 +53,7 @@ class Order:
     quick: bool = option("A tiny version, to see that all is in place.", False, "--quick")
     json: Path | None = option("File for the figures.", None)
     tensorboard: bool = option("Log for TensorBoard too.", False, "--tensorboard")
+    wandb: str | None = option("Log to this project of Weights & Biases too.", None)
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -134,7 +136,14 @@ def _train(order: Order, recipe: Recipe, team: Team, settle: Callable[[], None])
         settle()
         begun.append(True)
 
-    watch = Board(order.out / "tensorboard") if order.tensorboard and team.leads else None
+    board = Board(order.out / "tensorboard") if order.tensorboard and team.leads else None
+    online = WandbRun(order.out / "wandb", order.wandb) if order.wandb is not None and team.leads else None
+
+    def watch(entry: Mapping[str, Any]) -> None:
+        for write in (board, online):
+            if write is not None:
+                write(entry)
+
     try:
         with bar(f"training {type(recipe).__name__}") as show:
             told = lambda done, total, loss: show(done, total, f"loss {loss:.4f}")  # noqa: E731 - it fits the line
@@ -150,6 +159,9 @@ def _train(order: Order, recipe: Recipe, team: Team, settle: Callable[[], None])
         if begun or not order.settings:
             raise
         raise ArgumentError(_explain_misfit(order, recipe, error)) from error
+    finally:
+        if online is not None:
+            online.close()
 
 
 def _explain_misfit(order: Order, recipe: Recipe, error: Exception) -> str:

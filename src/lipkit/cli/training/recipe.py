@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lipkit._seeds import check_seed
 from lipkit.bound import Bound
 from lipkit.bounds import DAG
-from lipkit.certify import head_pairwise
+from lipkit.certify import LocalRadii, head_pairwise
 from lipkit.certify.attacks import Attack
 from lipkit.certify.evaluate.accuracy import check_radii
 from lipkit.data import Examples
@@ -77,12 +77,14 @@ class Goal:
         p: The exponent of the norm in which radii are measured: 1, 2 or infinity.
         attack: Searches for counter-examples, in the same norm; None for certificates alone.
         samples: How many of the test samples are evaluated, from the first on; None for all.
+        local: A search for larger radii near each sample; None for the constant alone.
     """
 
     eps: tuple[float, ...]
     p: float = 2.0
     attack: Attack | None = None
     samples: int | None = None
+    local: LocalRadii | None = None
 
     def __post_init__(self) -> None:
         check_radii(self.eps)

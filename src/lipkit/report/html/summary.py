@@ -179,7 +179,7 @@ def caveats(contents: Contents) -> list[Cell]:
         "Proven shares are lower bounds of the accuracy under the worst possible change; shares left by an attack are "
         "upper bounds of it, because a stronger attack may exist. The truth lies between the two.",
         join(
-            f"All radii rest on one fact: {_grows(one.of)} at most ", _constant(contents), " times as much as the "
+            f"{_which(contents)} on one fact: {_grows(one.of)} at most ", _constant(contents), " times as much as the "
             f"input, {_where(one.region)}, in l{one.metric.p_in:g}.",
         ),
     ]  # fmt: skip
@@ -190,6 +190,15 @@ def caveats(contents: Contents) -> list[Cell]:
                  " it is wrong, and then nothing here is proven.")
         )  # fmt: skip
     return found
+
+
+def _which(contents: Contents) -> str:
+    if not contents.local:
+        return "All radii rest"
+    return (
+        f"The radii of {contents.local} of {len(contents.outcomes.radii)} samples are proven by the network's margins "
+        "on the ball around each, by linear relaxation or with constants that hold there. All others rest"
+    )
 
 
 def _grows(of: str) -> str:

@@ -206,7 +206,8 @@ class Failure:
 class Contents:
     """Everything a report shows; a part that is None could not be measured, and `failures` says why.
 
-    `precision` is the type of the model's weights; `warnings` are sentences about results that look wrong.
+    `precision` is the type of the model's weights; `local` counts the radii that are proven near their samples instead
+    of by the constant; `warnings` are sentences about results that look wrong.
     Only classifiers of points in the plane have a `plane`, and only those of images a `gallery`. JSON both ways,
     exactly: numbers are written with all their digits, images with all their bits.
     """
@@ -223,6 +224,7 @@ class Contents:
     level: float
     failure: float
     unproven: int
+    local: int
     overall: Accuracies
     by_class: tuple[ClassRow, ...]
     outcomes: Outcomes

@@ -109,6 +109,7 @@ def gather_contents(
         level=evaluation.level,
         failure=evaluation.failure,
         unproven=evaluation.unproven,
+        local=evaluation.local,
         overall=evaluation.overall,
         by_class=tuple(ClassRow(test.classes[k], shares) for k, shares in evaluation.classes.items()),
         outcomes=_outcomes(samples),

@@ -1,0 +1,123 @@
+"""Tables of numbers in text files, one sample a line."""
+
+import csv
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float32
+from torch import Tensor
+
+from lipkit.data.examples import Examples
+from lipkit.errors import ArgumentError, RecordError
+
+# Characters of one cell that a message shows.
+_LONG = 40
+# More classes than any data set has; a label beyond is no class index.
+_CLASSES = 10**6
+
+
+def csv_table(path: str | Path, label: str | None = None, classes: Sequence[str] | None = None) -> Examples:
+    """A table with commas: (count, features) as float32, and a column of labels, each line one sample.
+
+    A first line with words in it names the columns. Labels are class indices 0, 1, ...; or names, if `classes` says in
+    which order the model has them. Cells that are empty, no number or infinite are refused with their place.
+    Cost: one pass over the text.
+
+    Args:
+        path: A file in UTF-8 with commas between its cells.
+        label: The column of the labels by its name, or by its position from 0; None for the last one.
+        classes: The names of the classes in the order of the model's scores; None for their numbers.
+    """
+    inputs, cells = read_columns(Path(path), label)
+    indices = [_index(cell, classes) for cell in cells]
+    if None in indices:
+        line = indices.index(None)
+        said = "one of the names that were given" if classes else f"a class index in 0..{_CLASSES - 1}"
+        more = "check the names" if classes else "name the classes in their order, or the column of the labels"
+        raise RecordError(f"{path} has the label {cells[line][:_LONG]!r} for sample {line}, expected {said}; {more}.")
+    labels = torch.tensor([one for one in indices if one is not None])
+    names = tuple(classes) if classes else tuple(str(k) for k in range(int(labels.max()) + 1))
+    return Examples(inputs, labels, names, Path(path).name)
+
+
+def read_columns(path: Path, label: str | None) -> tuple[Float32[Tensor, "count features"], list[str]]:
+    """The features of a table, and the cells of its column of labels as text."""
+    rows = _rows(path)
+    header, rows = (rows[0], rows[1:]) if not _all_numbers(rows[0], label) else (None, rows)
+    if not rows:
+        raise RecordError(f"{path} has names of columns and no samples; give at least one.")
+    width = len(rows[0])
+    at = _column(path, label, header, width)
+    for number, row in enumerate(rows):
+        if len(row) != width or (header is not None and len(header) != width):
+            expected = width if header is None else len(header)
+            raise RecordError(f"{path} has {len(row)} cells for sample {number}, expected {expected} as in line 1.")
+    features = [[cell for j, cell in enumerate(row) if j != at] for row in rows]
+    if width < 2:
+        raise RecordError(f"{path} has one column, expected features and a label with commas between them.")
+    table = np.empty((len(rows), width - 1), dtype=np.float32)
+    for number, row in enumerate(features):
+        for column, cell in enumerate(row):
+            value = _number(cell)
+            # Too large for float32 is infinite there.
+            with np.errstate(over="ignore"):
+                table[number, column] = value
+            if not np.isfinite(table[number, column]):
+                place = column + (column >= at)
+                name = f" ({header[place]})" if header is not None else ""
+                raise RecordError(
+                    f"{path} has {cell[:_LONG]!r} in column {place}{name} of sample {number}, expected a finite number "
+                    "of float32; clean the table first."
+                )
+    return torch.from_numpy(table), [row[at].strip() for row in rows]
+
+
+def _rows(path: Path) -> list[list[str]]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = [row for row in csv.reader(file) if row]
+    except OSError as error:
+        raise ArgumentError(f"{path} cannot be read ({error.strerror}); check the path and the file.") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise RecordError(f"{path} is no text with commas in UTF-8 ({error}); save it as one.") from error
+    if not rows:
+        raise RecordError(f"{path} is empty; give a line for each sample.")
+    return rows
+
+
+def _all_numbers(row: Sequence[str], label: str | None) -> bool:
+    """Whether a first line is a sample: its features are numbers, and so is every cell but the label."""
+    words = [j for j, cell in enumerate(row) if math.isnan(_number(cell))]
+    at = int(label) if label is not None and label.isdecimal() else len(row) - 1
+    return not words or words == [at]
+
+
+def _column(path: Path, label: str | None, header: Sequence[str] | None, width: int) -> int:
+    if label is None:
+        return width - 1
+    names = [] if header is None else [name.strip() for name in header]
+    if label in names:
+        return names.index(label)
+    if label.isdecimal() and int(label) < width:
+        return int(label)
+    known = f"its columns are {', '.join(names)}" if names else f"it has no names, and the columns 0..{width - 1}"
+    raise ArgumentError(f"{path} has no column {label!r} for the labels; {known}.")
+
+
+def _number(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        return math.nan
+
+
+def _index(cell: str, classes: Sequence[str] | None) -> int | None:
+    if classes and cell in classes:
+        return classes.index(cell)
+    value = _number(cell)
+    # 3.0 is how other programs write the class 3.
+    fits = value == value // 1 and 0 <= value < (len(classes) if classes else _CLASSES)
+    return int(value) if fits else None

@@ -1,0 +1,124 @@
+"""Callbacks log what is proven of the model as it is, and leave the training as it was."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lipkit
+from lipkit import bounds
+from lipkit.certify import accuracy, head_pairwise
+from lipkit.cli.training.wandb_log import WandbRun
+from lipkit.errors import ArgumentError
+from lipkit.integrations import TrainingWatch, huggingface_callback, lightning_callback
+
+
+def made() -> tuple[nn.Module, Tensor, Tensor]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3))
+    x = torch.randn(30, 4)
+    return model, x, torch.arange(30) % 3
+
+
+def test_a_watch_says_what_an_evaluation_says_and_leaves_the_model_alone():
+    model, x, y = made()
+    model.train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    state = torch.get_rng_state()
+    found = TrainingWatch(x, y, [0.01, 0.1])(model)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(module.training for module in model.modules())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    with torch.no_grad():
+        bound = head_pairwise(model.eval(), x[:1], bounds.DAG())
+        whole = lipkit.lipschitz(model, x[:1])
+    shares = accuracy(model, [(x, y)], bound, [0.01, 0.1]).overall
+    assert found == {
+        "lipschitz": float(bound.value.max()), "clean": shares.clean.count / 30,
+        "certified@0.01": shares.certified[0].count / 30, "certified@0.1": shares.certified[1].count / 30,
+    }  # fmt: skip
+    # A difference of two scores is steeper than the map by a factor of sqrt(2) at most.
+    assert whole.lower is not None
+    assert found["lipschitz"] > 0
+
+
+def test_a_watch_refuses_no_samples_and_no_radii():
+    _, x, y = made()
+    with pytest.raises(ArgumentError, match="at least one sample"):
+        TrainingWatch(x[:0], y[:0], [0.1])
+    with pytest.raises(ArgumentError, match="`eps` lists radii"):
+        TrainingWatch(x, y, [])
+
+
+def test_the_trainer_of_huggingface_gets_the_numbers_of_each_epoch():
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    model, x, y = made()
+    written: list[dict[str, Any]] = []
+    watch = TrainingWatch(x, y, [0.1])
+    callback: Any = huggingface_callback(watch, lambda whole: whole, lambda entry: written.append(dict(entry)))
+    state = transformers.TrainerState(epoch=2.0, global_step=7)
+    callback.on_epoch_end(None, state, None, model=model)
+    assert state.log_history == written == [{**watch(model), "epoch": 2.0, "step": 7}]
+    other = transformers.TrainerState(is_world_process_zero=False)
+    callback.on_epoch_end(None, other, None, model=model)
+    assert not other.log_history
+
+
+# Lightning uses what torch calls deprecated.
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
+def test_lightning_logs_the_numbers_after_each_epoch(tmp_path: Path):
+    lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
+    model, x, y = made()
+
+    class Whole(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = model
+
+        def training_step(self, batch: list[Tensor], _: int) -> Tensor:
+            return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    watch = TrainingWatch(x, y, [0.1])
+    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), 10)
+    trainer = lightning.Trainer(
+        max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, default_root_dir=tmp_path,
+        callbacks=[lightning_callback(watch, lambda module: module.get_submodule("net"))],
+    )  # fmt: skip
+    trainer.fit(Whole(), data)
+    assert {name: float(value) for name, value in trainer.callback_metrics.items()} == pytest.approx(
+        watch(model), rel=1e-6
+    )
+
+
+@pytest.mark.slow
+def test_wandb_keeps_the_entries_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("wandb", reason="wandb is not installed")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    run = WandbRun(tmp_path / "log", "lipkit-tests")
+    run({"step": 3, "loss": 0.5, "constant": None})
+    assert run._run.summary["loss"] == 0.5
+    run.close()
+    assert any(name.endswith(".wandb") for _, _, names in os.walk(tmp_path / "log") for name in names)
+
+
+def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    _, x, y = made()
+    watch = TrainingWatch(x, y, [0.1])
+    for package in ("transformers", "lightning", "lightning.pytorch", "wandb"):
+        monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ArgumentError, match=r"needs transformers; pip install transformers"):
+        huggingface_callback(watch, lambda model: model)
+    with pytest.raises(ArgumentError, match=r"needs lightning; pip install lightning"):
+        lightning_callback(watch)
+    with pytest.raises(ArgumentError, match=r"needs wandb; pip install wandb"):
+        WandbRun(tmp_path, "project")
