@@ -5,6 +5,7 @@ import math
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -120,7 +121,7 @@ def test_stages_that_do_not_fit_are_refused_before_anything_runs(wrong: str, tmp
 
 def test_distortions_fade_and_the_share_of_the_end_is_checked(tmp_path: Path) -> None:
     (path,) = (one for one in RECIPES if one.stem == "cifar10_shift")
-    recipe = recipe_class(path)(data=tmp_path)
+    recipe: Any = recipe_class(path)(data=tmp_path)
     x = torch.rand(64, 3, 32, 32)
     # The mean is subtracted and added again, twice: four roundings of numbers below 1.
     assert (recipe.distorted(x, 0.0) - x).abs().max() <= 4 * 2**-24

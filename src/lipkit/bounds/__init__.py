@@ -4,6 +4,8 @@ from lipkit.bounds._base import Method as Method
 from lipkit.bounds.auto import Auto as Auto
 from lipkit.bounds.auto import Best as Best
 from lipkit.bounds.certificates.certificate import Certificate as Certificate
+from lipkit.bounds.exact.linear_pieces import LinearPieces as LinearPieces
+from lipkit.bounds.exact.mixed_integer import LipMIP as LipMIP
 from lipkit.bounds.fold.dag import DAG as DAG
 from lipkit.bounds.fold.dag import Product as Product
 from lipkit.bounds.fold.layer_table import LayerRow as LayerRow
@@ -15,10 +17,8 @@ from lipkit.bounds.fold.pairwise import PairwiseLipLT as PairwiseLipLT
 from lipkit.bounds.fold.pairwise_head import PairwiseHead as PairwiseHead
 from lipkit.bounds.local.condensed import Condensed as Condensed
 from lipkit.bounds.local.fast_lip import FastLip as FastLip
-from lipkit.bounds.local.linear_pieces import LinearPieces as LinearPieces
 from lipkit.bounds.local.linearization import Linearization as Linearization
 from lipkit.bounds.local.local import Local as Local
-from lipkit.bounds.local.mixed_integer import LipMIP as LipMIP
 from lipkit.bounds.local.ranges import Intervals as Intervals
 from lipkit.bounds.local.ranges import Ranges as Ranges
 from lipkit.bounds.local.ranges import ranges as ranges

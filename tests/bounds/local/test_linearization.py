@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
-from lipkit.bounds.lower.point_jacobians import jacobians
 from torch import nn
 
 from lipkit import Ball, Box
 from lipkit.bounds import DAG, Auto, Linearization, Local
 from lipkit.bounds.local.attention_in_steps import attention_in_steps
+from lipkit.bounds.lower.sampling import jacobians
 from lipkit.errors import ArgumentError, NotProvenError, TooLargeError
 from lipkit.regions import Region
 from lipkit.trace import Network

@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from lipkit.bound import Bound
+from lipkit.bound import Bound, Kind
 from lipkit.certify import Forward
 from lipkit.certify.evaluate.disproof import refuse_disproved
 from lipkit.certify.evaluate.evaluation import said_radius
@@ -17,7 +17,6 @@ from lipkit.cli.console import progress, terminal
 from lipkit.cli.inputs.model_fits_data import require_finite, run_on_first
 from lipkit.cli.runs.result_files import write_json
 from lipkit.errors import ArgumentError
-from lipkit.kind import Kind
 from lipkit.report.html.numbers import digits
 
 

@@ -46,8 +46,8 @@ def change_from_center(found: AttentionRange) -> Float64[Tensor, " heads"]:
     keys, width = k.center.shape[-2:]
     queries = q.center.shape[-2]
     chances, turned = _at_center(found)
-    points = (Rows(x.center, x.center, x.center, torch.zeros_like(x.radius)) for x in (q, k, v))
-    exact = AttentionRange(*points, found.scale, found.mask)
+    point_q, point_k, point_v = (Rows(x.center, x.center, x.center, torch.zeros_like(x.radius)) for x in (q, k, v))
+    exact = AttentionRange(point_q, point_k, point_v, found.scale, found.mask)
     error = round_up(torch.linalg.vector_norm(_far(chances, *exact.probabilities), dim=-1), keys + 2)
     far = _far(chances, *found.probabilities)
     steep = jacobian_norm(2.0, *found.probabilities)

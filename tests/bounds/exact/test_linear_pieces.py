@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipkit.bound import Kind, Metric
-from lipkit.bounds.local.linear_pieces import LinearPieces
+from lipkit.bounds.exact.linear_pieces import LinearPieces
 from lipkit.errors import ArgumentError, RegionError, ShapeError, UnsupportedError
 from lipkit.linops import Dense
 from lipkit.regions import Ball, Box, Everywhere

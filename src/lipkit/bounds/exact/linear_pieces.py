@@ -11,11 +11,11 @@ from torch import Tensor
 
 from lipkit.bound import L2, Bound, Kind, Metric, Scope
 from lipkit.bounds._base import RegionMethod
+from lipkit.bounds.exact.polytopes import HalfSpaces, error_of, input_span, piece_span, row_span
 from lipkit.bounds.local.fast_lip import FastLip, largest_norm
 from lipkit.bounds.local.jacobian_intervals import Span, slopes_of
 from lipkit.bounds.local.local import each_sample
 from lipkit.bounds.local.measured_network import MeasuredNetwork, measure_network
-from lipkit.bounds.local.polytopes import HalfSpaces, error_of, input_span, piece_span, row_span
 from lipkit.bounds.local.ranges import Ranges, input_reach
 from lipkit.bounds.local.relaxation import Relaxation
 from lipkit.bounds.lower.difference_quotients import along, best_pair, lower_bound, prover

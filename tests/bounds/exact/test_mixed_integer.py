@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipkit.bound import Kind, Metric
-from lipkit.bounds.local.mixed_integer import LipMIP
-from lipkit.bounds.local.mixed_integer_model import Model
+from lipkit.bounds.exact.mixed_integer import LipMIP
+from lipkit.bounds.exact.mixed_integer_model import Model
 from lipkit.errors import ArgumentError, MetricError, RegionError, ShapeError, UnsupportedError
 from lipkit.regions import Ball, Box
 from lipkit.trace.nodes.activations.sigmoids import TANH
