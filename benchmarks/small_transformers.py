@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import transformers
@@ -70,7 +71,7 @@ def gpt2(s: Size) -> nn.Module:
     return Embedded(transformers.GPT2Model(config))
 
 
-def _decoder(s: Size) -> dict[str, object]:
+def _decoder(s: Size) -> dict[str, Any]:
     return {
         "vocab_size": 16,
         "hidden_size": s.width,
@@ -117,7 +118,7 @@ def mamba(s: Size) -> nn.Module:
     return Embedded(transformers.MambaModel(config))
 
 
-def _vision(s: Size) -> dict[str, object]:
+def _vision(s: Size) -> dict[str, Any]:
     return {
         "hidden_size": s.width,
         "num_hidden_layers": s.layers,
