@@ -1,4 +1,4 @@
-"""Twins of random models: the promised constant against a bound read from plain weights, and against Jacobians."""
+"""Twins of random models: the promised constant against dense Jacobians, and a bound read from plain weights."""
 
 from collections.abc import Callable
 from typing import Any
@@ -105,10 +105,14 @@ def check(model: nn.Module, shape: tuple[int, ...], K: float, start: lnn.Convers
     twin = twin.eval().requires_grad_(False)
     x = torch.zeros(shape)
     assert float(lipkit.lipschitz(twin, x).value) <= K * (1 + 1e-9)
-    # Layers without their declarations: norms of stored weights, up to their proofs' slack.
-    plain = lnn.condense(twin)
-    assert float(lipkit.lipschitz(plain, x, bounds.DAG()).value) <= K * (1 + 1e-6)
-    assert steepest(twin.double(), shape, points=1) <= K * (1 + 1e-12)
+    if len(shape) == 2 and not any(isinstance(part, lnn.Concat) for part in twin.modules()):
+        # Layers without their declarations: norms of stored weights, up to their proofs' slack. Behind a concatenation
+        # the fold adds the norms of the parts of a layer, up to sqrt(2) times its norm, and says less than the theorem.
+        # On images it takes minutes.
+        plain = lnn.condense(twin)
+        assert float(lipkit.lipschitz(plain, x, bounds.DAG()).value) <= K * (1 + 1e-6)
+    # Dense decompositions in float64 are off by some units of 2^-53.
+    assert steepest(twin.double(), shape, points=6) <= K * (1 + 1e-12)
 
 
 STARTS = st.sampled_from(list(lnn.ConversionStart))
@@ -128,7 +132,7 @@ def test_twins_of_random_models_of_vectors(model: nn.Module, K: float, start: An
 
 
 @pytest.mark.slow
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     models(IMAGES | SHARED, lambda: nn.Conv2d(2 * CHANNELS, CHANNELS, 1)),
     st.sampled_from((0.3, 1.0)),
