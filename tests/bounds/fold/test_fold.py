@@ -1,7 +1,7 @@
 """Product, DAG and LipLT against every activation pattern, on random graphs and on networks with known constants."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -195,6 +195,7 @@ def test_mixed_metrics_measure_the_input_and_the_output_apart():
 
 
 def test_what_is_not_lipschitz_is_named():
+    @dataclass(frozen=True)
     class Unbounded(Activation):
         def __call__(self, z):
             return z * z

@@ -175,8 +175,9 @@ def lower_everything(run: Path, honest: Honest) -> None:
 def change_page(run: Path, _: Honest) -> None:
     path = run / "report.html"
     text = path.read_text()
-    assert "17 of 24" in text
-    path.write_text(text.replace("17 of 24", "22 of 24"))
+    counts = sorted({int(count) for count in re.findall(r"(\d+) of 24\b", text)} - {24})
+    assert counts
+    path.write_text(text.replace(f"{counts[-1]} of 24", "24 of 24"))
 
 
 def reseed(content: dict[str, Any]) -> None:

@@ -317,7 +317,7 @@ def test_token_ids_and_the_module_behind_them(lipkit: Command):
         (("models.py:ready", "--shape", "4", "--box", "2,1"), "--box is two numbers"),
         (
             ("models.py:ready", "--shape", "4", "--method", "dag", "--budget", "5"),
-            "has no budget of time; auto, liplt, lipmip has",
+            "has no budget of time; auto, linearization, liplt, lipmip has",
         ),
         (("models.py:ready", "--shape", "4", "--budget", "-1"), "--budget is a number of seconds > 0"),
         (("models.py:ready", "--shape", "4", "--lower", "magic"), "--lower is one of none, gradientascent, sampling"),

@@ -36,7 +36,8 @@ def compiled(model: nn.Module, x: Tensor, backend: str = "aot_eager") -> None:
     expected = torch.autograd.grad(model(x).square().sum(), [x, *model.parameters()])
     program = torch.compile(model, fullgraph=True, backend=backend)
     found = torch.autograd.grad(program(x).square().sum(), [x, *model.parameters()])
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    # 1e-5 for the weight; its free numbers may be a quarter of it, and then have gradients four times as large.
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=4e-5)
 
 
 def exported(model: nn.Module, x: Tensor) -> None:
@@ -104,7 +105,8 @@ def each_sample() -> int:
         parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
         try:
             found = torch.compile(each, fullgraph=True, backend="eager")(parameters, x)
-            torch.testing.assert_close(found, each(parameters, x), rtol=1e-4, atol=1e-5)
+            # As above: free numbers are a quarter of the weight.
+            torch.testing.assert_close(found, each(parameters, x), rtol=1e-4, atol=4e-5)
         except Exception:  # noqa: BLE001 - every failure is reported with its method
             failures += 1
             print(f"{method}: compiled gradients of samples failed\n{traceback.format_exc()}", flush=True)
