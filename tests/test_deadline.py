@@ -163,3 +163,11 @@ def test_a_call_without_time_for_a_lower_bound_says_so(monkeypatch: pytest.Monke
 def test_no_budget_is_refused_before_anything_runs(budget: float) -> None:
     with pytest.raises(lipkit.errors.ArgumentError, match=r"Auto\.budget is a number of seconds > 0"):
         Auto(budget=budget)
+
+
+@pytest.mark.parametrize("budget", [1e308, math.inf])
+def test_a_budget_may_be_as_large_as_a_number_can_be(budget: float):
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    found = lipkit.lipschitz(model, torch.zeros(1, 3), Auto(budget=budget))
+    assert found.lower is not None
+    assert found.note == ""

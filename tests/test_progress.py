@@ -64,3 +64,16 @@ def test_what_a_listener_raises_passes_unchanged(error: BaseException, phase: Ph
 def test_what_cannot_be_called_is_refused_first() -> None:
     with unchecked(), pytest.raises(lipkit.errors.ArgumentError, match="`progress` is a function"):
         lipkit.lipschitz(model(), torch.zeros(1, 4), progress="bar")  # pyright: ignore[reportArgumentType]
+
+
+def test_a_listener_may_bound_a_model_itself() -> None:
+    heard: list[Progress] = []
+
+    def listen(step: Progress) -> None:
+        heard.append(step)
+        if step.phase is Phase.BOUND:
+            lipkit.lipschitz(nn.Linear(2, 2), torch.zeros(1, 2), DAG(), lower=Sampling(2))
+
+    lipkit.lipschitz(model(), torch.zeros(1, 4), DAG(), lower=Sampling(2), progress=listen)
+    # What the listener does itself is not reported to it.
+    assert [step.phase for step in heard] == [Phase.CAPTURE, Phase.BOUND, Phase.LOWER]

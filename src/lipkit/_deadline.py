@@ -133,5 +133,11 @@ def reporting(listener: Listener | None) -> Iterator[None]:
 def report(phase: Phase, rung: object | None = None) -> None:
     """Say what begins now. An exception of the listener passes, so nothing may be half-done where this is called."""
     listener = _listener.get()
-    if listener is not None:
+    if listener is None:
+        return
+    # A listener that bounds something itself hears nothing of that: it would be called without end.
+    token = _listener.set(None)
+    try:
         listener(Progress(phase, rung, seconds_left()))
+    finally:
+        _listener.reset(token)

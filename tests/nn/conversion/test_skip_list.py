@@ -121,3 +121,36 @@ def test_entries_that_name_nothing_are_refused_before_anything_runs(skip: Any, s
     Untraceable.__name__ = "Model"
     with unchecked(), pytest.raises(ArgumentError, match=said):
         lnn.lipschitzify(Untraceable(), skip=skip)
+
+
+class Joined(nn.Module):
+    """Constant 1 as a function of both inputs together, which are sqrt(2) times as long if both follow one x."""
+
+    gain = 1.0
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return torch.cat([a, b], 1)
+
+
+class TwoWays(nn.Module):
+    def __init__(self, twice: bool) -> None:
+        super().__init__()
+        self.first, self.second, self.join = nn.Linear(4, 4), nn.Linear(4, 4), Joined()
+        self.twice = twice
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        return self.join(y, y) if self.twice else self.join(y, self.second(x))
+
+
+@pytest.mark.parametrize("twice", [True, False])
+def test_a_gain_of_several_inputs_is_no_gain_of_what_they_are_made_of(twice: bool):
+    torch.manual_seed(0)
+    twin, report = lnn.lipschitzify(TwoWays(twice), skip=("join",))
+    matrix = torch.func.jacrev(twin.double().eval())(torch.zeros(1, 4, dtype=torch.float64)).reshape(8, 4)
+    assert torch.linalg.matrix_norm(matrix, 2) > 1.4
+    assert not report.promised
+    with pytest.raises(UnsupportedError, match="is not promised, because the conversion skipped join"):
+        _ = twin.gain
+    with pytest.raises(UnsupportedError, match="several tensors that depend on the input"):
+        lnn.lipschitzify(TwoWays(twice))

@@ -75,7 +75,7 @@ class Sampling(RegionMethod):
             with time_limit(seconds_left() / 2):
                 norms, directions, each = _steepest_in_time(network, x, self.metric)
             # As many as there is time to evaluate the pairs of, at least one.
-            most = 4 if each == 0 else max(1, min(4, int(seconds_left() / (_PAIRS * each))))
+            most = 4 if each == 0 else max(1, int(min(4, seconds_left() / (_PAIRS * each))))
             top = norms.argsort(descending=True)[:most]
             first, second = along(x[top], directions[top], scale_of(one, x[top]))
             pairs.append(best_pair(network, one, first, second, prove, self.metric))
@@ -131,7 +131,8 @@ def _steepest_in_time(network: Network, x: Tensor, metric: Metric) -> tuple[Tens
         parts.append(steepest(network, x[done : done + count], metric))
         done, each = done + count, (monotonic() - begun) / count
         # No more than half of the time left at once: the next points may take longer than these did.
-        count = min(2 * count, int(seconds_left() / (2 * each)))
+        # A clock may not have moved, and the time left may be more than a float holds once it is divided.
+        count = 2 * count if each == 0 else int(min(2 * count, seconds_left() / (2 * each)))
         if count < 1:
             break
     return torch.cat([norm for norm, _ in parts]), torch.cat([direction for _, direction in parts]), each

@@ -1,7 +1,8 @@
 """Functions and methods of tensors, as the modules that do the same."""
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +24,8 @@ MOVES: frozenset[object] = frozenset(
         *("float", "double", "half", "bfloat16", "to", "type_as"),
     }
 )
+# Those of them that give several tensors.
+SEVERAL: frozenset[object] = frozenset({torch.split, torch.chunk, torch.unbind, "split", "chunk", "unbind"})
 # These read only the shape.
 SHAPES: frozenset[object] = frozenset({"size", "dim", "ndimension", "numel", "shape", "ndim", "device", "dtype"})
 ADD: frozenset[object] = frozenset({operator.add, operator.iadd, torch.add, "add", "add_"})
@@ -156,10 +159,25 @@ def reads_shape(node: fx.Node) -> bool:
     return node.op == "call_function" and bool(arguments) and all(map(reads_shape, arguments))
 
 
-def keeps_values(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether no argument is a type of whole numbers, to which values would be rounded."""
-    given = [*args, *kwargs.values()]
-    return all(value.is_floating_point for value in given if isinstance(value, torch.dtype))
+def keeps_values(given: Sequence[object], body: nn.Module) -> bool:
+    """Whether no argument is a type of whole numbers, to which values would be rounded, or a tensor of one."""
+    return all(map(partial(_is_of_real_numbers, body), given))
+
+
+def _is_of_real_numbers(body: nn.Module, value: object) -> bool:
+    if isinstance(value, fx.Node) and value.target is getattr and value.args[1] == "dtype":
+        value = value.args[0]
+    if isinstance(value, fx.Node) and value.op == "get_attr":
+        value = operator.attrgetter(str(value.target))(body)
+    dtype = value.dtype if isinstance(value, torch.Tensor) else value
+    return not isinstance(dtype, torch.dtype) or dtype.is_floating_point
+
+
+def gives_several(node: fx.Node) -> bool:
+    """Whether a node gives a tuple of tensors: the parts of one, or some of these parts."""
+    if node.target is operator.getitem and isinstance(node.args[1], slice) and isinstance(node.args[0], fx.Node):
+        return gives_several(node.args[0])
+    return node.target in SEVERAL
 
 
 def is_static_index(index: object) -> bool:

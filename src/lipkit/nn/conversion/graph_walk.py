@@ -78,7 +78,8 @@ class Walk:
                 raise Refusal("a constant belongs to one input; bind the others, e.g. in a module that calls the model")
             self.scales[node] = 1.0
         elif node.op == "output":
-            if not (isinstance(node.args[0], fx.Node) and node.args[0] in self.scales):
+            found = node.args[0]
+            if not (isinstance(found, fx.Node) and found in self.scales) or functions.gives_several(found):
                 raise Refusal("return one tensor that depends on the input, and no dictionary or tuple")
         elif any(arg in self.scales for arg in node.all_input_nodes):
             if node in self.overwritten:
@@ -123,7 +124,8 @@ class Walk:
 
     def _skip(self, node: fx.Node, module: nn.Module) -> None:
         try:
-            gain = gain_of(module)
+            # A gain is about one input: two tensors that depend on the same x are up to sqrt(2) times as long.
+            gain = gain_of(module) if len(self._live_arguments(node)) == 1 else float("inf")
         except LipkitError:
             gain = float("inf")
         words = f"constant {gain:.4g}" if gain <= 1 else "as it was: the constant of the twin is not promised"
@@ -151,10 +153,16 @@ class Walk:
 
     def only_input(self, node: fx.Node) -> fx.Node:
         """The tensor that depends on the input, if it is one and the first argument."""
-        live = [arg for arg in node.all_input_nodes if arg in self.scales]
+        live = self._live_arguments(node)
         if len(live) != 1 or not node.args or node.args[0] is not live[0]:
             raise Refusal(f"it takes several tensors that depend on the input, or one by its name; {_ELSE}")
         return live[0]
+
+    def _live_arguments(self, node: fx.Node) -> list[fx.Node]:
+        """The arguments that depend on the input, one that is given twice twice."""
+        found: list[fx.Node] = []
+        fx.map_arg((node.args, node.kwargs), found.append)
+        return [arg for arg in found if arg in self.scales]
 
     def _move(self, node: fx.Node) -> None:
         source = self.only_input(node)
@@ -162,9 +170,10 @@ class Walk:
             raise Refusal("an index by a list or a tensor may repeat entries; use slices")
         if node.target is functional.pad and not functions.is_zero_padding(node.args, node.kwargs):
             raise Refusal("this padding repeats entries of the border; use mode='constant'")
-        if node.target == "view" and any(isinstance(arg, torch.dtype) for arg in node.args):
+        given = (*node.args, *node.kwargs.values())
+        if node.target == "view" and any(isinstance(arg, torch.dtype) for arg in given):
             raise Refusal("reading the bits of numbers as others has no constant; use .to(dtype)")
-        if not functions.keeps_values(node.args, node.kwargs):
+        if not functions.keeps_values(given, self.body):
             raise Refusal("rounding to whole numbers jumps; stay with floating numbers")
         self.scales[node] = self.scales[source]
 
