@@ -35,7 +35,8 @@ _LONG = 400
 
 def sha256_of(tensor: Tensor) -> str:
     """The hash of a tensor's entries, in order, in its own dtype."""
-    flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    # A copy, because a single entry that was expanded counts as contiguous, with steps of 0.
+    flat = tensor.detach().cpu().resolve_conj().resolve_neg().reshape(-1).clone(memory_format=torch.contiguous_format)
     return hashlib.sha256(flat.view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
