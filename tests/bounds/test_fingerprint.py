@@ -142,3 +142,14 @@ def test_what_is_combined_from_parts_is_of_nothing_that_is_known():
     assert hash_of(bound.best(same)) == hash_of(bound)
     with pytest.raises(ArgumentError, match="of two networks, or of inputs of two shapes"):
         bound.best(other)
+
+
+def test_a_number_added_to_a_single_entry_is_hashed():
+    class Shifted(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.sin(x - 100.0)
+
+    # Its bias is one number with steps of 0, which torch takes for contiguous.
+    found = lipkit.lipschitz(Shifted(), torch.zeros(1, 1), DAG())
+    assert found.subject is not None
+    assert found.subject.network == NetworkPrint.of(network_of(Shifted(), torch.zeros(1, 1))).sha256
