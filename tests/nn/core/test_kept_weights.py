@@ -418,3 +418,23 @@ def test_layers_that_share_numbers_in_other_layouts() -> None:
         assert constraint(raw.mT) is not straight
         # A part of a larger tensor, and one of a single entry.
         assert torch.equal(constraint(torch.cat([raw, raw])[8:]), straight)
+
+
+def test_what_another_thread_writes_and_takes_back_while_a_weight_is_computed_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    layer = build().eval()
+    raw, expected, compute = raw_of(layer), anew(layer), Constrained.compute
+    first, second = raw.detach().clone(), torch.randn_like(raw)
+
+    def interrupted(self: Constrained, *parameters: Tensor) -> Tensor:
+        raw.data.copy_(second)
+        found = compute(self, *parameters)
+        raw.data.copy_(first)
+        return found
+
+    with torch.no_grad():
+        with monkeypatch.context() as patch:
+            patch.setattr(Constrained, "compute", interrupted)
+            _ = layer.weight
+        assert torch.equal(layer.weight, expected)

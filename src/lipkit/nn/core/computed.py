@@ -151,9 +151,10 @@ class Computed(nn.Module):
         if found is not None and found.serves(parameters, circumstances):
             return found.tensor
         before = Seal.of(*parameters)
-        result = self.compute(*parameters)
+        # Another thread may write to the parameters meanwhile, and even write back what they were: only a result of the
+        # copies is surely one of what was sealed.
+        result = self.compute(*(parameters if before.copies is None else before.copies))
         if before.fits(*parameters):
-            # Another thread that wrote to them meanwhile would leave a result of no parameters at all.
             held.results[dtype] = Result(parameters, circumstances, before.extended(result), result)
         return result
 
