@@ -20,7 +20,7 @@ from lipkit.trace.agreement import refuse_disagreement
 from lipkit.trace.declared_modules import Promises, declarations
 from lipkit.trace.exchanged_inputs import Exchange, GraphRun
 from lipkit.trace.exported_graph import Folded, fold
-from lipkit.trace.lowering import Lowering, without_rule
+from lipkit.trace.lowering import Gap, Lowering, Verdict, refusal_of, without_rule
 from lipkit.trace.model_signature import (
     Argument,
     arguments,
@@ -32,10 +32,12 @@ from lipkit.trace.model_signature import (
 from lipkit.trace.network import Network
 from lipkit.trace.nodes import MatrixProduct, OrderStatistics, Pointwise, Product, Softmax
 from lipkit.trace.nodes import Node as NetworkNode
+from lipkit.trace.nodes.activations.indicator import Indicator
 from lipkit.trace.nodes.activations.sigmoids import TANH
 from lipkit.trace.nodes.declared import DeclaresLipschitz
 from lipkit.trace.rewrites.merge_order_statistics import merge_max_min
 from lipkit.trace.rewrites.spelled_attention import merge_attention, merge_masks
+from lipkit.trace.rewrites.spelled_choices import jump, merge_choices
 from lipkit.trace.rewrites.spelled_functions import merge_functions
 from lipkit.trace.rewrites.spelled_gates import merge_gates
 from lipkit.trace.rewrites.spelled_interpolation import merge_interpolations
@@ -195,7 +197,11 @@ def _lower(prepared: Prepared) -> Network:
     lowering = Lowering(prepared.folded, builder, refs)
     lowering.run(prepared.promises, prepared.inside)
     network = lowering.finish(prepared.target)
-    return merge_known_layers(network)
+    network = merge_known_layers(network)
+    if found := jump(network):
+        k, refusal = found
+        raise refusal_of([Gap(network.origin(k), Verdict.REFUSED, refusal.reason, refusal.remedy)])
+    return network
 
 
 def _compare(network: Network, prepared: Prepared, model: nn.Module) -> Network:
@@ -213,6 +219,10 @@ def _multiplies(nodes: Nodes) -> bool:
     return any(isinstance(node, Product | MatrixProduct) for node in nodes)
 
 
+def _compares(nodes: Nodes) -> bool:
+    return any(isinstance(node, Pointwise) and isinstance(node.activation, Indicator) for node in nodes)
+
+
 def _has_tanh(nodes: Nodes) -> bool:
     return any(isinstance(node, Pointwise) and node.activation is TANH for node in nodes)
 
@@ -223,6 +233,7 @@ def _is_steep(nodes: Nodes) -> bool:
 
 # Each pass with what a network must have for it to find anything, in the order in which they are tried.
 _PASSES: tuple[tuple[Callable[[Nodes], bool], Callable[[Network], Network]], ...] = (
+    (_compares, merge_choices),
     (lambda nodes: _multiplies(nodes) or _has_tanh(nodes), merge_gates),
     (_multiplies, merge_normalizers),
     (_multiplies, merge_interpolations),

@@ -30,6 +30,7 @@ from lipkit.trace.network import Builder, Network, Origin, Ref
 from lipkit.trace.nodes.declared import Declared
 from lipkit.trace.rules import RULES, Refusal
 from lipkit.trace.rules._registry import DISCONTINUOUS
+from lipkit.trace.rules.products.choices import MASKS
 
 
 class Verdict(enum.Enum):
@@ -157,6 +158,11 @@ class Lowering:
             return Gap(origin, Verdict.REFUSED, why, "replace the layer, or compute it from something constant")
         if node.target not in RULES:
             return Gap(origin, Verdict.UNKNOWN, _hint(node), _DECLARE)
+        if _is_discrete(node.meta.get("val")) and node.target not in MASKS:
+            why = "computes with whole numbers or truth values that depend on the input"
+            return Gap(
+                origin, Verdict.REFUSED, why, "turn a mask into a float first (mask.to(x.dtype)), or use torch.where"
+            )
         if not _has_fixed_shapes(node):
             why = "the shape of its result depends on values"
             return Gap(
@@ -261,10 +267,17 @@ def origin_of(node: Node) -> Origin:
 
 
 def _precision(node: Node) -> torch.dtype:
-    """The floating-point type of a node's first result; float64 if that is not a tensor of such a type."""
-    like = node.meta.get("val")
-    first = like[0] if isinstance(like, tuple | list) and like else like
-    return first.dtype if isinstance(first, Tensor) and first.is_floating_point() else torch.float64
+    """The floating-point type of a node's first result, or of what it compares; float64 if there is none."""
+    for end in (node, *(node.all_input_nodes if node.target in MASKS else ())):
+        like = end.meta.get("val")
+        first = like[0] if isinstance(like, tuple | list) and like else like
+        if isinstance(first, Tensor) and first.is_floating_point():
+            return first.dtype
+    return torch.float64
+
+
+def _is_discrete(value: object) -> bool:
+    return isinstance(value, Tensor) and not (value.is_floating_point() or value.is_complex())
 
 
 def _has_fixed_shapes(node: Node) -> bool:
