@@ -42,6 +42,7 @@ from lipkit.trace.rewrites.spelled_functions import merge_functions
 from lipkit.trace.rewrites.spelled_gates import merge_gates
 from lipkit.trace.rewrites.spelled_interpolation import merge_interpolations
 from lipkit.trace.rewrites.spelled_normalization import merge_normalizers
+from lipkit.trace.rewrites.spelled_norms import merge_norms
 from lipkit.trace.sample_independence import refuse_mixing
 from lipkit.trace.torch_export import (
     canonical_graph,
@@ -196,11 +197,11 @@ def _lower(prepared: Prepared) -> Network:
     builder, refs = place_inputs(prepared.sources)
     lowering = Lowering(prepared.folded, builder, refs)
     lowering.run(prepared.promises, prepared.inside)
-    network = lowering.finish(prepared.target)
-    network = merge_known_layers(network)
-    if found := jump(network):
-        k, refusal = found
-        raise refusal_of([Gap(network.origin(k), Verdict.REFUSED, refusal.reason, refusal.remedy)])
+    plain = lowering.finish(prepared.target)
+    network = merge_known_layers(plain)
+    if _compares(network.nodes):
+        k, refusal = jump(plain)
+        raise refusal_of([Gap(plain.origin(k), Verdict.REFUSED, refusal.reason, refusal.remedy)])
     return network
 
 
@@ -237,6 +238,7 @@ _PASSES: tuple[tuple[Callable[[Nodes], bool], Callable[[Network], Network]], ...
     (lambda nodes: _multiplies(nodes) or _has_tanh(nodes), merge_gates),
     (_multiplies, merge_normalizers),
     (_multiplies, merge_interpolations),
+    (_is_steep, merge_norms),
     (_is_steep, merge_functions),
     (lambda nodes: any(isinstance(node, Softmax) for node in nodes), merge_masks),
     (lambda nodes: any(isinstance(node, MatrixProduct) for node in nodes), merge_attention),

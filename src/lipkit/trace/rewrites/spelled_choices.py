@@ -26,13 +26,10 @@ def merge_choices(network: Network) -> Network:
     return _merge(network)[0]
 
 
-def jump(network: Network) -> tuple[int, Refusal] | None:
-    """A row of a network that may jump because of a comparison, and what is known of it."""
-    first = next((k for k, node in enumerate(network.nodes, start=1) if _compares(node)), None)
-    if first is None:
-        return None
-    refusals = _merge(network)[1]
-    return max(refusals.items(), default=(first, _UNKNOWN), key=lambda item: item[0])
+def jump(network: Network) -> tuple[int, Refusal]:
+    """The row of a network with comparisons that may jump, and what is known of it."""
+    first = next(k for k, node in enumerate(network.nodes, start=1) if _compares(node))
+    return max(_merge(network)[1].items(), default=(first, _UNKNOWN), key=lambda item: item[0])
 
 
 def _merge(network: Network) -> tuple[Network, dict[int, Refusal]]:
