@@ -16,7 +16,6 @@ from lipkit.bounds.local.condensed import Condensed
 from lipkit.bounds.local.linearization import Linearization
 from lipkit.bounds.local.local import Local, each_sample
 from lipkit.bounds.local.measured_network import measuring_once
-from lipkit.bounds.local.relaxation import Relaxation
 from lipkit.bounds.predicted_times import most_slopes, row_seconds
 from lipkit.bounds.sdp.interior_point import InteriorPoint
 from lipkit.bounds.sdp.lipsdp import LipSDP
@@ -25,7 +24,7 @@ from lipkit.norms import AbsoluteSums, InTime, Norm
 from lipkit.norms import Auto as AutoNorm
 from lipkit.regions import Everywhere, Region
 from lipkit.trace import Network
-from lipkit.trace.nodes import Interpolation, Pointwise
+from lipkit.trace.nodes import Pointwise
 
 # Runs of the fold by sums that the fold by norms takes as long as, at most: each norm is some hundred applications.
 _RUNS = 200
@@ -216,7 +215,6 @@ class _Ladder:
             yield from self._program(neurons)
         if not self.everywhere and neurons <= _REGION:
             yield from self._condense()
-            yield from self._relax()
 
     def _program(self, neurons: int) -> Iterator[Method]:
         left = seconds_left()
@@ -258,15 +256,6 @@ class _Ladder:
             yield Linearization(budget=_LINEAR * left)
         else:
             self.unfinished.append(str(Linearization()))
-
-    def _relax(self) -> Iterator[Method]:
-        """Weighted means follow each other in recurrent layers, where intervals widen with every step."""
-        if any(isinstance(node, Interpolation) for node in self.network.nodes):
-            if (left := seconds_left()) > 0:
-                inner = LipLT(self.chosen.norm, 2, self.chosen.metric, budget=_SHARE * left / self.runs)
-                yield Local(inner, Relaxation())
-            else:
-                self.unfinished.append(str(Local(LipLT(window=2), Relaxation())))
 
     def _condense(self) -> Iterator[Method]:
         if not all(isinstance(node, Pointwise) for node in self.network.nodes):

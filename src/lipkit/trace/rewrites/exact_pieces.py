@@ -180,7 +180,9 @@ class _Reader:
             inside = activation.closed if side == 0 else (side > 0) == activation.above
             return _ONE if inside else _ZERO
         if isinstance(activation, PiecewiseLinear) and activation.knots:
-            gradient = Fraction(activation.gradients[below])  # pyright: ignore[reportArgumentType]
+            slope = activation.gradients[below]
+            assert not isinstance(slope, Tensor), "formulas with tensors inside are not read"
+            gradient = Fraction(slope)
             nearest = max(0, below - 1)
             knot, value = Fraction(activation.knots[nearest]), Fraction(activation.at_knots()[nearest])
             return Line(gradient * inner.rate, gradient * (inner.shift - knot) + value)
