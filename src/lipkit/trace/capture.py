@@ -20,7 +20,8 @@ from lipkit.trace.agreement import refuse_disagreement
 from lipkit.trace.declared_modules import Promises, declarations
 from lipkit.trace.exchanged_inputs import Exchange, GraphRun
 from lipkit.trace.exported_graph import Folded, fold
-from lipkit.trace.lowering import Gap, Lowering, Verdict, refusal_of, without_rule
+from lipkit.trace.gaps import Gap, Verdict, refusal_of
+from lipkit.trace.lowering import Lowering, without_rule
 from lipkit.trace.model_signature import (
     Argument,
     arguments,

@@ -1,8 +1,7 @@
 """From the operations of a graph to the rows of a network, by the rules of `trace.rules`."""
 
-import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, final
 
 import torch
@@ -26,56 +25,12 @@ from lipkit.trace.exported_graph import (
     module_path,
     source_line,
 )
+from lipkit.trace.gaps import Gap, Verdict, refusal_of
 from lipkit.trace.network import Builder, Network, Origin, Ref
 from lipkit.trace.nodes.declared import Declared
 from lipkit.trace.rules import RULES, Refusal
 from lipkit.trace.rules._registry import DISCONTINUOUS
 from lipkit.trace.rules.products.choices import MASKS
-
-
-class Verdict(enum.Enum):
-    """Why an operation has no rows; the value is how it is said."""
-
-    UNKNOWN = "no rule"
-    REFUSED = "refused"
-    RANDOM = "random"
-    BRANCH = "control flow"
-    BATCH = "batch statistics"
-
-
-@final
-@dataclass(frozen=True)
-class Gap:
-    """One operation that cannot be lowered."""
-
-    origin: Origin
-    verdict: Verdict
-    reason: str
-    remedy: str
-
-
-def refusal_of(gaps: Sequence[Gap]) -> CaptureError:
-    """One error that lists all gaps; equal ones at one place are said once."""
-    rows = list(
-        dict.fromkeys(
-            (
-                g.origin.op,
-                g.origin.module or "(model)",
-                g.origin.line or "?",
-                f"{g.verdict.value}: {g.reason}",
-                g.remedy,
-            )
-            for g in gaps
-        )
-    )
-    head = ("operation", "module", "line", "verdict", "remedy")
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (head, *rows)
-    ]
-    count = f"{len(rows)} operation{'s' if len(rows) > 1 else ''}"
-    return CaptureError("\n".join([f"{count} of this model cannot be turned into a network:", *lines]))
-
 
 _REAL = "write it on real and imaginary parts, two real tensors: complex constants and Fourier transforms are matrices"
 _REPORT = "report this model; until then replace the layer, or declare a constant (`declared_lipschitz`)"

@@ -1,7 +1,7 @@
 """Formulas with comparisons in exact arithmetic: where they switch, what they are between, and that nothing jumps."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -14,27 +14,14 @@ from lipkit.trace.network import Refusal
 from lipkit.trace.nodes import Activation, Identity, PiecewiseLinear
 from lipkit.trace.nodes.activations.composed import Composed
 from lipkit.trace.nodes.activations.indicator import Indicator
-from lipkit.trace.nodes.activations.piecewise_linear import ABS, RELU, clamp, leaky_relu
 from lipkit.trace.nodes.activations.smooth import Piecewise
 from lipkit.trace.nodes.activations.steps import Applied, Chosen, Combined, Draft, Multiplied, Step
+from lipkit.trace.rewrites.exact_lines import Line, is_plain, straight
 from lipkit.trace.rewrites.exact_values import exact_value
 
 _REMEDY = "let both sides agree where it switches, or use an activation of torch"
 # Formulas of comparisons have few pieces; more than this come from something else.
 _MOST_PIECES = 64
-
-
-@final
-@dataclass(frozen=True)
-class Line:
-    """rate x + shift."""
-
-    rate: Fraction
-    shift: Fraction
-
-    def at(self, x: Fraction) -> Fraction:
-        """The value at x."""
-        return self.rate * x + self.shift
 
 
 Part = Line | tuple[Step, ...]
@@ -153,8 +140,8 @@ class _Reader:
             return Line(rate, shift)
         if not rate and not shift and list(curved.values()) == [Fraction(1)]:
             return next(iter(curved))
-        straight = [(0, _float(rate))] if rate else []
-        return self._emit(Combined((*straight, *((i, _float(f)) for i, f in curved.items())), _float(shift)))
+        first = [(0, _float(rate))] if rate else []
+        return self._emit(Combined((*first, *((i, _float(f)) for i, f in curved.items())), _float(shift)))
 
     def _product(self, first: Line | int, second: Line | int) -> Line | int:
         if isinstance(second, Line) and (not isinstance(first, Line) or first.rate):
@@ -276,15 +263,9 @@ def _renumbered(step: Step, new: Mapping[int, int]) -> Step:
 
 def _assemble(label: str, knots: tuple[float, ...], parts: list[Part]) -> Activation:
     lines = [part for part in parts if isinstance(part, Line)]
-    if len(lines) == len(parts) and all(map(_is_plain, lines)):
-        return _straight(knots, lines)
+    if len(lines) == len(parts) and all(map(is_plain, lines)):
+        return straight(knots, lines)
     return Piecewise(label, knots, tuple(_activation(label, part) for part in parts))
-
-
-def _is_plain(line: Line) -> bool:
-    """Whether float64 evaluates a line with a relative error, so that what is computed as 0 is 0."""
-    exact = all(Fraction(float(number)) == number for number in (line.rate, line.shift))
-    return exact and (not line.shift or abs(line.rate) in (0, 1))
 
 
 def _activation(label: str, part: Part) -> Activation:
@@ -293,31 +274,3 @@ def _activation(label: str, part: Part) -> Activation:
     if part == Line(Fraction(1), Fraction(0)):
         return Identity()
     return Composed(label, (_combined(part),))
-
-
-def _straight(knots: tuple[float, ...], lines: list[Line]) -> Activation:
-    """A function of straight pieces, by its usual name where it has one."""
-    if lines == [Line(Fraction(1), Fraction(0))]:
-        return Identity()
-    gradients = tuple(float(line.rate) for line in lines)
-    if knots == (0.0,) and lines[0].shift == 0 and gradients[1] == 1:
-        named = {0.0: RELU, -1.0: ABS}
-        return named.get(gradients[0]) or leaky_relu(gradients[0])
-    if lines[-1] == Line(Fraction(1), Fraction(0)) and gradients == (0.0, 1.0):
-        return clamp(knots[0], math.inf)
-    pieces = ", ".join(f"{float(line.rate):g} x {float(line.shift):+g}" for line in lines)
-    return PiecewiseLinear(
-        f"{pieces}, cut at {', '.join(f'{k:g}' for k in knots)}", _evaluation(knots, lines), knots, gradients
-    )
-
-
-def _evaluation(knots: tuple[float, ...], lines: list[Line]) -> Callable[[Tensor], Tensor]:
-    numbers = [(float(line.rate), float(line.shift)) for line in lines]
-
-    def evaluate(z: Tensor) -> Tensor:
-        y = numbers[0][0] * z + numbers[0][1]
-        for knot, (rate, shift) in zip(knots, numbers[1:], strict=True):
-            y = torch.where(z < knot, y, rate * z + shift)
-        return y
-
-    return evaluate
