@@ -100,12 +100,18 @@ def main() -> None:
         "x / (1 + x^2)": lambda z: z / (1 + z * z),
         "sigmoid(x) tanh(y)": lambda z: torch.sigmoid(z) * torch.tanh(z.flip(-1)),
         "where(x > 0, x, 0.1 x)": lambda z: torch.where(z > 0, z, 0.1 * z),
+        "sign(x) relu(|x| - 0.5)": lambda z: z.sign() * torch.relu(z.abs() - 0.5),
+        "where(x > 0, x, exp(x) - 1)": lambda z: torch.where(z > 0, z, torch.exp(z) - 1),
     }
     for name, formula in formulas.items():
         report(f"two layers with {name}", Net(formula), row)
     torch.manual_seed(0)
     row = torch.randn(1, 8)
     report("Bilinear(4, 4, 3), ball of 0.1", Pairs(), row, 0.1)
+    torch.manual_seed(0)
+    image = torch.randn(1, 3, 16, 16)
+    report("LPPool2d(2, 3, stride=2)", nn.LPPool2d(2, 3, stride=2), image)
+    report("Conv2d(3, 8, 3), LPPool2d(2, 2)", nn.Sequential(nn.Conv2d(3, 8, 3), nn.LPPool2d(2, 2)), image)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def trial(rule: Rule, sample: Sample) -> Trial:
         return [filled.get(i, arg) for i, arg in enumerate(sample.args)]
 
     def op(x: Tensor) -> list[Tensor]:
-        parts = [part.reshape(shape) for part, shape in zip(x.split(sizes), shapes, strict=True)]
+        parts = [part.reshape(leaf.shape).to(leaf.dtype) for part, leaf in zip(x.split(sizes), leaves, strict=True)]
         found = rule.op(*arguments(parts), **sample.kwargs)
         return list(found) if isinstance(found, tuple | list) else [found]
 
@@ -46,9 +46,11 @@ def trial(rule: Rule, sample: Sample) -> Trial:
     found = rule.lower(builder, *arguments(list(refs)), **sample.kwargs)
     results = list(found) if isinstance(found, tuple) else [found]
     networks = [None if ref is None else builder.finish(ref, ref.shape) for ref in results]
-    base = torch.cat([leaf.flatten() for leaf in leaves])
-    # Near the sample and with its signs: a sample may stay inside a domain on purpose.
+    base = torch.cat([leaf.flatten().double() for leaf in leaves])
+    # Near the sample and with its signs: a sample may stay inside a domain on purpose. A mask stays one.
+    masks = torch.cat([torch.full((leaf.numel(),), leaf.dtype == torch.bool) for leaf in leaves])
     inputs = base * (0.6 + 0.8 * torch.rand(3, len(base), dtype=torch.float64))
+    inputs = torch.where(masks, (inputs * torch.rand(3, len(base)) > 0.2).double(), inputs)
     return Trial(networks, op, torch.cat([base[None], inputs]))
 
 
@@ -79,7 +81,7 @@ def assert_computes(found: Trial) -> None:
     for network, image in zip(found.networks, images, strict=True):
         if network is None:
             continue
-        value, expected = network(found.inputs), torch.stack(image)
+        value, expected = network(found.inputs), torch.stack(image).double()
         assert value.shape == expected.shape
         finite = torch.isfinite(expected)
         assert (value[~finite] == expected[~finite]).all()

@@ -20,6 +20,7 @@ from lipkit.trace.agreement import refuse_disagreement
 from lipkit.trace.declared_modules import Promises, declarations
 from lipkit.trace.exchanged_inputs import Exchange, GraphRun
 from lipkit.trace.exported_graph import Folded, fold
+from lipkit.trace.gaps import Gap, Verdict, refusal_of
 from lipkit.trace.lowering import Lowering, without_rule
 from lipkit.trace.model_signature import (
     Argument,
@@ -32,14 +33,17 @@ from lipkit.trace.model_signature import (
 from lipkit.trace.network import Network
 from lipkit.trace.nodes import MatrixProduct, OrderStatistics, Pointwise, Product, Softmax
 from lipkit.trace.nodes import Node as NetworkNode
+from lipkit.trace.nodes.activations.indicator import Indicator
 from lipkit.trace.nodes.activations.sigmoids import TANH
 from lipkit.trace.nodes.declared import DeclaresLipschitz
 from lipkit.trace.rewrites.merge_order_statistics import merge_max_min
 from lipkit.trace.rewrites.spelled_attention import merge_attention, merge_masks
+from lipkit.trace.rewrites.spelled_choices import jump, merge_choices
 from lipkit.trace.rewrites.spelled_functions import merge_functions
 from lipkit.trace.rewrites.spelled_gates import merge_gates
 from lipkit.trace.rewrites.spelled_interpolation import merge_interpolations
 from lipkit.trace.rewrites.spelled_normalization import merge_normalizers
+from lipkit.trace.rewrites.spelled_norms import merge_norms
 from lipkit.trace.sample_independence import refuse_mixing
 from lipkit.trace.torch_export import (
     canonical_graph,
@@ -194,8 +198,12 @@ def _lower(prepared: Prepared) -> Network:
     builder, refs = place_inputs(prepared.sources)
     lowering = Lowering(prepared.folded, builder, refs)
     lowering.run(prepared.promises, prepared.inside)
-    network = lowering.finish(prepared.target)
-    return merge_known_layers(network)
+    plain = lowering.finish(prepared.target)
+    network = merge_known_layers(plain)
+    if _compares(network.nodes):
+        k, refusal = jump(plain)
+        raise refusal_of([Gap(plain.origin(k), Verdict.REFUSED, refusal.reason, refusal.remedy)])
+    return network
 
 
 def _compare(network: Network, prepared: Prepared, model: nn.Module) -> Network:
@@ -213,6 +221,10 @@ def _multiplies(nodes: Nodes) -> bool:
     return any(isinstance(node, Product | MatrixProduct) for node in nodes)
 
 
+def _compares(nodes: Nodes) -> bool:
+    return any(isinstance(node, Pointwise) and isinstance(node.activation, Indicator) for node in nodes)
+
+
 def _has_tanh(nodes: Nodes) -> bool:
     return any(isinstance(node, Pointwise) and node.activation is TANH for node in nodes)
 
@@ -223,9 +235,11 @@ def _is_steep(nodes: Nodes) -> bool:
 
 # Each pass with what a network must have for it to find anything, in the order in which they are tried.
 _PASSES: tuple[tuple[Callable[[Nodes], bool], Callable[[Network], Network]], ...] = (
+    (_compares, merge_choices),
     (lambda nodes: _multiplies(nodes) or _has_tanh(nodes), merge_gates),
     (_multiplies, merge_normalizers),
     (_multiplies, merge_interpolations),
+    (_is_steep, merge_norms),
     (_is_steep, merge_functions),
     (lambda nodes: any(isinstance(node, Softmax) for node in nodes), merge_masks),
     (lambda nodes: any(isinstance(node, MatrixProduct) for node in nodes), merge_attention),

@@ -1,8 +1,7 @@
 """From the operations of a graph to the rows of a network, by the rules of `trace.rules`."""
 
-import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, final
 
 import torch
@@ -26,55 +25,12 @@ from lipkit.trace.exported_graph import (
     module_path,
     source_line,
 )
+from lipkit.trace.gaps import Gap, Verdict, refusal_of
 from lipkit.trace.network import Builder, Network, Origin, Ref
 from lipkit.trace.nodes.declared import Declared
 from lipkit.trace.rules import RULES, Refusal
 from lipkit.trace.rules._registry import DISCONTINUOUS
-
-
-class Verdict(enum.Enum):
-    """Why an operation has no rows; the value is how it is said."""
-
-    UNKNOWN = "no rule"
-    REFUSED = "refused"
-    RANDOM = "random"
-    BRANCH = "control flow"
-    BATCH = "batch statistics"
-
-
-@final
-@dataclass(frozen=True)
-class Gap:
-    """One operation that cannot be lowered."""
-
-    origin: Origin
-    verdict: Verdict
-    reason: str
-    remedy: str
-
-
-def refusal_of(gaps: Sequence[Gap]) -> CaptureError:
-    """One error that lists all gaps; equal ones at one place are said once."""
-    rows = list(
-        dict.fromkeys(
-            (
-                g.origin.op,
-                g.origin.module or "(model)",
-                g.origin.line or "?",
-                f"{g.verdict.value}: {g.reason}",
-                g.remedy,
-            )
-            for g in gaps
-        )
-    )
-    head = ("operation", "module", "line", "verdict", "remedy")
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (head, *rows)
-    ]
-    count = f"{len(rows)} operation{'s' if len(rows) > 1 else ''}"
-    return CaptureError("\n".join([f"{count} of this model cannot be turned into a network:", *lines]))
-
+from lipkit.trace.rules.products.choices import MASKS
 
 _REAL = "write it on real and imaginary parts, two real tensors: complex constants and Fourier transforms are matrices"
 _REPORT = "report this model; until then replace the layer, or declare a constant (`declared_lipschitz`)"
@@ -157,6 +113,11 @@ class Lowering:
             return Gap(origin, Verdict.REFUSED, why, "replace the layer, or compute it from something constant")
         if node.target not in RULES:
             return Gap(origin, Verdict.UNKNOWN, _hint(node), _DECLARE)
+        if _is_discrete(node.meta.get("val")) and node.target not in MASKS:
+            why = "computes with whole numbers or truth values that depend on the input"
+            return Gap(
+                origin, Verdict.REFUSED, why, "turn a mask into a float first (mask.to(x.dtype)), or use torch.where"
+            )
         if not _has_fixed_shapes(node):
             why = "the shape of its result depends on values"
             return Gap(
@@ -261,10 +222,17 @@ def origin_of(node: Node) -> Origin:
 
 
 def _precision(node: Node) -> torch.dtype:
-    """The floating-point type of a node's first result; float64 if that is not a tensor of such a type."""
-    like = node.meta.get("val")
-    first = like[0] if isinstance(like, tuple | list) and like else like
-    return first.dtype if isinstance(first, Tensor) and first.is_floating_point() else torch.float64
+    """The floating-point type of a node's first result, or of what it compares; float64 if there is none."""
+    for end in (node, *(node.all_input_nodes if node.target in MASKS else ())):
+        like = end.meta.get("val")
+        first = like[0] if isinstance(like, tuple | list) and like else like
+        if isinstance(first, Tensor) and first.is_floating_point():
+            return first.dtype
+    return torch.float64
+
+
+def _is_discrete(value: object) -> bool:
+    return isinstance(value, Tensor) and not (value.is_floating_point() or value.is_complex())
 
 
 def _has_fixed_shapes(node: Node) -> bool:

@@ -6,10 +6,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from lipkit import lipschitz
+from lipkit.bound import Metric
+from lipkit.bounds import FastLip, Relaxation
 from lipkit.certify import Forward, LocalProof, LocalRadii, head_pairwise, radius
 from lipkit.certify.radii.forward import Logits
 from lipkit.certify.radii.local_radius import LocalSearch
 from lipkit.errors import ArgumentError
+from lipkit.regions import Ball
 
 NORMS = (1.0, 2.0, math.inf)
 
@@ -121,3 +125,37 @@ def test_without_time_nothing_is_begun():
 def test_settings_out_of_range_are_refused(settings: dict[str, float]):
     with pytest.raises(ArgumentError, match=r"LocalRadii\.(seconds|bisections)"):
         LocalRadii(**settings)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("p", NORMS)
+def test_radii_by_intervals_of_derivatives_are_those_of_fast_lip(p: float):
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(4, 12), nn.ReLU(), nn.Linear(12, 3)).double()
+    local, forward = search(model, torch.zeros(1, 4, dtype=torch.float64), p)
+    x = torch.randn(4, dtype=torch.float64)
+    logits = forward(x[None])
+    z = logits.value[0]
+    label = int(z.argmax())
+    largest = 0.0
+    for size in (0.02, 0.3):
+        ball = Ball(x, size, p)
+        radii = []
+        for j in {0, 1, 2} - {label}:
+            row = torch.zeros(1, 3, dtype=torch.float64)
+            row[0, label], row[0, j] = 1.0, -1.0
+            margin = nn.Sequential(model, frozen_row(row))
+            constant = float(lipschitz(margin, x[None], FastLip(Metric(p, p), Relaxation()), ball).value)
+            radii.append(float(z[label] - z[j]) / constant)
+        found = local.repeat(x, label, logits, size, LocalProof.ENTRIES).value
+        # The error of the logits and all roundings make a certified radius a little smaller.
+        assert found == pytest.approx(min(size, *radii), rel=1e-4)
+        largest = max(largest, found)
+    # A bisection over the size of the ball finds at least the best of these.
+    more, _ = search(model, x[None], p, bisections=12)
+    assert more.enlarge(x, label, logits, 0.0, [0.02]).value >= largest * (1 - 1e-3)
+
+
+def frozen_row(row: Tensor) -> nn.Linear:
+    layer = nn.Linear(row.shape[1], 1, bias=False).double()
+    layer.weight = nn.Parameter(row, requires_grad=False)
+    return layer

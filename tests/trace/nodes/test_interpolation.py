@@ -97,3 +97,13 @@ def test_unbounded_parts_leave_what_the_weight_lets_through() -> None:
 
 def test_on_the_whole_space_there_is_no_constant() -> None:
     assert Interpolation(SHAPE).log_constant(2.0) == math.inf
+
+
+def test_a_weight_of_zero_or_one_chooses_and_keeps_its_derivative():
+    node = Interpolation((3,))
+    z = torch.tensor([[0.0, 1.0, 1.0, 2.0, math.nan, math.inf, math.nan, 5.0, 7.0]], dtype=torch.float64)
+    assert node(z).tolist() == [[2.0, 5.0, 7.0]]
+    weights = torch.tensor([[0.0, 1.0, 0.5]], dtype=torch.float64, requires_grad=True)
+    a, b = torch.tensor([[2.0, 3.0, 4.0]]), torch.tensor([[5.0, 9.0, 1.0]])
+    (slope,) = torch.autograd.grad(node(torch.cat([weights, a, b], 1)).sum(), weights)
+    assert slope.tolist() == [[3.0, 6.0, -3.0]]

@@ -122,7 +122,7 @@ def test_a_divisor_without_a_finite_reciprocal_is_refused(divisor: float):
 def test_jumping_operations_have_a_reason_and_no_rule():
     assert all(reason.strip() for reason in DISCONTINUOUS.values())
     assert not DISCONTINUOUS.keys() & RULES.keys()
-    assert "Lipschitz" in DISCONTINUOUS[aten.sign.default]
+    assert "Lipschitz" in DISCONTINUOUS[aten.floor.default]
 
 
 def test_joining_repeats_a_value_and_axes_go_back():

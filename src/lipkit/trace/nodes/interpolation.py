@@ -50,7 +50,11 @@ class Interpolation(Node):
 
     def __call__(self, z: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch ..."]:
         g, a, b = self.parts(z)
-        return (1 - g) * a + g * b
+        mean = (1 - g) * a + g * b
+        # A weight of 0 or 1 chooses, whatever the other value is: infinite values have no multiple of 0. Elsewhere the
+        # mean stays as it is, because its derivative by the weight is b - a at 0 and 1 too.
+        chosen = torch.where(g == 0, a, torch.where(g == 1, b, mean))
+        return torch.where(torch.isfinite(mean), mean, chosen)
 
     def parts(self, z: Float[Tensor, "batch ..."]) -> Parts:
         """g, a and b, each like the output."""

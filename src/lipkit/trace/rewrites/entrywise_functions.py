@@ -1,7 +1,9 @@
 """Values as entrywise functions of earlier ones, read off the rows of a network."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import final
 
 import torch
@@ -16,10 +18,14 @@ from lipkit.trace.rewrites.exchange_rows import Numbering
 @final
 @dataclass(frozen=True)
 class Combination:
-    """sum of factor * value over rows of the network, entry by entry, plus one number for all entries."""
+    """sum of factor * value over rows of the network, entry by entry, plus one number for all entries.
+
+    `exact` says that no rounding was needed to find these numbers.
+    """
 
     terms: tuple[tuple[int, float], ...]
     constant: float = 0.0
+    exact: bool = field(default=True, compare=False)
 
     def over(self, base: "Combination") -> tuple[float, float] | None:
         """(rate, shift) with this = rate base + shift, if there are such numbers."""
@@ -66,14 +72,23 @@ class Entries:
         if shift is None or not factors or None in factors.values():
             return None
         total: dict[int, float] = {}
+        exact = True
         for j, factor in factors.items():
             part = self.value(j)
             assert factor is not None
-            shift += factor * part.constant
+            moved = shift + factor * part.constant
+            exact = exact and part.exact and _is_exact(moved, shift, factor, part.constant)
+            shift = moved
             for row, inner in part.terms:
-                total[row] = total.get(row, 0.0) + factor * inner
+                known = total.get(row, 0.0)
+                total[row] = known + factor * inner
+                exact = exact and _is_exact(total[row], known, factor, inner)
         # Terms that cancel are no part of the value, and must not be compared with anything.
-        return Combination(tuple(sorted((row, factor) for row, factor in total.items() if factor)), shift)
+        return Combination(tuple(sorted((row, factor) for row, factor in total.items() if factor)), shift, exact)
+
+    def fixed(self, k: int) -> float | None:
+        """The number that all entries of y_k are, if they do not depend on the input."""
+        return _shift(self.network.biases.get(k)) if self.is_identity(k) and not self._rows[k] else None
 
     def carrier(self, k: int) -> tuple[int, Combination, float] | None:
         """(row, its value, factor) with y_k = factor times that value; a sum is a value of its own."""
@@ -102,19 +117,29 @@ class Entries:
     def factors(self, k: int) -> tuple[int, int] | None:
         """The rows whose values row k multiplies; None if it is no product of two joined values."""
         node = self.network.nodes[k - 1]
-        joined = self._only_source(k)
-        if joined is None or joined in self.network.biases:
-            return None
         if isinstance(node, Product):
-            a, b = math.prod(node.left), math.prod(node.right)
+            sizes = math.prod(node.left), math.prod(node.right)
         elif isinstance(node, MatrixProduct):
-            a, b = node.groups * node.rows * node.inner, node.groups * node.inner * node.cols
+            sizes = node.groups * node.rows * node.inner, node.groups * node.inner * node.cols
         else:
             return None
-        whole = torch.arange(a + b)
-        slots = torch.where(whole < a, whole, -1), torch.where(whole >= a, whole - a, -1)
-        found = [self._at(joined, slot) for slot in slots]
-        return (found[0], found[1]) if found[0] is not None and found[1] is not None else None
+        found = self.joined(k, sizes)
+        return None if found is None else (found[0], found[1])
+
+    def joined(self, k: int, sizes: Sequence[int]) -> list[int] | None:
+        """The rows whose values, of these sizes, row k joins to one vector; None if that is not all it does."""
+        row = self._only_source(k)
+        if row is None or row in self.network.biases:
+            return None
+        whole, start, found = torch.arange(sum(sizes)), 0, list[int]()
+        for size in sizes:
+            inside = (whole >= start) & (whole < start + size)
+            at = self._at(row, torch.where(inside, whole - start, -1))
+            if at is None:
+                return None
+            found.append(at)
+            start += size
+        return found
 
     def _at(self, joined: int, slot: Tensor) -> int | None:
         for j, op in self._rows[joined].items():
@@ -127,6 +152,13 @@ class Entries:
             return None
         ((j, op),) = self._rows[k].items()
         return j if isinstance(op, Reshape) and j else None
+
+
+def _is_exact(found: float, start: float, factor: float, value: float) -> bool:
+    """Whether start + factor value is this number in exact arithmetic."""
+    if not all(map(math.isfinite, (found, start, factor, value))):
+        return False
+    return Fraction(found) == Fraction(start) + Fraction(factor) * Fraction(value)
 
 
 def factor_of(op: LinearOperator) -> float | None:

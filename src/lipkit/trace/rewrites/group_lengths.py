@@ -134,6 +134,7 @@ def _raise_to_power(below: Statistic, activation: Activation) -> Statistic | Non
         return replace(below, power=below.power * powers[id(activation)])
     if isinstance(activation, PiecewiseLinear) and activation.gradients == (0.0, 1.0) and not below.floor:
         # max(|x|, floor), by a clamp from below.
-        plain = below.weight == 1 and below.eps == 0 and below.power == 0.5
-        return replace(below, floor=activation.knots[0]) if plain and activation.knots[0] > 0 else None
+        floor = activation.knots[0]
+        plain = below.weight == 1 and below.eps == 0 and below.power == 0.5 and activation.at_knots() == (floor,)
+        return replace(below, floor=floor) if plain and floor > 0 else None
     return None

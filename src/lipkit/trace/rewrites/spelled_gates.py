@@ -134,6 +134,7 @@ def _is_relu6(activation: Activation) -> bool:
         isinstance(activation, PiecewiseLinear)
         and activation.knots == (0.0, 6.0)
         and activation.gradients == (0.0, 1.0, 0.0)
+        and activation.at_knots() == (0.0, 6.0)
     )
 
 

@@ -20,5 +20,6 @@ from lipkit.trace.rules._registry import RULES as RULES
 from lipkit.trace.rules._registry import Rule as Rule
 from lipkit.trace.rules._registry import Sample as Sample
 from lipkit.trace.rules._registry import lowers as lowers
+from lipkit.trace.rules.products import choices as choices
 from lipkit.trace.rules.products import elementwise_binary as elementwise_binary
 from lipkit.trace.rules.products import multilinear as multilinear

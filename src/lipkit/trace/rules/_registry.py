@@ -18,8 +18,6 @@ _TRUTH = "compares values: its answer jumps, and what it selects is continuous o
 
 # The reason why an operation of values that depend on the input is refused.
 DISCONTINUOUS: Mapping[OpOverload, str] = {
-    aten.sign.default: _STEP,
-    aten.sgn.default: _STEP,
     aten.heaviside.default: _STEP,
     aten.floor.default: _STEP,
     aten.ceil.default: _STEP,
@@ -55,14 +53,6 @@ DISCONTINUOUS: Mapping[OpOverload, str] = {
     ),
     **dict.fromkeys(
         (
-            aten.gt.Scalar,
-            aten.gt.Tensor,
-            aten.ge.Scalar,
-            aten.ge.Tensor,
-            aten.lt.Scalar,
-            aten.lt.Tensor,
-            aten.le.Scalar,
-            aten.le.Tensor,
             aten.eq.Scalar,
             aten.eq.Tensor,
             aten.ne.Scalar,

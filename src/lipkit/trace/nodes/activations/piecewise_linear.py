@@ -69,6 +69,10 @@ class PiecewiseLinear(Activation):
     def kinks(self) -> tuple[float, ...]:
         return self.knots
 
+    def at_knots(self) -> tuple[float, ...]:
+        """The value at each knot, if the gradients are numbers."""
+        return tuple(float(self(torch.tensor(knot, dtype=torch.float64))) for knot in self.knots)
+
     def smoothed(self, mu: float) -> Activation:
         """sqrt(z^2 + mu^2) for |z|; otherwise the relu in every knot becomes mu softplus(. / mu)."""
         if not mu > 0:

@@ -1,5 +1,6 @@
 """Activations with a derivative, described by three curves."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import final
@@ -47,55 +48,67 @@ class Smooth(Activation):
 class Piecewise(Activation):
     """A continuous function that is `pieces[i]` between `knots[i - 1]` and `knots[i]`.
 
-    Each piece is smooth on its interval; its curves are only asked there, and each limit belongs to its outer end.
+    Each piece is only asked on its interval, has no kink inside of it, and each limit belongs to its outer end.
     """
 
     label: str
     knots: tuple[float, ...]
-    pieces: tuple[Smooth, ...]
+    pieces: tuple[Activation, ...]
 
     def __call__(self, z: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        y = self.pieces[-1](z)
-        for knot, piece in reversed(list(zip(self.knots, self.pieces, strict=False))):
-            # The other piece gets an argument of its own side: an overflow there would make the gradient NaN.
-            y = torch.where(z < knot, piece(z.clamp(max=knot)), y)
+        ends = (-torch.inf, *self.knots, torch.inf)
+        # Each piece gets an argument of its own side: what overflows elsewhere would make the gradient NaN.
+        first, *others = (piece(z.clamp(*side)) for piece, side in zip(self.pieces, pairwise(ends), strict=True))
+        y = first
+        for knot, other in zip(self.knots, others, strict=True):
+            y = torch.where(z < knot, y, other)
         return y
 
     def slopes(self, low: Float64[Tensor, "..."], high: Float64[Tensor, "..."]) -> Interval:
-        return self._hull([piece.slope for piece in self.pieces], low, high)
+        return self._hull([piece.slopes for piece in self.pieces], low, high)
 
     def values(self, low: Float64[Tensor, "..."], high: Float64[Tensor, "..."]) -> Interval:
-        return self._hull([piece.value for piece in self.pieces], low, high)
+        return self._hull([piece.values for piece in self.pieces], low, high)
 
     def bends(self, low: Float64[Tensor, "..."], high: Float64[Tensor, "..."]) -> Interval:
-        under, over = self._hull([piece.bend for piece in self.pieces], low, high)
-        for knot, jump in zip(self.knots, self._jumps(), strict=True):
+        under, over = self._hull([piece.bends for piece in self.pieces], low, high)
+        for knot, (least, most) in zip(self.knots, self._jumps(), strict=True):
             inside = (low < knot) & (knot < high)
-            under = torch.where(inside, -torch.inf, under) if jump < 0 else under
-            over = torch.where(inside, torch.inf, over) if jump > 0 else over
+            under = torch.where(inside, -torch.inf, under) if least < 0 else under
+            over = torch.where(inside, torch.inf, over) if most > 0 else over
         return under, over
 
     @property
     def kinks(self) -> tuple[float, ...]:
-        return tuple(knot for knot, jump in zip(self.knots, self._jumps(), strict=True) if jump)
+        return tuple(knot for knot, jump in zip(self.knots, self._jumps(), strict=True) if any(jump))
 
-    def _hull(self, curves: list[Curve], low: Tensor, high: Tensor) -> Interval:
+    def _hull(self, ranges: list[Callable[[Tensor, Tensor], Interval]], low: Tensor, high: Tensor) -> Interval:
         ends = (-torch.inf, *self.knots, torch.inf)
         under, over = torch.full_like(low, torch.inf), torch.full_like(low, -torch.inf)
-        for curve, (left, right) in zip(curves, pairwise(ends), strict=True):
+        for piece, (left, right) in zip(ranges, pairwise(ends), strict=True):
             met = torch.where(low < high, (low < right) & (high > left), (low <= right) & (high >= left))
-            smallest, largest = curve.range(low.clamp(left, right), high.clamp(left, right))
+            smallest, largest = piece(low.clamp(left, right), high.clamp(left, right))
             under = torch.where(met, torch.minimum(under, smallest), under)
             over = torch.where(met, torch.maximum(over, largest), over)
         return under, over
 
-    def _jumps(self) -> list[float]:
-        """By how much the slope jumps at each knot."""
-        found: list[float] = []
+    def _jumps(self) -> list[tuple[float, float]]:
+        """By how much the slope jumps at each knot, at least and at most."""
+        found: list[tuple[float, float]] = []
         for knot, (before, after) in zip(self.knots, pairwise(self.pieces), strict=True):
             at = torch.tensor(knot, dtype=torch.float64)
-            found.append(after.slope.at(at).item() - before.slope.at(at).item())
+            (a, b), (c, d) = (_slope_at(piece, at) for piece in (before, after))
+            found.append((c - b, d - a))
         return found
 
     def __str__(self) -> str:
         return self.label
+
+
+def _slope_at(piece: Activation, at: Tensor) -> tuple[float, float]:
+    """The slope at a point: to nearest where there is a formula, so that equal ones are seen to be equal."""
+    if isinstance(piece, Smooth):
+        value = piece.slope.at(at).item()
+        return value, value
+    low, high = piece.slopes(at, at)
+    return low.item(), high.item()

@@ -35,3 +35,16 @@ class Applied(Live):
 
 
 Step = Combined | Multiplied | Applied
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Chosen(Live):
+    """`second` where `weight` is 1, `first` where it is 0; only in drafts, of which every piece knows the weight."""
+
+    weight: int
+    first: int
+    second: int
+
+
+Draft = Step | Chosen
