@@ -52,7 +52,7 @@ def test_a_pickle_is_refused_and_not_executed(tmp_path: Path, mark: Path, wrap: 
     file = tmp_path / "w.pt"
     torch.save(wrap(Trap(mark)), file, _use_new_zipfile_serialization=zipped)
     with pytest.raises(
-        ArgumentError, match="holds more than tensors, and reading that would execute code.*If you trust"
+        ArgumentError, match=r"holds more than tensors, and reading that would execute code.*If you trust"
     ):
         load.weights(linear(0), file)
     file.write_bytes(pickle.dumps(wrap(Trap(mark))))
@@ -75,7 +75,7 @@ def test_weights_are_loaded(tmp_path: Path, wrap: Callable[[dict[str, Tensor]], 
 )
 def test_other_files_are_no_files_of_weights(tmp_path: Path, content: bytes):
     (tmp_path / "w.pt").write_bytes(content)
-    with pytest.raises(ArgumentError, match="is no file of torch.save and no safetensors file, or it is damaged"):
+    with pytest.raises(ArgumentError, match=r"is no file of torch\.save and no safetensors file, or it is damaged"):
         load.weights(linear(0), tmp_path / "w.pt")
 
 

@@ -93,7 +93,7 @@ def _fit(keys: tuple[str, ...], state: dict[str, Tensor], wanted: Mapping[str, T
 
 def _only_training_reads(name: str) -> bool:
     """Whether a name is that of a counter of batches, which old versions of torch did not store."""
-    return name.split(".")[-1] == "num_batches_tracked"
+    return name.rsplit(".", maxsplit=1)[-1] == "num_batches_tracked"
 
 
 def _list_some(names: list[Any], most: int = 5) -> str:
