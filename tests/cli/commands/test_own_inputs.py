@@ -13,8 +13,10 @@ from torch import nn
 import lipkit
 from lipkit import bounds
 from lipkit.certify import head_pairwise
+from lipkit.cli.commands.evaluate import find_constants
 from lipkit.cli.commands.regression import WithZero
 from lipkit.cli.main import Code, main
+from lipkit.errors import NeedsRegion
 from support.sealed_files import read_lines, write_lines
 
 MODELS = """
@@ -245,3 +247,13 @@ def test_the_help_has_no_pictures_for_words_between_colons(command: str, capsys:
     assert "M1:M2:M3" in found
     # Pictures lie beyond the basic plane and among the symbols; frames of the help do not.
     assert not [letter for letter in found if ord(letter) > 0xFFFF or letter == "\u24c2"]
+
+
+def test_a_model_without_a_constant_is_sent_to_the_command_that_has_regions():
+    class Square(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * x
+
+    model = nn.Sequential(Square(), nn.Linear(2, 3)).eval()
+    with pytest.raises(NeedsRegion, match="needs a constant on the whole space; lipkit bound has --ball and --box"):
+        find_constants(model, torch.ones(1, 2), (bounds.DAG(),), 2.0)
