@@ -32,7 +32,7 @@ def test_words_are_labels_in_the_order_that_is_given(tmp_path: Path):
     assert csv_table(path, None, ("dog", "cat")).labels.tolist() == [1, 0, 1]
     # A first line whose only word is its label is a sample.
     assert csv_table(write(tmp_path, "1,2,cat\n3,4,dog\n"), None, ("dog", "cat")).labels.tolist() == [1, 0]
-    with pytest.raises(RecordError, match="label 'cat' for sample 0, expected a class index"):
+    with pytest.raises(RecordError, match="label 'cat' for sample 0, expected a whole number from 0"):
         csv_table(path)
     with pytest.raises(RecordError, match="label 'dog' for sample 1, expected one of the names"):
         csv_table(path, None, ("cow", "cat"))
@@ -53,6 +53,7 @@ def test_words_are_labels_in_the_order_that_is_given(tmp_path: Path):
         ("", "is empty"),
         ("a,b,y\n", "no samples"),
         ("1\n2\n", "one column"),
+        ("a;b;c\n1;2;0\n", "one column.*separated by ';', so save it with commas"),
     ],
 )
 def test_what_is_no_table_is_refused_with_its_place(tmp_path: Path, text: str, said: str):

@@ -13,8 +13,9 @@ import lipkit
 from lipkit import bounds
 from lipkit.certify import accuracy, head_pairwise
 from lipkit.cli.training.wandb_log import WandbRun
-from lipkit.errors import ArgumentError
+from lipkit.errors import ArgumentError, LipkitError
 from lipkit.integrations import TrainingWatch, huggingface_callback, lightning_callback
+from support.unchecked import unchecked
 
 
 def made() -> tuple[nn.Module, Tensor, Tensor]:
@@ -39,12 +40,12 @@ def test_a_watch_says_what_an_evaluation_says_and_leaves_the_model_alone():
         whole = lipkit.lipschitz(model, x[:1])
     shares = accuracy(model, [(x, y)], bound, [0.01, 0.1]).overall
     assert found == {
-        "lipschitz": float(bound.value.max()), "clean": shares.clean.count / 30,
+        "pairwise_lipschitz": float(bound.value.max()), "clean": shares.clean.count / 30,
         "certified@0.01": shares.certified[0].count / 30, "certified@0.1": shares.certified[1].count / 30,
     }  # fmt: skip
     # A difference of two scores is steeper than the map by a factor of sqrt(2) at most.
     assert whole.lower is not None
-    assert found["lipschitz"] > 0
+    assert found["pairwise_lipschitz"] > 0
 
 
 def test_a_watch_refuses_no_samples_and_no_radii():
@@ -53,6 +54,32 @@ def test_a_watch_refuses_no_samples_and_no_radii():
         TrainingWatch(x[:0], y[:0], [0.1])
     with pytest.raises(ArgumentError, match="`eps` lists radii"):
         TrainingWatch(x, y, [])
+    array: Any = x.numpy()
+    with unchecked(), pytest.raises(ArgumentError, match=r"`inputs` of a watch are a torch\.Tensor, got a ndarray"):
+        TrainingWatch(array, y, [0.1])
+    numbers: Any = y.tolist()
+    with unchecked(), pytest.raises(ArgumentError, match=r"`labels` of a watch are a torch\.Tensor, got a list"):
+        TrainingWatch(x, numbers, [0.1])
+
+
+def test_the_classifier_is_named_by_a_function_and_measured_before_the_first_epoch():
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    _, x, y = made()
+    watch, word = TrainingWatch(x, y, [0.1]), "core"
+    wrong: Any = word
+    with unchecked(), pytest.raises(ArgumentError, match=r"`model_of` is a function .* got 'core'"):
+        huggingface_callback(watch, wrong)
+    callback: Any = huggingface_callback(watch, lambda whole: whole)
+
+    class Square(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * x
+
+    state = transformers.TrainerState()
+    with pytest.raises(LipkitError):
+        callback.on_train_begin(None, state, None, model=nn.Sequential(Square(), nn.Linear(4, 3)))
+    callback.on_train_begin(None, state, None, model=nn.Linear(4, 3))
+    assert not state.log_history
 
 
 def test_the_trainer_of_huggingface_gets_the_numbers_of_each_epoch():
@@ -116,7 +143,7 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: 
     watch = TrainingWatch(x, y, [0.1])
     for package in ("transformers", "lightning", "lightning.pytorch", "wandb"):
         monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ArgumentError, match=r"needs transformers; pip install transformers"):
+    with pytest.raises(ArgumentError, match=r"needs transformers; pip install 'transformers\[torch\]'"):
         huggingface_callback(watch, lambda model: model)
     with pytest.raises(ArgumentError, match=r"needs lightning; pip install lightning"):
         lightning_callback(watch)

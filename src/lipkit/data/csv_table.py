@@ -35,7 +35,7 @@ def csv_table(path: str | Path, label: str | None = None, classes: Sequence[str]
     indices = [_index(cell, classes) for cell in cells]
     if None in indices:
         line = indices.index(None)
-        said = "one of the names that were given" if classes else f"a class index in 0..{_CLASSES - 1}"
+        said = "one of the names that were given" if classes else "a whole number from 0"
         more = "check the names" if classes else "name the classes in their order, or the column of the labels"
         raise RecordError(f"{path} has the label {cells[line][:_LONG]!r} for sample {line}, expected {said}; {more}.")
     labels = torch.tensor([one for one in indices if one is not None])
@@ -57,7 +57,9 @@ def read_columns(path: Path, label: str | None) -> tuple[Float32[Tensor, "count 
             raise RecordError(f"{path} has {len(row)} cells for sample {number}, expected {expected} as in line 1.")
     features = [[cell for j, cell in enumerate(row) if j != at] for row in rows]
     if width < 2:
-        raise RecordError(f"{path} has one column, expected features and a label with commas between them.")
+        other = next((one for one in (";", "\t", "|") if one in rows[0][0]), None)
+        more = "" if other is None else f"; it seems to be separated by {other!r}, so save it with commas"
+        raise RecordError(f"{path} has one column, expected features and a label with commas between them{more}.")
     table = np.empty((len(rows), width - 1), dtype=np.float32)
     for number, row in enumerate(features):
         for column, cell in enumerate(row):

@@ -19,7 +19,8 @@ def huggingface_callback(
 ) -> "TrainerCallback":
     """A callback that adds the numbers of a watch to `state.log_history` after each epoch.
 
-    Cost: that of the watch, in the process that leads.
+    They are measured once before the first epoch too, so that a model without a constant is refused there. Cost: that
+    of the watch, in the process that leads.
 
     Args:
         watch: What is measured, and on which samples.
@@ -30,9 +31,21 @@ def huggingface_callback(
     try:
         from transformers import TrainerCallback
     except ModuleNotFoundError as missing:
-        raise ArgumentError("This callback needs transformers; pip install transformers brings it.") from missing
+        raise ArgumentError(
+            "This callback needs transformers; pip install 'transformers[torch]' brings it, and what Trainer needs."
+        ) from missing
+    if not callable(model_of):
+        raise ArgumentError(
+            f"`model_of` is a function that takes the model and gives the classifier in it, such as "
+            f"lambda model: model.core, got {model_of!r}."
+        )
 
     class Certify(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+            # A model that has no constant is refused before the first epoch, not after it.
+            if state.is_world_process_zero and model is not None:
+                watch(model_of(model))
+
         def on_epoch_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
             if state.is_world_process_zero and model is not None:
                 numbers = {**watch(model_of(model)), "epoch": state.epoch, "step": state.global_step}

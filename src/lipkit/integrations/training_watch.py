@@ -16,12 +16,12 @@ from lipkit.errors import ArgumentError
 
 @final
 class TrainingWatch:
-    """Measures a model on samples that are held out: `lipschitz` (the largest constant of two scores), `clean`,
-    and `certified@EPS` for each radius, as shares in [0, 1].
+    """Measures a model on samples that are held out: `pairwise_lipschitz` (the largest constant of a difference of two
+    scores, up to sqrt(2) times that of the model), `clean`, and `certified@EPS` for each radius, as shares in [0, 1].
 
-    Guarantee: `lipschitz` is an upper bound, and the certified shares count what is proven of these samples, rounding
-    included (`certify.accuracy`). Cost: the bound, and one evaluation of the samples in float64; so give hundreds of
-    samples, not all, and a cheap method.
+    Guarantee: `pairwise_lipschitz` is an upper bound, and the certified shares count what is proven of these samples,
+    rounding included (`certify.accuracy`). Cost: the bound, and one evaluation of the samples in float64; so give
+    hundreds of samples, not all, and a cheap method.
 
     Args:
         inputs: The samples, as the model takes them.
@@ -38,6 +38,12 @@ class TrainingWatch:
         method: Method | None = None,
     ) -> None:
         self._eps = check_radii(eps)
+        for name, given in (("inputs", inputs), ("labels", labels)):
+            if not isinstance(given, Tensor):
+                raise ArgumentError(
+                    f"`{name}` of a watch are a torch.Tensor, got a {type(given).__name__}; "
+                    "torch.as_tensor makes one of an array."
+                )
         if not len(labels):
             raise ArgumentError("A watch needs at least one sample, got none.")
         names = tuple(str(k) for k in range(int(labels.max()) + 1))
@@ -56,4 +62,6 @@ class TrainingWatch:
         shares = {
             f"certified@{eps:g}": one.count / one.total for eps, one in zip(self._eps, found.certified, strict=True)
         }
-        return {"lipschitz": float(bound.value.max()), "clean": found.clean.count / found.clean.total, **shares}
+        return {
+            "pairwise_lipschitz": float(bound.value.max()), "clean": found.clean.count / found.clean.total, **shares
+        }  # fmt: skip

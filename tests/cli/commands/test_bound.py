@@ -228,6 +228,8 @@ def test_a_ball_around_a_point(lipkit: Command, folder: Path):
 def test_a_model_that_is_lipschitz_on_regions_only(lipkit: Command):
     needs = lipkit("bound", "models.py:Squares", "--shape", "4", "--method", "dag")
     assert needs.code == Code.NEEDS_REGION
+    assert "Give a region: --ball R --at x.npy, or --box low,high." in needs.err
+    assert "region=Ball" not in needs.err
     assert "region" in needs.err
     run = lipkit("bound", "models.py:Squares", "--shape", "4", "--method", "dag", "--box", "-1,2")
     assert run.code == 0, run.err

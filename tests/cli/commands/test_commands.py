@@ -240,6 +240,8 @@ def test_a_file_of_no_samples_is_named(model: str, tmp_path: Path, capsys: pytes
     ("x", "y", "said"),
     [
         (np.zeros((3, 64)), np.zeros((3, 1), np.int64), "y of shape (N,), one index an input, got (3, 64) and (3, 1)."),
+        (np.zeros((3, 64)), np.eye(3, dtype=np.int64), "y.argmax(1) makes indices"),
+        (np.zeros((3, 64), np.uint8), np.arange(3), "x.astype('float32') / 255 makes numbers in [0, 1] of bytes"),
         (np.zeros((3, 64)), np.zeros(2, np.int64), "got (3, 64) and (2,)."),
         (np.zeros((3, 64)), np.zeros(3), "got float64 and float64."),
     ],

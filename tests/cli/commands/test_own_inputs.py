@@ -8,8 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+import lipkit
+from lipkit import bounds
+from lipkit.certify import head_pairwise
+from lipkit.cli.commands.evaluate import find_constants
+from lipkit.cli.commands.regression import WithZero
 from lipkit.cli.main import Code, main
+from lipkit.errors import NeedsRegion
 from support.sealed_files import read_lines, write_lines
 
 MODELS = """
@@ -52,6 +59,18 @@ class Transformers(Named):
     def forward(self, x):
         from transformers.modeling_outputs import SequenceClassifierOutput
         return SequenceClassifierOutput(logits=self.inner(x))
+
+class Bowl(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = linear([[3.0, 4.0]])
+
+    def forward(self, x):
+        return self.inner(x).squeeze(1)
+
+def plane():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 1))
 
 def net():
     torch.manual_seed(0)
@@ -134,6 +153,30 @@ def test_a_regression_says_how_far_each_output_moves(capsys: pytest.CaptureFixtu
     assert "output 0: 0.70000" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("here")
+def test_a_regression_may_give_one_number_without_an_axis(capsys: pytest.CaptureFixture[str]):
+    assert certify("Bowl", *TABLE, "--regression") == Code.OK
+    assert "output 0: 0.500001 within 0.1 (constant 5.00001)" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("here")
+def test_a_regression_is_as_sharp_as_the_bound_of_the_whole_model():
+    words = (*TABLE, "--regression", "--method", "liplt", "--json", "a.json")
+    assert certify("plane", *words) == Code.OK
+    found = json.loads(Path("a.json").read_text())["outputs"][0]["constant"]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 1))
+    model, x = model.requires_grad_(requires_grad=False), torch.zeros(1, 2)
+    by_rows = float(head_pairwise(WithZero(model), x, bounds.LipLT()).value[0, 1])
+    whole = lipkit.lipschitz(model, x, bounds.LipLT())
+    assert float(whole.value) < by_rows * 0.95
+    # Both are rounded up, by less than a millionth.
+    assert float(whole.value) * (1 - 1e-6) <= found <= float(whole.value) * (1 + 1e-6)
+    assert whole.lower is not None
+    assert found >= float(whole.lower.value)
+
+
 TABLE = ("--data", "t.csv", "--label", "kind", "--eps", "0.1")
 REFUSED = [
     ("Named", TABLE, "gives a dict with the entries hidden, logits; name the one with the scores by --output"),
@@ -146,12 +189,14 @@ REFUSED = [
     ("linear", (*TABLE, "--normalize", "0"), "--normalize is MEAN,STD such as"),
     ("linear", (*TABLE, "--classes", "a,b,c"), "--classes has 3 names, and the model gives 2 scores"),
     ("linear", (*TABLE, "--classes", "a,a"), "'a' twice"),
+    ("linear", (*TABLE, "--classes", "names.txt"), "There is no file names.txt"),
     ("linear", ("--data", "t.csv", "--label", "size", "--eps", "1"), "no column 'size' for the labels"),
     ("linear", ("--data", "points.npz", "--label", "kind", "--eps", "1"), "--label names a column of a .csv file"),
     ("linear", ("--data", "none.csv", "--eps", "1"), "There is no file none.csv"),
     ("linear", (*TABLE, "--local-seconds", "1"), "belong to --local"),
     ("linear", (*TABLE, "--local", "--local-seconds", "0"), "--local-seconds is the time for one sample"),
-    ("moves", (*TABLE, "--regression", "--out", "out"), "--regression has no classes to attack"),
+    ("moves", (*TABLE, "--regression", "--out", "out"), "to report, so --out does not fit"),
+    ("moves", (*TABLE, "--regression", "--local"), "to report, so --local does not fit"),
     ("score", ("--data", "points.npz", "--eps", "1"), "gives one score, whose sign tells class 0 from class 1"),
 ]
 
@@ -193,3 +238,22 @@ def test_an_audit_repeats_the_proofs_near_each_sample(capsys: pytest.CaptureFixt
     # A proof where none was asked for.
     write_lines(file, [line | ({"proof": "because"} if i == at else {}) for i, line in enumerate(lines)])
     assert main(["audit", "forged"]) == Code.AUDIT_FAILED
+
+
+@pytest.mark.parametrize("command", ["certify", "attack"])
+def test_the_help_has_no_pictures_for_words_between_colons(command: str, capsys: pytest.CaptureFixture[str]):
+    assert main([command, "--help"]) == Code.OK
+    found = capsys.readouterr().out
+    assert "M1:M2:M3" in found
+    # Pictures lie beyond the basic plane and among the symbols; frames of the help do not.
+    assert not [letter for letter in found if ord(letter) > 0xFFFF or letter == "\u24c2"]
+
+
+def test_a_model_without_a_constant_is_sent_to_the_command_that_has_regions():
+    class Square(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * x
+
+    model = nn.Sequential(Square(), nn.Linear(2, 3)).eval()
+    with pytest.raises(NeedsRegion, match="needs a constant on the whole space; lipkit bound has --ball and --box"):
+        find_constants(model, torch.ones(1, 2), (bounds.DAG(),), 2.0)

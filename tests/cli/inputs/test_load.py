@@ -51,7 +51,9 @@ def test_the_trap_works(mark: Path):
 def test_a_pickle_is_refused_and_not_executed(tmp_path: Path, mark: Path, wrap: Callable[[Trap], Any], zipped: bool):
     file = tmp_path / "w.pt"
     torch.save(wrap(Trap(mark)), file, _use_new_zipfile_serialization=zipped)
-    with pytest.raises(ArgumentError, match="holds more than tensors, and reading that would execute code"):
+    with pytest.raises(
+        ArgumentError, match=r"holds more than tensors, and reading that would execute code.*If you trust"
+    ):
         load.weights(linear(0), file)
     file.write_bytes(pickle.dumps(wrap(Trap(mark))))
     with pytest.raises(ArgumentError):
@@ -62,6 +64,34 @@ def test_a_pickle_is_refused_and_not_executed(tmp_path: Path, mark: Path, wrap: 
 @pytest.mark.parametrize("wrap", [lambda state: state, lambda state: {"state_dict": state, "epoch": 3}])
 def test_weights_are_loaded(tmp_path: Path, wrap: Callable[[dict[str, Tensor]], Any]):
     torch.save(wrap(linear(1).state_dict()), tmp_path / "w.pt")
+    model = linear(0)
+    load.weights(model, tmp_path / "w.pt")
+    assert torch.equal(model.weight, linear(1).weight)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"hello\nworld\n", b'{"weight": [1, 2]}', b"import torch\n", b"0.1 0.2\n", b"a", b"(((", pickle.dumps({"a": 1})],
+)
+def test_other_files_are_no_files_of_weights(tmp_path: Path, content: bytes):
+    (tmp_path / "w.pt").write_bytes(content)
+    with pytest.raises(ArgumentError, match=r"is no file of torch\.save and no safetensors file, or it is damaged"):
+        load.weights(linear(0), tmp_path / "w.pt")
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_damaged_weights_are_refused_wherever_they_are_cut(tmp_path: Path, zipped: bool):
+    torch.save(linear(1).state_dict(), tmp_path / "w.pt", _use_new_zipfile_serialization=zipped)
+    whole = (tmp_path / "w.pt").read_bytes()
+    for end in range(0, len(whole) - 64, 41):
+        (tmp_path / "w.pt").write_bytes(whole[:end])
+        with pytest.raises(ArgumentError):
+            load.weights(linear(0), tmp_path / "w.pt")
+
+
+def test_safetensors_are_known_by_their_content(tmp_path: Path):
+    safetensors = pytest.importorskip("safetensors.torch")
+    safetensors.save_file(linear(1).state_dict(), tmp_path / "w.pt")
     model = linear(0)
     load.weights(model, tmp_path / "w.pt")
     assert torch.equal(model.weight, linear(1).weight)
@@ -81,8 +111,8 @@ def test_safetensors_are_loaded(tmp_path: Path):
 @pytest.mark.parametrize(
     ("state", "words"),
     [
-        ({"weight": torch.zeros(2, 3)}, "missing bias, unexpected nothing"),
-        ({"weight": torch.zeros(2, 3), "bias": torch.zeros(2), "more": torch.zeros(1)}, "unexpected more"),
+        ({"weight": torch.zeros(2, 3)}, "does not fit the model: it lacks bias; save"),
+        ({"weight": torch.zeros(2, 3), "bias": torch.zeros(2), "more": torch.zeros(1)}, "the model has no more; save"),
         ({"weight": torch.zeros(3, 2), "bias": torch.zeros(2)}, r"holds \(3, 2\) for weight, which has shape \(2, 3\)"),
         ([torch.zeros(1)], "holds a list"),
         ({f"a{i}": torch.zeros(1) for i in range(9)}, "a4 and 4 more"),

@@ -33,7 +33,7 @@ from lipkit.cli.inputs import load, option_words
 from lipkit.cli.inputs.device import device_of
 from lipkit.cli.options import ANY_MODEL, WEIGHTS, argument, option
 from lipkit.cli.runs.result_files import write_json
-from lipkit.errors import ArgumentError, NotProvenError
+from lipkit.errors import ArgumentError, NeedsRegion, NotProvenError
 from lipkit.linops import Shape
 from lipkit.regions import Everywhere, Region
 from lipkit.report.html.numbers import constant, layer_norm
@@ -131,8 +131,12 @@ def bound_model(request: BoundRequest) -> None:
         subject = Subject.of(model, call_of(model, example), wrt, output)
         region = _region(request, center, subject.network.source)
         method = option_words.parse_method(request.method, request.metric, region, request.budget)
-        with torch.no_grad():
-            bound = bound_in_time(subject.network, method, region)
+        try:
+            with torch.no_grad():
+                bound = bound_in_time(subject.network, method, region)
+        except NeedsRegion as error:
+            more = "Give a" if region == Everywhere() else "Give a smaller"
+            raise NeedsRegion(error.problem, f"{more} region: --ball R --at x.npy, or --box low,high.") from error
         seconds = time.perf_counter() - begin
         search = option_words.parse_lower(request.lower, request.metric, request.seed)
         if search is not None and bound.lower is None and bound.kind.certifies:

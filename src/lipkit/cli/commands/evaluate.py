@@ -33,7 +33,7 @@ from lipkit.cli.runs.stored_bound import load_or_find_bound
 from lipkit.cli.training import Goal
 from lipkit.cli.training.processes import Team
 from lipkit.data import Examples
-from lipkit.errors import ArgumentError, LipkitError
+from lipkit.errors import ArgumentError, LipkitError, NeedsRegion
 from lipkit.regions import Everywhere
 from lipkit.report.results.about import About, Prints
 
@@ -70,7 +70,9 @@ def _move(request: EvaluationRequest, methods: Sequence[Method], own: nn.Module,
     """Bound how far each output moves."""
     inputs = test_inputs(request.data, request.label)[: request.samples]
     model = request.adaptation.adapt_outputs(own, inputs, request.model, request.data).to(device)
-    bound_outputs(request, model, inputs.to(device), lambda one, x: find_constants(one, x, methods, request.goal.p))
+    bound_outputs(
+        request, model, inputs.to(device), methods, lambda one, x: find_constants(one, x, methods, request.goal.p)
+    )
     load.print_weights_source(request.model, request.weights, own)
 
 
@@ -174,6 +176,9 @@ def find_constants(model: nn.Module, example: Tensor, methods: Sequence[Method],
         except LipkitError as error:
             failed.append(error)
     if not found:
+        if isinstance(failed[0], NeedsRegion):
+            remedy = "This command needs a constant on the whole space; lipkit bound has --ball and --box for regions."
+            raise NeedsRegion(failed[0].problem, remedy) from failed[0]
         raise failed[0]
     if len(found) == 1:
         return found[0]

@@ -40,7 +40,7 @@ class EvaluationRequest:
     weights: Path | None = option(WEIGHTS, None)
     output: str | None = option("Entry of the model's output, by name or position, if it is no tensor.", None)
     normalize: str | None = option(
-        "MEAN,STD before the model; m:m:m,s:s:s for channels. Radii stay in data units.", None
+        "MEAN,STD before the model; M1:M2:M3,S1:S2:S3 for channels. Radii stay in data units.", None
     )
     label: str | None = option("Column of a .csv file with the labels; by default the last.", None)
     classes: str | None = option("Names of the classes: a,b,c or a file with one in each line.", None)

@@ -160,6 +160,8 @@ def parse_classes(text: str) -> tuple[str, ...]:
         names = tuple(line.strip() for line in lines if line.strip())
     else:
         names = tuple(name.strip() for name in text.split(","))
+        if len(names) == 1 and Path(text).suffix:
+            raise ArgumentError(f"There is no file {text}; --classes names one with a class in each line, or is a,b,c.")
     twice = [name for name in names if names.count(name) > 1]
     if not all(names) or len(names) < 2 or twice:
         said = f"{twice[0]!r} twice" if twice and twice[0] else repr(text)

@@ -82,22 +82,31 @@ def _arrays(path: Path, names: tuple[str, ...]) -> tuple[np.ndarray, ...]:
 
 def _inputs(path: Path, x: np.ndarray) -> Tensor:
     if x.dtype.kind != "f" or x.ndim < 2 or not len(x):
-        raise ArgumentError(f"{path} needs x as floating point of shape (N, ...), got {x.dtype} of shape {x.shape}.")
+        raise ArgumentError(
+            f"{path} needs x as floating point of shape (N, ...), got {x.dtype} of shape {x.shape}{_say_remedy(x)}."
+        )
     return torch.from_numpy(x.astype(np.float64 if x.dtype == np.float64 else np.float32, order="C"))
+
+
+def _say_remedy(x: np.ndarray) -> str:
+    return "; x.astype('float32') / 255 makes numbers in [0, 1] of bytes" if x.dtype == np.uint8 else ""
 
 
 def _archive(path: Path) -> Examples:
     x, y = _arrays(path, ("x", "y"))
     if x.dtype.kind != "f" or y.dtype.kind not in "iu":
-        raise ArgumentError(f"{path} needs x as floating point and y as class indices, got {x.dtype} and {y.dtype}.")
+        raise ArgumentError(
+            f"{path} needs x as floating point and y as class indices, got {x.dtype} and {y.dtype}{_say_remedy(x)}."
+        )
     if y.ndim != 1 or x.shape[:1] != y.shape:
         raise ArgumentError(
-            f"{path} needs x of shape (N, ...) and y of shape (N,), one index an input, got {x.shape} and {y.shape}."
+            f"{path} needs x of shape (N, ...) and y of shape (N,), one index an input, got {x.shape} and {y.shape}"
+            f"{'; y.argmax(1) makes indices of rows with one 1' if y.ndim == 2 and y.shape[1] > 1 else ''}."
         )
     if not len(y):
         raise ArgumentError(f"{path} holds no samples; give at least one.")
     if not (y.min() >= 0 and y.max() < _CLASSES):
-        raise ArgumentError(f"{path} has labels {y.min()}..{y.max()}; class indices lie in 0..{_CLASSES - 1}.")
+        raise ArgumentError(f"{path} has labels {y.min()}..{y.max()}; classes are whole numbers from 0.")
     labels = torch.from_numpy(y.astype(np.int64))
     classes = tuple(str(k) for k in range(int(labels.max()) + 1))
     return Examples(_inputs(path, x), labels, classes, path.name)

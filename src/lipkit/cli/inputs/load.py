@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -22,6 +21,10 @@ from lipkit.cli.inputs.exported_programs import program
 from lipkit.cli.inputs.safetensors_file import tensors_from
 from lipkit.data._numpy_files import parse_npy
 from lipkit.errors import ArgumentError, LipkitError, RecordError
+
+# The first bytes of what torch.save writes: an archive, or before torch 1.6 a pickle of this number.
+_ZIP = b"PK\x03\x04"
+_LEGACY = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"
 
 
 def model(target: str) -> nn.Module | ExportedProgram:
@@ -131,20 +134,27 @@ def weights(into: nn.Module, path: Path) -> None:
     """
     wanted = into.state_dict()
     found = find_state(_content(_check_exists(path)), wanted, path)
-    if found.keys or found.prefix:
+    if found.keys or found.prefix or found.not_needed:
         print(f"The weights are those of {path} {found}.", file=sys.stderr)
     given = found.tensors
     for key, value in given.items():
         if value.shape != wanted[key].shape:
             shapes = f"{tuple(value.shape)} for {key}, which has shape {tuple(wanted[key].shape)} in the model"
             raise ArgumentError(f"{path} does not fit the model: it holds {shapes}.")
-    into.load_state_dict(given)
+    into.load_state_dict({**{key: wanted[key] for key in found.not_needed}, **given})
 
 
 def _content(path: Path) -> object:
-    """What a file of weights holds, nothing of it executed."""
-    if path.suffix == ".safetensors":
+    """What a file of weights holds, nothing of it executed; the content says of which kind it is, not the name."""
+    with path.open("rb") as file:
+        start = file.read(64)
+    if path.suffix == ".safetensors" or _begins_safetensors(start, path.stat().st_size):
         return tensors_from(path)[0]
+    if not start.startswith(_ZIP) and _LEGACY not in start:
+        raise ArgumentError(
+            f"{path} is no file of torch.save and no safetensors file, or it is damaged; "
+            'write one with torch.save(model.state_dict(), "w.pt").'
+        )
     try:
         with warnings.catch_warnings():
             # Remarks on how the file was written; what is wrong with it is said below.
@@ -153,10 +163,18 @@ def _content(path: Path) -> object:
     except pickle.UnpicklingError as error:
         raise ArgumentError(
             f"{path} holds more than tensors, and reading that would execute code; "
-            "save model.state_dict() alone, or a .safetensors file."
+            "save model.state_dict() alone, or a .safetensors file. If you trust the file: "
+            f'torch.save(torch.load({str(path)!r}, weights_only=False)["model_state_dict"], "w.pt"), '
+            "with the key under which it has the weights."
         ) from error
-    except (OSError, EOFError, RuntimeError, ValueError, BadZipFile) as error:
+    # Damaged bytes make its reader fail in many ways: KeyError, IndexError, struct.error, ...
+    except Exception as error:
         raise ArgumentError(f"{path} is no readable file of weights ({type(error).__name__}: {error}).") from error
+
+
+def _begins_safetensors(start: bytes, size: int) -> bool:
+    """Whether a file begins as safetensors do: the length of a JSON object in eight bytes, and the object."""
+    return start[8:9] == b"{" and int.from_bytes(start[:8], "little") <= size - 8
 
 
 def array(path: Path) -> Tensor:
