@@ -121,3 +121,9 @@ def test_entries_that_name_nothing_are_refused_before_anything_runs(skip: Any, s
     Untraceable.__name__ = "Model"
     with unchecked(), pytest.raises(ArgumentError, match=said):
         lnn.lipschitzify(Untraceable(), skip=skip)
+
+
+def test_a_module_in_place_of_its_name_is_refused_with_what_to_give():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    with unchecked(), pytest.raises(ArgumentError, match="give its name"):
+        lnn.lipschitzify(model, skip=[model[0]])  # pyright: ignore[reportArgumentType] - what is refused
