@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -13,10 +14,12 @@ from lipkit._deadline import no_time_limit, refuse_late, seconds_left, time_limi
 from lipkit.bound import Kind
 from lipkit.bounds import DAG, Auto, LipLT, Sampling
 from lipkit.bounds.lipschitz import network_of
+from lipkit.certify import head_pairwise
 from lipkit.errors import OutOfTimeError
 from lipkit.linops import Dense, of
 from lipkit.norms import SVD, AbsoluteSums, Cholesky, InTime, Lanczos, Mixed
 from lipkit.trace import Network
+from support.unchecked import unchecked
 
 
 @pytest.fixture
@@ -159,9 +162,9 @@ def test_a_call_without_time_for_a_lower_bound_says_so(monkeypatch: pytest.Monke
     assert str(bound).endswith(bound.note)
 
 
-@pytest.mark.parametrize("budget", [0.0, -1.0, math.nan])
-def test_no_budget_is_refused_before_anything_runs(budget: float) -> None:
-    with pytest.raises(lipkit.errors.ArgumentError, match=r"Auto\.budget is a number of seconds > 0"):
+@pytest.mark.parametrize("budget", [0.0, -1.0, math.nan, "2"])
+def test_no_budget_is_refused_before_anything_runs(budget: Any) -> None:
+    with unchecked(), pytest.raises(lipkit.errors.ArgumentError, match=r"Auto\.budget is a number of seconds > 0"):
         Auto(budget=budget)
 
 
@@ -171,3 +174,15 @@ def test_a_budget_may_be_as_large_as_a_number_can_be(budget: float):
     found = lipkit.lipschitz(model, torch.zeros(1, 3), Auto(budget=budget))
     assert found.lower is not None
     assert found.note == ""
+
+
+def test_the_note_names_the_pass_that_did_not_end() -> None:
+    bound = Auto(budget=1e-9)(network())
+    # The fold that answered, by sums, is another one than the fold that did not end.
+    assert str(bound.method) == "fold over the network, fused, norms by sums of absolute values"
+    assert str(bound.method) not in bound.note
+    assert "inf" not in str(LipLT(budget=math.inf))
+
+
+def test_constants_of_pairs_say_what_the_budget_cut_short() -> None:
+    assert "budget of 1e-09 s was over" in head_pairwise(model(), example(), Auto(budget=1e-9)).note

@@ -59,3 +59,8 @@ def test_optimizers_take_both_lists_and_weights_stay_orthonormal() -> None:
 def test_a_model_without_orthonormal_weights_is_refused() -> None:
     with pytest.raises(ArgumentError, match="orthogonal_"):
         split_orthonormal(nn.Linear(4, 4))
+
+
+def test_computed_weights_need_no_optimizer_of_their_own() -> None:
+    with pytest.raises(ArgumentError, match="which any optimizer may take"):
+        split_orthonormal(nn.Sequential(lnn.Linear(4, 4, method=lnn.Spectral()), nn.ReLU()))

@@ -114,8 +114,8 @@ class Auto(RegionMethod):
     metric: Metric = L2
 
     def __post_init__(self) -> None:
-        if not self.budget > 0:
-            raise ArgumentError(f"Auto.budget is a number of seconds > 0, got {self.budget}.")
+        if not isinstance(self.budget, int | float) or not self.budget > 0:
+            raise ArgumentError(f"Auto.budget is a number of seconds > 0, got {self.budget!r}.")
 
     def __str__(self) -> str:
         return f"the best within {self.budget:g} s"
@@ -244,7 +244,7 @@ class _Ladder:
             yield inner if self.everywhere else Local(inner)
             unit, done = (monotonic() - begun) / work, work
             if monotonic() - begun >= seconds:
-                self.unfinished.append(f"all norms of {LipLT(window=window)}")
+                self.unfinished.append(f"some of the norms of {LipLT(window=window)}")
 
     def _linearize(self) -> Iterator[Method]:
         """Where nodes act on several entries; networks of single ones have `Condensed`."""

@@ -40,6 +40,12 @@ def split_orthonormal(model: nn.Module) -> Split:
     others: list[nn.Parameter] = []
     for parameter in model.parameters():
         (others if id(parameter) in free or not _is_orthonormal(parameter) else tied).append(parameter)
+    if not tied and free:
+        raise ArgumentError(
+            "No plain weight of the model has orthonormal rows or columns: its layers compute their weights from free "
+            "numbers, which any optimizer may take, such as torch.optim.Adam(model.parameters()). For StiefelMuon use "
+            "plain layers (torch.nn.Linear, ShiftBlock(method=None)) and start them with torch.nn.init.orthogonal_."
+        )
     if not tied:
         raise ArgumentError(
             "No weight of the model has orthonormal rows or columns; start with torch.nn.init.orthogonal_ or "

@@ -154,3 +154,9 @@ def test_a_gain_of_several_inputs_is_no_gain_of_what_they_are_made_of(twice: boo
         _ = twin.gain
     with pytest.raises(UnsupportedError, match="several tensors that depend on the input"):
         lnn.lipschitzify(TwoWays(twice))
+
+
+def test_a_module_in_place_of_its_name_is_refused_with_what_to_give():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    with unchecked(), pytest.raises(ArgumentError, match="give its name"):
+        lnn.lipschitzify(model, skip=[model[0]])  # pyright: ignore[reportArgumentType] - what is refused

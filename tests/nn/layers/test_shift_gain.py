@@ -4,10 +4,12 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
+import lipkit
 from lipkit import nn as lnn
 from lipkit.bound import Metric
-from lipkit.errors import MetricError
+from lipkit.errors import MetricError, UnsupportedError
 from support.unchecked import unchecked
 
 
@@ -48,4 +50,13 @@ def test_a_plain_weight_is_proven_as_it_is() -> None:
     block = lnn.ShiftBlock(8, method=None)
     with torch.no_grad():
         block.weight.mul_(1.5)
-    assert 1.5 - 1e-5 < block.gain < 1.5 + 1e-5
+    with pytest.raises(UnsupportedError, match=r"torch\.nn\.Sequential"):
+        _ = block.gain
+    bound = lipkit.lipschitz(nn.Sequential(block, nn.Flatten()), torch.zeros(1, 8, 3, 3))
+    # Float32 makes the start orthogonal to about 1e-6.
+    assert 1.5 - 1e-5 < float(bound.value.detach()) < 1.5 + 1e-5
+
+
+def test_a_chain_with_a_constant_takes_no_plain_weight() -> None:
+    with pytest.raises(UnsupportedError, match="method=None"):
+        lnn.Sequential(lnn.ShiftBlock(8, method=None), K=1.0)

@@ -121,3 +121,9 @@ def test_a_method_in_the_place_of_another_argument_is_refused() -> None:
         lnn.ConvTranspose1d(8, 8, 3, 1, lnn.AOL())  # pyright: ignore[reportArgumentType]
     with unchecked(), pytest.raises(ArgumentError, match=r"ShiftBlock.bias .*method="):
         lnn.ShiftBlock(8, lnn.Cayley())  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("build", [lambda: lnn.Linear(4, 4, method=None), lambda: lnn.Conv1d(4, 4, 3, method=None)])  # pyright: ignore[reportArgumentType] - what is refused
+def test_no_method_is_refused_where_a_method_must_be(build: Callable[[], nn.Module]) -> None:
+    with unchecked(), pytest.raises(ArgumentError, match=r"leave it out for the default, or use torch\.nn\."):
+        build()

@@ -14,7 +14,7 @@ from lipkit.bounds._base import Method
 from lipkit.bounds.fold.block_norms import Meter
 from lipkit.errors import ArgumentError
 from lipkit.linops import BlockRow, LinearOperator, Reshape, product, support
-from lipkit.norms import Auto, Norm
+from lipkit.norms import AbsoluteSums, Auto, InTime, Norm
 from lipkit.regions import Region
 from lipkit.rounding.float64 import log_product, log_sum, round_log
 from lipkit.rounding.slacks import ROUNDINGS_8192
@@ -195,7 +195,9 @@ class DAG(Method):
     metric: Metric = L2
 
     def __str__(self) -> str:
-        return f"fold over the network, {self.cut or 'fused'}"
+        # `Auto` folds up to three times: the passes that are cut short by intent say so.
+        norm = f", norms by {self.norm}" if isinstance(self.norm, AbsoluteSums | InTime) else ""
+        return f"fold over the network, {self.cut or 'fused'}{norm}"
 
     def fold(self, network: Network) -> Fold:
         """The fold itself, for tables of what each block contributes."""

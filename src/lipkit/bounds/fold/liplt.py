@@ -265,7 +265,7 @@ class LipLT(Method):
 
     def __str__(self) -> str:
         window = "" if self.window is None else f", window {self.window}"
-        limit = "" if self.budget is None else f", norms begun within {self.budget:.3g} s"
+        limit = "" if self.budget in (None, math.inf) else f", norms begun within {self.budget:.3g} s"
         return f"LipLT{window}{', refined' if self.refine else ''}{limit}"
 
     def work(self, network: Network) -> int:

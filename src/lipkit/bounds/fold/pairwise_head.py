@@ -37,7 +37,9 @@ class PairwiseHead(Pairwise):
         j, head = self._head(network)
         inner = self._trunk(before(network, j), region)
         sources: list[tuple[LinearOperator, Tensor]] = [(head, inner.log_value)]
-        return differences_of_rows(self, inner.metric, network, sources, (inner,), inner.region)
+        return replace(
+            differences_of_rows(self, inner.metric, network, sources, (inner,), inner.region), note=inner.note
+        )
 
     def _head(self, network: Network) -> tuple[int, LinearOperator]:
         """All linear operations after the last value that is not linear in one other: that value, and their product."""

@@ -78,6 +78,7 @@ class DenseNetwork:
         return {j: self.blocks[at, j] for at, j in sorted(self.blocks) if at == k}
 
 
+@torch.no_grad()
 def read(network: Network) -> DenseNetwork:
     """The network in this form, on the CPU and without gradients.
 

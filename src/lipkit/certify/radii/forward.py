@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -13,15 +13,19 @@ from lipkit.bound import Fingerprint
 from lipkit.bounds._base import Snapshot
 from lipkit.bounds.lipschitz import Example, Model, network_of
 from lipkit.bounds.local.measured_network import deterministic_norm
+from lipkit.bounds.local.whole_space import know_whole_space
 from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
 from lipkit.linops import LinearOperator, depth, magnitude
 from lipkit.norms._base import plain_arithmetic
 from lipkit.rounding.float64 import gamma, vector_norms
 from lipkit.rounding.slacks import ROUNDINGS_8192, UNIT
 from lipkit.trace import Network
+from lipkit.trace.nodes import Interpolation, Product
 
 # Covers the rounding of the few sums and products of numbers >= 0 that one error is made of.
 _INFLATION = 1 + ROUNDINGS_8192
+# The Jacobian of a product changes by the distance of two inputs, in l2, that of a weighted mean by sqrt(2) times it.
+_WIDENING = 2.0
 
 
 @final
@@ -61,8 +65,10 @@ class Forward:
 
     Guarantee: ||logits - f(x)||_2 <= error in real arithmetic, for the inputs as stored and the weights as the model
     computes them in its own dtype (a parametrised weight is what torch makes of its parameters). Modules that declare
-    their constants are trusted to half of their digits. Cost: one evaluation in float64; the norm of every operator
-    once. Nodes without a global constant (attention, products) are refused: certify those with a given error.
+    their constants are trusted to half of their digits. Products and weighted means of bounded factors, the gates of an
+    LSTM or a GRU, have a constant C where the true values lie; computed values may lie outside, by e(z_k), so
+    Lip(phi_k) is C + 2 e(z_k) for them. Cost: one evaluation in float64; the norm of every operator once. Other nodes
+    without a global constant (attention, unbounded products) are refused: certify those with a given error.
     """
 
     def __init__(self, model: Model, example: Example = None) -> None:
@@ -74,7 +80,8 @@ class Forward:
                 f"A classifier has one axis of outputs, got outputs of shape {network.target}; give a model with a "
                 "single score as `attacks.TwoClasses(model)`."
             )
-        network.require_constants(
+        bounded = _know_gates(network)
+        bounded.require_constants(
             2.0,
             "The rounding error of the logits is bounded by constants that hold everywhere: replace the operation, or "
             "declare a constant of its module with `declared_lipschitz`.",
@@ -82,7 +89,10 @@ class Forward:
         self.network: Network = network
         self.subject: Fingerprint = Snapshot(network)
         self._blocks: Mapping[tuple[int, int], _Block] = {at: _block(op) for at, op in network.blocks.items()}
-        self._constants = [math.exp(float(node.log_constant(2.0).detach())) * _INFLATION for node in network.nodes]
+        self._constants = [math.exp(float(node.log_constant(2.0).detach())) * _INFLATION for node in bounded.nodes]
+        self._widening = [
+            0.0 if own is node else _WIDENING for own, node in zip(network.nodes, bounded.nodes, strict=True)
+        ]
         # Relative to the computed size instead of the true one, which is 1 / (1 - n u) times as much.
         self._own = [node.roundings * UNIT / (1 - node.roundings * UNIT) * _INFLATION for node in network.nodes]
         self._biases = {k: float(torch.linalg.vector_norm(b)) * _INFLATION for k, b in network.biases.items()}
@@ -113,10 +123,18 @@ class Forward:
             # Every term is added to zero, and the bias: as many roundings as there are terms, and two.
             error = (passed + gamma(len(row) + 2) * size) * _INFLATION
             if k < self.network.sink:
-                constant = self._constants[k - 1]
+                constant = self._constants[k - 1] + self._widening[k - 1] * error
                 error = (constant * error + self._own[k - 1] * (sizes[k] + constant * size)) * _INFLATION
             errors.append(error)
         return errors[-1]
+
+
+def _know_gates(network: Network) -> Network:
+    """The same function, in which products and weighted means know the ranges of true values on the whole space."""
+    known = know_whole_space(network).nodes
+    pairs = zip(network.nodes, known, strict=True)
+    # Other functions may be steep right outside of their ranges, as a root is, and computed values may lie there.
+    return replace(network, nodes=tuple(new if isinstance(old, Product | Interpolation) else old for old, new in pairs))
 
 
 def _block(op: LinearOperator) -> _Block:

@@ -23,6 +23,12 @@ def find_skipped(model: nn.Module, skip: Sequence[str | type[nn.Module]]) -> fro
     modules = dict(model.named_modules(remove_duplicate=False))
     found: set[nn.Module] = set()
     for entry in skip:
+        if isinstance(entry, nn.Module):
+            # The model was copied, so a module of it is not one of the copy.
+            raise ArgumentError(
+                f"skip takes names and types of modules, got the module {type(entry).__name__}; give its name, which "
+                "model.named_modules() lists, such as skip=['fc']."
+            )
         matched = [module for path, module in modules.items() if _names(entry, path, module)]
         if not matched:
             names = [path for path in modules if path]

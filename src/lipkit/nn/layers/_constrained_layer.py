@@ -34,6 +34,12 @@ class ConstrainedLayer(nn.Module):
 
     def constrain_weight(self, method: WeightMethod) -> None:
         """Constrain the weight, and draw it anew; the last step of a constructor."""
+        if not isinstance(method, WeightMethod):
+            name = type(self).__name__
+            raise ArgumentError(
+                f"{name}.method must be a method that keeps the weight, such as Bjorck(), got {method!r:.60}; leave it "
+                f"out for the default, or use torch.nn.{name} for a plain weight."
+            )
         self.method = method
         self.geometry = geometry_of(self)
         constrain(self, "weight", method, self.geometry)

@@ -31,13 +31,13 @@ class _Conv(ConstrainedLayer, SizeChecked):
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
         *,
-        method: WeightMethod | None = None,
+        method: WeightMethod = AOL(),  # noqa: B008 - immutable
     ) -> None:
         refuse_methods(self, stride=stride, padding=padding, dilation=dilation, groups=groups, bias=bias)
         shape = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
         # torch's own class comes next: it stands behind this one in the bases of every layer below.
         super().__init__(*shape, bias, padding_mode, device, dtype)
-        self.constrain_weight(AOL() if method is None else method)
+        self.constrain_weight(method)
 
 
 class _ConvTranspose(ConstrainedLayer, HasKernel):
@@ -58,12 +58,12 @@ class _ConvTranspose(ConstrainedLayer, HasKernel):
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
         *,
-        method: WeightMethod | None = None,
+        method: WeightMethod = AOL(),  # noqa: B008 - immutable
     ) -> None:
         refuse_methods(self, stride=stride, padding=padding, output_padding=output_padding, groups=groups, bias=bias)
         shape = (in_channels, out_channels, kernel_size, stride, padding, output_padding, groups)
         super().__init__(*shape, bias, dilation, padding_mode, device, dtype)
-        self.constrain_weight(AOL() if method is None else method)
+        self.constrain_weight(method)
 
 
 @final
@@ -74,7 +74,7 @@ class Conv1d(_Conv, nn.Conv1d):
     forward where it depends on the size of the input.
 
     Args:
-        method: How the free numbers become the kernel; `AOL()` if None. All other arguments are those of nn.Conv1d.
+        method: How the free numbers become the kernel; by default `AOL()`. All other arguments are those of nn.Conv1d.
     """
 
 
@@ -86,7 +86,7 @@ class Conv2d(_Conv, nn.Conv2d):
     forward where it depends on the size of the input.
 
     Args:
-        method: How the free numbers become the kernel; `AOL()` if None. All other arguments are those of nn.Conv2d.
+        method: How the free numbers become the kernel; by default `AOL()`. All other arguments are those of nn.Conv2d.
     """
 
 
@@ -98,7 +98,7 @@ class Conv3d(_Conv, nn.Conv3d):
     forward where it depends on the size of the input.
 
     Args:
-        method: How the free numbers become the kernel; `AOL()` if None. All other arguments are those of nn.Conv3d.
+        method: How the free numbers become the kernel; by default `AOL()`. All other arguments are those of nn.Conv3d.
     """
 
 
@@ -109,7 +109,7 @@ class ConvTranspose1d(_ConvTranspose, nn.ConvTranspose1d):
     It is the adjoint of a convolution with the same weight, so the methods and their promises are the same.
 
     Args:
-        method: How the free numbers become the kernel; `AOL()` if None. All others are those of nn.ConvTranspose1d.
+        method: How the free numbers become the kernel; by default `AOL()`. All others are those of nn.ConvTranspose1d.
     """
 
 
@@ -120,7 +120,7 @@ class ConvTranspose2d(_ConvTranspose, nn.ConvTranspose2d):
     It is the adjoint of a convolution with the same weight, so the methods and their promises are the same.
 
     Args:
-        method: How the free numbers become the kernel; `AOL()` if None. All others are those of nn.ConvTranspose2d.
+        method: How the free numbers become the kernel; by default `AOL()`. All others are those of nn.ConvTranspose2d.
     """
 
 
@@ -131,5 +131,5 @@ class ConvTranspose3d(_ConvTranspose, nn.ConvTranspose3d):
     It is the adjoint of a convolution with the same weight, so the methods and their promises are the same.
 
     Args:
-        method: How the free numbers become the kernel; `AOL()` if None. All others are those of nn.ConvTranspose3d.
+        method: How the free numbers become the kernel; by default `AOL()`. All others are those of nn.ConvTranspose3d.
     """

@@ -19,7 +19,7 @@ class Linear(ConstrainedLayer, nn.Linear):
     costs.
 
     Args:
-        method: Computes the weight from free numbers; `Bjorck()` if None. All others are those of nn.Linear.
+        method: Computes the weight from free numbers; by default `Bjorck()`. All others are those of nn.Linear.
     """
 
     def __init__(
@@ -30,8 +30,8 @@ class Linear(ConstrainedLayer, nn.Linear):
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
         *,
-        method: WeightMethod | None = None,
+        method: WeightMethod = Bjorck(),  # noqa: B008 - immutable
     ) -> None:
         refuse_methods(self, bias=bias)
         nn.Linear.__init__(self, in_features, out_features, bias, device, dtype)
-        self.constrain_weight(Bjorck() if method is None else method)
+        self.constrain_weight(method)

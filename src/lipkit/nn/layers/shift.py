@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipkit.bound import Bound
-from lipkit.errors import ArgumentError, ShapeError
+from lipkit.errors import ArgumentError, ShapeError, UnsupportedError
 from lipkit.linops import Dense, Shape
 from lipkit.nn.activations.sorting import order_pairs
 from lipkit.nn.core.constrained import constrain, is_constrained, kept_gain
@@ -33,7 +33,7 @@ class ShiftBlock(nn.Module):
     (batch, channels, *spatial), or without batch axis.
 
     The default method is `Bjorck()`. With `method=None` W is a plain parameter, for optimizers that keep it orthogonal
-    themselves; its norm is then proven after the fact.
+    themselves; its norm is then proven after the fact, and `gain` promises nothing: chain such blocks by nn.Sequential.
 
     Guarantee: constant 1 with a method for l2 (by an orthogonal one the Jacobian is orthogonal wherever it exists), in
     bfloat16 and float16 the most that rounding can make of it; without one, the norm of the weight as it is, by
@@ -92,10 +92,14 @@ class ShiftBlock(nn.Module):
     @property
     def gain(self) -> float:
         """1 in float32 and float64 while a method for l2 keeps the weight, in fewer digits the most that rounding makes
-        of it; without a method, the norm of the weight as it is, proven.
+        of it; a weight that no method keeps may change with every step, and is refused.
         """
         if not is_constrained(self, "weight"):
-            return float(NearIsometry()(Dense(self.weight.detach())).value)
+            raise UnsupportedError(
+                "No method keeps the weight of ShiftBlock (method=None, or its parametrization was changed), so "
+                "it promises no constant for all time; put the block into torch.nn.Sequential, where lipkit.lipschitz "
+                "proves the weight as it is, or give it a method, such as ShiftBlock(..., method=Bjorck())."
+            )
         return kept_gain(self)
 
     def declared_lipschitz(self, in_shape: Shape) -> Bound:
