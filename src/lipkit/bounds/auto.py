@@ -28,6 +28,9 @@ from lipkit.trace.nodes import Pointwise
 
 # Runs of the fold by sums that the fold by norms takes as long as, at most: each norm is some hundred applications.
 _RUNS = 200
+# Entries before and after all operators up to which the norms of the fold need no answer before them, and the seconds
+# that must be left: an operator is a matrix of 1,000 x 1,000 at most, whose decomposition takes less than that.
+_SMALL, _MOMENT = 2000, 2.0
 # The share of the time that the fold by sums may use for the ranges of values on a region.
 _RANGES = 0.5
 # How much larger than usual the excess of hasty norms may be.
@@ -94,13 +97,14 @@ class Auto(RegionMethod):
         on a region   the same through `Local`, and `Condensed` up to 20,000 neurons, or `Linearization` in l2 where
                       nodes act on several entries (attention, normalisation, products).
 
-    Before all of these comes a fold by sums of absolute values (`norms.AbsoluteSums`): the answer if nothing else ends
-    in time. Where the norms of the fold may take longer than the budget, a fold with norms of up to a quarter of excess
-    is next, in which layers that there is no time for are measured by sums. LipLT is predicted from the time of the
-    fold and from the number of blocks that one application of each map passes; once a window has run, a larger one is
-    predicted from the time of that. LipLT and LipSDP stop by themselves when what is left of the budget is spent, and
-    keep what they have. `Condensed` is predicted from the neurons that intervals leave uncertain, and limited to as
-    many slopes as there is time for. If capturing the model took most of the budget, the methods still have 15 % of it.
+    Before all of these, unless the network is small, comes a fold by sums of absolute values (`norms.AbsoluteSums`):
+    the answer if nothing else ends in time. Where the norms of the fold may take longer than the budget, a fold with
+    norms of up to a quarter of excess is next, in which layers that there is no time for are measured by sums. LipLT is
+    predicted from the time of the fold and from the number of blocks that one application of each map passes; once a
+    window has run, a larger one is predicted from the time of that. LipLT and LipSDP stop by themselves when what is
+    left of the budget is spent, and keep what they have. `Condensed` is predicted from the neurons that intervals leave
+    uncertain, and limited to as many slopes as there is time for. If capturing the model took most of the budget, the
+    methods still have 15 % of it.
     A method that refuses a network as too large, or cannot prove anything, is left out. All results are in `parts`, and
     `note` says which methods the budget cut short or left out.
 
@@ -182,8 +186,8 @@ class _Ladder:
         return fold if self.everywhere else Local(fold)
 
     def fold_by_sums(self) -> Bound | None:
-        """The answer if nothing else ends in time; None in norms that are sums anyway."""
-        if self.chosen.metric != L2:
+        """The answer if nothing else ends in time; None in norms that are sums anyway, and where norms take no time."""
+        if self.chosen.metric != L2 or (self._is_small() and seconds_left() > _MOMENT):
             return None
         method = self.fold(AbsoluteSums())
         report(Phase.BOUND, method)
@@ -197,6 +201,11 @@ class _Ladder:
                     return method(self.network, self.region)
         except (NonFiniteError, NotProvenError, TooLargeError):
             return None
+
+    def _is_small(self) -> bool:
+        """Whether every norm of the fold takes milliseconds, whatever the operators are."""
+        sizes = (math.prod(op.in_shape) + math.prod(op.out_shape) for op in self.network.blocks.values())
+        return self.everywhere and self.chosen.norm == AutoNorm() and sum(sizes) <= _SMALL
 
     def methods(self, quick: float) -> Iterator[Method]:
         """The rungs, cheapest first; `quick` are the seconds that the fold by sums took."""
