@@ -63,6 +63,10 @@ class Lowering:
             return self._item(node)
         # Said once, where complex or sparse values begin.
         found = _refs_to_nothing(node) if _refused_before(node, self._folded) else self._try_rules(node)
+        if not isinstance(found, Gap) and _is_discrete(node.meta.get("val")) and node.target not in MASKS:
+            why = "computes with whole numbers or truth values that depend on the input"
+            remedy = "turn a mask into a float first (mask.to(x.dtype)), or use torch.where"
+            found = Gap(origin_of(node), Verdict.REFUSED, why, remedy)
         if isinstance(found, Gap):
             self._gaps.append(found)
             return _refs_to_nothing(node)
@@ -113,11 +117,6 @@ class Lowering:
             return Gap(origin, Verdict.REFUSED, why, "replace the layer, or compute it from something constant")
         if node.target not in RULES:
             return Gap(origin, Verdict.UNKNOWN, _hint(node), _DECLARE)
-        if _is_discrete(node.meta.get("val")) and node.target not in MASKS:
-            why = "computes with whole numbers or truth values that depend on the input"
-            return Gap(
-                origin, Verdict.REFUSED, why, "turn a mask into a float first (mask.to(x.dtype)), or use torch.where"
-            )
         if not _has_fixed_shapes(node):
             why = "the shape of its result depends on values"
             return Gap(

@@ -146,7 +146,7 @@ JUMPS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "curved comparison": (lambda x: torch.where(torch.sin(x) > 0, x, x + 1), "not seen to be one continuous"),
     "equal": (lambda x: torch.where(x == 0, x, x + 1), "compares values"),
     "sum of masks": (lambda x: ((x > 0) + (x > 1)) * x, "whole numbers or truth values"),
-    "whole numbers": (lambda x: (x > 0).int() * x, "whole numbers or truth values"),
+    "whole numbers": (lambda x: (x > 0).int() * x, "rounds to torch.int32"),
     "nan": (lambda x: (x > 1) * torch.log(x), "multiplies 0 by something"),
     "rounded": (lambda x: torch.where(x > 1, x * 0.1 * 0.3, 0.03), "had to be rounded"),
 }
