@@ -97,7 +97,7 @@ class Phase(enum.Enum):
 @final
 @dataclass(frozen=True)
 class Progress:
-    """What begins now: the phase, the method if there is one, and how many seconds are left, perhaps infinitely many.
+    """A part of a call that begins: its phase, its method if there is one, and the seconds left, perhaps without end.
 
     `seconds_left` is what is left of the whole call for `CAPTURE` and `LOWER`, and of the part of it that is for the
     bound in `BOUND`. It may be negative.

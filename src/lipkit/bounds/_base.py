@@ -10,7 +10,7 @@ import torch
 from lipkit._runtime import recording
 from lipkit.bound import Bound, Fingerprint
 from lipkit.bounds.certificates.identity import network_hash
-from lipkit.bounds.fold.gauges import balance_products
+from lipkit.bounds.fold.balanced_products import balance_products
 from lipkit.bounds.local.whole_space import know_whole_space
 from lipkit.errors import ArgumentError, NeedsRegion
 from lipkit.linops import Shape

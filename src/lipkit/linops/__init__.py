@@ -33,12 +33,12 @@ from lipkit.linops.queries.absolute import absolute as absolute
 from lipkit.linops.queries.absolute import column_sums as column_sums
 from lipkit.linops.queries.absolute import one_entry_per_row as one_entry_per_row
 from lipkit.linops.queries.absolute import row_sums as row_sums
-from lipkit.linops.queries.forms import materialize as materialize
-from lipkit.linops.queries.forms import signature as signature
-from lipkit.linops.queries.forms import stack as stack
 from lipkit.linops.queries.fourier import Symbol as Symbol
 from lipkit.linops.queries.fourier import symbol as symbol
 from lipkit.linops.queries.frobenius import frobenius as frobenius
+from lipkit.linops.queries.matrix_forms import materialize as materialize
+from lipkit.linops.queries.matrix_forms import signature as signature
+from lipkit.linops.queries.matrix_forms import stack as stack
 from lipkit.linops.queries.rounding_errors import Magnitude as Magnitude
 from lipkit.linops.queries.rounding_errors import depth as depth
 from lipkit.linops.queries.rounding_errors import magnitude as magnitude

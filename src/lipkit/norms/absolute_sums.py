@@ -12,7 +12,7 @@ from lipkit.bound import Bound, Kind
 from lipkit.errors import NonFiniteError
 from lipkit.linops import LinearOperator, depth
 from lipkit.linops.queries.absolute import dominating
-from lipkit.linops.queries.forms import bare_matrix
+from lipkit.linops.queries.matrix_forms import bare_matrix
 from lipkit.norms._base import Norm, refuse_state
 from lipkit.rounding.float64 import gamma, log_up
 from lipkit.rounding.slacks import ULP

@@ -28,7 +28,7 @@ from lipkit.linops import (
     symbol,
 )
 from lipkit.linops.composites import parts_of
-from lipkit.linops.queries.forms import ENTRIES, bare_matrix, one_position
+from lipkit.linops.queries.matrix_forms import ENTRIES, bare_matrix, one_position
 from lipkit.norms._base import Norm, refuse_state
 from lipkit.norms.cholesky import Cholesky
 from lipkit.norms.convolutions.symbol_grid import Circulant, SmallGrid

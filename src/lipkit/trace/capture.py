@@ -20,8 +20,8 @@ from lipkit.trace.agreement import refuse_disagreement
 from lipkit.trace.declared_modules import Promises, declarations
 from lipkit.trace.exchanged_inputs import Exchange, GraphRun
 from lipkit.trace.exported_graph import Folded, fold
-from lipkit.trace.gaps import Gap, Verdict, refusal_of
 from lipkit.trace.lowering import Lowering, without_rule
+from lipkit.trace.missing_rules import Gap, Verdict, refusal_of
 from lipkit.trace.model_signature import (
     Argument,
     arguments,

@@ -25,7 +25,7 @@ from lipkit.trace.exported_graph import (
     module_path,
     source_line,
 )
-from lipkit.trace.gaps import Gap, Verdict, refusal_of
+from lipkit.trace.missing_rules import Gap, Verdict, refusal_of
 from lipkit.trace.network import Builder, Network, Origin, Ref
 from lipkit.trace.nodes.declared import Declared
 from lipkit.trace.rules import RULES, Refusal

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import lipkit
 from lipkit.bounds import DAG, LipLT
-from lipkit.bounds.fold.gauges import balance_products
+from lipkit.bounds.fold.balanced_products import balance_products
 from lipkit.bounds.lipschitz import lipschitz, network_of
 from lipkit.bounds.local.measured_network import measure_network
 from lipkit.bounds.local.whole_space import know_whole_space, reach_whole_space

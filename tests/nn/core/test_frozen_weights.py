@@ -15,7 +15,7 @@ from lipkit import nn as lnn
 from lipkit.bounds import DAG
 from lipkit.bounds.lipschitz import network_of
 from lipkit.certify import accuracy
-from lipkit.nn.core.seals import checksum
+from lipkit.nn.core.unchanged_bits import checksum
 from lipkit.trace.capture import capture
 
 

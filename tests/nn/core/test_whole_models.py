@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import lipkit
 from lipkit import nn as lnn
 from lipkit.errors import ArgumentError, FrozenError, ShapeError, UnsupportedError
-from lipkit.nn.core.seals import checksum
+from lipkit.nn.core.unchanged_bits import checksum
 
 
 def small() -> Any:

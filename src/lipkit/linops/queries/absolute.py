@@ -20,7 +20,7 @@ from lipkit.linops.elementary import Dense, DenseStack, Diagonal, Index, Permute
 from lipkit.linops.function import LinearFunction
 from lipkit.linops.padding import Padding
 from lipkit.linops.pool import AvgPool
-from lipkit.linops.queries.forms import materialize
+from lipkit.linops.queries.matrix_forms import materialize
 from lipkit.linops.sweep import Sweep
 
 # Rows of a callable's matrix are formed together while they stay below this many entries.

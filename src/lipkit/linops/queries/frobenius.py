@@ -15,7 +15,7 @@ from lipkit.linops.conv_transpose import ConvTranspose
 from lipkit.linops.elementary import Dense, DenseStack, Diagonal, Index, Permute, Reshape
 from lipkit.linops.padding import Padding, positions
 from lipkit.linops.pool import AvgPool
-from lipkit.linops.queries.forms import materialize
+from lipkit.linops.queries.matrix_forms import materialize
 
 
 @singledispatch

@@ -10,10 +10,10 @@ from torch.nn import functional
 from lipkit.errors import LipkitError
 from lipkit.nn.combinators.branch import Concat
 from lipkit.nn.combinators.sums import ConvexSum
-from lipkit.nn.conversion import functions, joins
-from lipkit.nn.conversion.aliases import find_overwritten
+from lipkit.nn.conversion import functions, joined_branches
 from lipkit.nn.conversion.conversion_report import ConversionVerdict, Row
 from lipkit.nn.conversion.converted_layers import Shift
+from lipkit.nn.conversion.in_place_changes import find_overwritten
 from lipkit.nn.conversion.modules import DROPOUT, replacement
 from lipkit.nn.conversion.replacement import Choices, Refusal, Replacement
 from lipkit.nn.conversion.ties import Ties
@@ -141,11 +141,11 @@ class Walk:
         if functions.reads_shape(node):
             return
         if target in functions.ADD or target in functions.SUB:
-            joins.convert_sum(self, node)
+            joined_branches.convert_sum(self, node)
         elif target in functions.MUL or target in functions.DIV:
-            joins.convert_factor(self, node)
+            joined_branches.convert_factor(self, node)
         elif target in functions.CAT or target in functions.STACK:
-            joins.convert_concatenation(self, node)
+            joined_branches.convert_concatenation(self, node)
         elif target is operator.getitem or target in functions.MOVES or target is functional.pad:
             self._move(node)
         else:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lipkit._runtime import is_compiling, is_exporting, runs_plainly
 from lipkit.nn.core.precision import dtype_in_use, exact_products
-from lipkit.nn.core.seals import Seal, is_plain
+from lipkit.nn.core.unchanged_bits import Seal, is_plain
 
 # Attributes of a module that say nothing about what it computes.
 _STATE = frozenset(("training", "holds", "kept"))

@@ -7,7 +7,7 @@ from torch import nn
 
 from lipkit.errors import FrozenError
 from lipkit.nn.core.computed import Computed
-from lipkit.nn.core.seals import checksum
+from lipkit.nn.core.unchanged_bits import checksum
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from torch import Tensor
 from lipkit._runtime import runs_plainly
 from lipkit.errors import ArgumentError
 from lipkit.nn.core.precision import exact_products, room_for
-from lipkit.nn.core.seals import is_plain
+from lipkit.nn.core.unchanged_bits import is_plain
 from lipkit.nn.methods._arithmetic.bjorck_steps import Start, iterate, iterate_shortly
 from lipkit.nn.methods._arithmetic.precise_products import gram_of, product
 from lipkit.nn.methods._arithmetic.safe_scaling import divide_by_largest, largest, size_of

@@ -13,9 +13,9 @@ from torch import Tensor
 from lipkit.trace.network import Refusal
 from lipkit.trace.nodes import Activation, Identity, PiecewiseLinear
 from lipkit.trace.nodes.activations.composed import Composed
+from lipkit.trace.nodes.activations.formula_steps import Applied, Chosen, Combined, Draft, Multiplied, Step
 from lipkit.trace.nodes.activations.indicator import Indicator
 from lipkit.trace.nodes.activations.smooth import Piecewise
-from lipkit.trace.nodes.activations.steps import Applied, Chosen, Combined, Draft, Multiplied, Step
 from lipkit.trace.rewrites.exact_lines import Line, is_plain, straight
 from lipkit.trace.rewrites.exact_values import exact_value
 

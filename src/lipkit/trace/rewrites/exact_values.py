@@ -5,13 +5,13 @@ from fractions import Fraction
 from math import isqrt
 
 from lipkit.trace.nodes import Activation
+from lipkit.trace.nodes.activations.formula_steps import Applied, Combined, Multiplied, Step
 from lipkit.trace.nodes.activations.gated import GELU
 from lipkit.trace.nodes.activations.gelu_tanh import GELU_TANH
 from lipkit.trace.nodes.activations.mish import MISH
 from lipkit.trace.nodes.activations.periodic import COS, SIN
 from lipkit.trace.nodes.activations.powers import COSH, EXP, EXPM1, LOG, LOG1P, LOG2, LOG10, SINH, exponent_of
 from lipkit.trace.nodes.activations.sigmoids import ASINH, ATAN, ERF, SIGMOID, TANH
-from lipkit.trace.nodes.activations.steps import Applied, Combined, Multiplied, Step
 
 _AT_ZERO: dict[Activation, Fraction] = {
     **dict.fromkeys((TANH, SIN, SINH, ASINH, ATAN, ERF, EXPM1, LOG1P, GELU, GELU_TANH, MISH), Fraction(0)),

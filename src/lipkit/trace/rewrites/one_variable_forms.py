@@ -9,10 +9,10 @@ import torch
 from lipkit.linops import LinearOperator, Reshape, Shape
 from lipkit.trace.network import Network, Row
 from lipkit.trace.nodes import Interpolation, PiecewiseLinear, Pointwise, Product
+from lipkit.trace.nodes.activations.formula_steps import Applied, Chosen, Combined, Draft, Multiplied
 from lipkit.trace.nodes.activations.indicator import Indicator
 from lipkit.trace.nodes.activations.periodic import Sine, SquaredSine
 from lipkit.trace.nodes.activations.powers import exponent_of
-from lipkit.trace.nodes.activations.steps import Applied, Chosen, Combined, Draft, Multiplied
 from lipkit.trace.rewrites.entrywise_functions import Combination, Entries
 
 # Longer formulas stay as they are.
@@ -116,7 +116,7 @@ class Forms:
         return Form(forms[0].base, (*steps, Multiplied(*ends)), True, all(form.exact for form in forms))
 
     def _choice(self, k: int, node: Interpolation) -> Form | None:
-        """What a comparison chooses between two values or numbers."""
+        """Choose between two values or numbers by a comparison."""
         rows = self._entries.joined(k, (math.prod(node.size),) * 3)
         if rows is None:
             return None

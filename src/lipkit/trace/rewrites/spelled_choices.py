@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from lipkit.trace.network import Network, Refusal
 from lipkit.trace.nodes import Activation, Pointwise
+from lipkit.trace.nodes.activations.formula_steps import Applied, Draft
 from lipkit.trace.nodes.activations.indicator import Indicator
-from lipkit.trace.nodes.activations.steps import Applied, Draft
 from lipkit.trace.rewrites.exact_pieces import continuous
 from lipkit.trace.rewrites.exchange_rows import Rewriting
 from lipkit.trace.rewrites.one_variable_forms import Form, Forms

@@ -3,7 +3,7 @@
 from lipkit.trace.network import Network
 from lipkit.trace.nodes import Pointwise
 from lipkit.trace.nodes.activations.composed import Composed
-from lipkit.trace.nodes.activations.steps import Chosen
+from lipkit.trace.nodes.activations.formula_steps import Chosen
 from lipkit.trace.rewrites.exchange_rows import Rewriting
 from lipkit.trace.rewrites.one_variable_forms import Forms, has_constant
 

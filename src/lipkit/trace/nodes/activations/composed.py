@@ -10,8 +10,8 @@ from torch import Tensor
 from lipkit.rounding.slacks import ROUNDINGS_16
 from lipkit.trace.nodes._extended_products import times
 from lipkit.trace.nodes.activations.curve import Interval
-from lipkit.trace.nodes.activations.steps import Applied, Combined, Multiplied, Step
-from lipkit.trace.nodes.activations.tails import FAR, tail_slopes, tail_values
+from lipkit.trace.nodes.activations.far_from_zero import FAR, tail_slopes, tail_values
+from lipkit.trace.nodes.activations.formula_steps import Applied, Combined, Multiplied, Step
 from lipkit.trace.nodes.pointwise import Activation
 
 # How many pieces an interval is cut into: as many as this for all entries together, within these limits.
@@ -139,7 +139,7 @@ def _square(part: Interval) -> Interval:
 
 
 def _outward(low: Tensor, high: Tensor, below: Tensor, above: Tensor) -> Interval:
-    # What overflowed lies beyond the largest number, and no farther is known.
+    # A value that overflowed lies beyond the largest number; nothing more is known of it.
     most = torch.finfo(torch.float64).max
     under = torch.where(torch.isfinite(low), low - below, low.clamp(max=most))
     over = torch.where(torch.isfinite(high), high + above, high.clamp(min=-most))

@@ -36,7 +36,7 @@ def _is_read_later(node: fx.Node, roots: dict[fx.Node, fx.Node], place: dict[fx.
     later = [other for other in place if place[other] > place[node]]
     results = {node}
     for other in later:
-        # What is made of the result is the changed tensor itself.
+        # A use of the result is a use of the changed tensor itself.
         if roots[other] is roots[node] and not results.isdisjoint(other.all_input_nodes):
             results.add(other)
     aliases = {other for other, root in roots.items() if root is roots[node]} - results

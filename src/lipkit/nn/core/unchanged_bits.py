@@ -43,7 +43,7 @@ class Seal:
         """The seal of the same tensors as they were, and of one more as it is."""
         more = type(self).of(tensor)
         if self.copies is None or more.copies is None:
-            # What is computed from plain tensors is plain; a seal of both kinds would fit nothing.
+            # Results of plain tensors are plain; a seal of both kinds would fit nothing.
             copies, sums = None, self.sums + more.sums
         else:
             copies, sums = self.copies + more.copies, ()

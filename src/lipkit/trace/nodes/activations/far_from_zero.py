@@ -9,9 +9,9 @@ from torch import Tensor
 
 from lipkit.rounding.slacks import ROUNDINGS_8192
 from lipkit.trace.nodes.activations.curve import Interval
+from lipkit.trace.nodes.activations.formula_steps import Applied, Combined, Multiplied, Step
 from lipkit.trace.nodes.activations.powers import EXP, LOG, exponent_of
 from lipkit.trace.nodes.activations.sigmoids import ERF, SIGMOID, TANH
-from lipkit.trace.nodes.activations.steps import Applied, Combined, Multiplied, Step
 from lipkit.trace.nodes.pointwise import Activation
 
 # Where a tail begins.
