@@ -275,7 +275,7 @@ FORGERIES: dict[str, tuple[Callable[[Path, Honest], None], str]] = {
         edit_object("evaluation/settings.json", lambda c: c["attack"].update(steps="40")),
         r"settings\.json: attack\.steps",
     ),
-    "the page says more": (change_page, r"report\.html: The page says .*: 22 of 24"),
+    "the page says more": (change_page, r"report\.html: The page says .*: 24 of 24"),
     "the report counts more": (edit_report(count_one_more), r"report\.json says that .* certified up to 0\.25"),
     "the report has another constant": (
         edit_report(lambda c: c["constant"].update(log_value=c["constant"]["log_value"] - 0.1)),
