@@ -300,7 +300,11 @@ FORGERIES: dict[str, tuple[Callable[[Path, Honest], None], str]] = {
         edit_lines("journal.jsonl", lambda v: v[0].update(loss=0.01)),
         r"journal\.jsonl: the loss of step 1",
     ),
-    "an epoch left out": (edit_lines("journal.jsonl", lambda v: v.pop(1)), r"journal\.jsonl has no entry for step"),
+    # All between the first step and the last: a slow machine has more entries than the ends of epochs.
+    "an epoch left out": (
+        edit_lines("journal.jsonl", lambda v: v.__delitem__(slice(1, -1))),
+        r"journal\.jsonl has no entry for step",
+    ),
     "steps renumbered": (
         edit_lines("journal.jsonl", lambda v: v[-1].update(step=999)),
         r"journal\.jsonl: the order of steps",
