@@ -8,8 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from lipkit.bounds import DAG
+from lipkit.bounds.lipschitz import network_of
+from lipkit.bounds.local.whole_space import know_whole_space
 from lipkit.certify import Forward, accuracy, head_pairwise
+from lipkit.certify.radii.forward import _WIDENING
 from lipkit.errors import NeedsRegion
+from lipkit.trace.nodes import Interpolation, Product
 
 HIDDEN = 3
 
@@ -90,3 +94,36 @@ class Unbounded(nn.Module):
 def test_products_of_unbounded_factors_are_refused() -> None:
     with pytest.raises(NeedsRegion):
         Forward(Unbounded(), torch.zeros(1, 2))
+
+
+@pytest.mark.parametrize("kind", [Product, Interpolation])
+def test_constants_of_gates_hold_beyond_their_ranges(kind: type[Product] | type[Interpolation]) -> None:
+    torch.manual_seed(0)
+    network = network_of(Gate(kind is Product), torch.zeros(1, 3))
+    (node,) = (node for node in know_whole_space(network.to(torch.float64)).nodes if isinstance(node, kind))
+    constant = float(node.log_constant(2.0).exp())
+    # True values lie in the ranges of tanh and sigmoid, computed ones are off by `far`.
+    true = torch.rand(4000, *node.shape, dtype=torch.float64)
+    moves = torch.randn_like(true)
+    for far in (1e-3, 0.1, 1.0):
+        moved = true + far * moves / moves.flatten(1).norm(dim=1)[:, None]
+        change = (node(moved) - node(true)).flatten(1).norm(dim=1).max().item()
+        assert change <= (constant + _WIDENING * far) * far
+    # A corner of the ranges, moved outwards by twice its length: the constant alone does not hold there.
+    signs = torch.ones(2, 3) if kind is Product else torch.tensor([[1.0], [-1.0], [1.0]]).expand(3, 3)
+    corner = signs.double().reshape(1, *node.shape)
+    far = 2 * corner.norm().item()
+    change = (node(3 * corner) - node(corner)).norm().item()
+    assert constant * far < change <= (constant + _WIDENING * far) * far
+
+
+class Gate(nn.Module):
+    """A product of bounded values, or a mean of them with a weight in [0, 1]."""
+
+    def __init__(self, product: bool) -> None:
+        super().__init__()
+        self.product = product
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = x.tanh(), (2 * x.roll(1, -1)).sin()
+        return a * b if self.product else a + x.sigmoid() * (b - a)

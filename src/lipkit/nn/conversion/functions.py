@@ -24,7 +24,7 @@ MOVES: frozenset[object] = frozenset(
         *("float", "double", "half", "bfloat16", "to", "type_as"),
     }
 )
-# Those of them that give several tensors.
+# The functions among them that give several tensors.
 SEVERAL: frozenset[object] = frozenset({torch.split, torch.chunk, torch.unbind, "split", "chunk", "unbind"})
 # These read only the shape.
 SHAPES: frozenset[object] = frozenset({"size", "dim", "ndimension", "numel", "shape", "ndim", "device", "dtype"})
