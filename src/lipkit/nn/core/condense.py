@@ -64,12 +64,12 @@ def _proven_weight(constraint: Constrained, raw: Tensor, dtype: torch.dtype) -> 
     weight = geometry.join(method(geometry.blocks(wide), geometry))
     if dtype in _PROVEN:
         # Wider weights are proven as they are; from float64 to float32 rounding has to be made room for.
-        blocks = geometry.blocks(weight)
+        blocks = constraint.kernel.blocks(weight)
         return geometry.join(store(blocks, dtype)) if weight.dtype != dtype == torch.float32 else weight.to(dtype)
     factor, excess = 1.0, 1.0
     for attempt in range(_TRIES):
         found = narrow_weight(weight * factor, dtype)
-        excess = method.norm_on_every_size(geometry.blocks(found.to(torch.float64)), geometry, 1.0)
+        excess = method.norm_on_every_size(geometry.blocks(found.to(torch.float64)), constraint.kernel, 1.0)
         if excess <= 1:
             return found
         # More than the excess, and more each time: rounded numbers move in steps, and may not move at all by less.
@@ -132,6 +132,8 @@ def _plain(layer: nn.Module, weights: dict[str, nn.Parameter]) -> nn.Module:
 
 
 def _depends_on_size(geometry: Geometry) -> bool:
-    """Whether `Geometry.check_size` may refuse a size: on a padded circle that is walked in steps."""
+    """Whether `Geometry.check_size` may refuse a size: all but one, or those of a padded circle walked in steps."""
+    if geometry.size:
+        return True
     steps = zip(geometry.stride, geometry.padding, strict=True)
     return geometry.mode is Padding.CIRCULAR and any(s > 1 and any(sides) for s, sides in steps)

@@ -10,7 +10,7 @@ from torch.nn.utils import parametrize as torch_parametrize
 
 from lipkit.bound import L2
 from lipkit.errors import ArgumentError, MetricError, UnsupportedError
-from lipkit.linops import Padding
+from lipkit.linops import Padding, Shape
 from lipkit.nn.core.computed import Computed
 from lipkit.nn.core.geometry import Geometry, geometry_of
 from lipkit.nn.core.precision import in_full_precision, worst_norm
@@ -19,13 +19,23 @@ from lipkit.nn.methods._base import WeightMethod
 
 @final
 class Constrained(Computed):
-    """The parametrization of one weight: raw numbers -> method(raw), with the meaning of the entries in `geometry`."""
+    """The parametrization of one weight: raw numbers -> method(raw).
+
+    `geometry` is that of the layer as it was asked for, which the method is called with; `kernel` that of the weight.
+    """
 
     def __init__(self, method: WeightMethod, geometry: Geometry) -> None:
         super().__init__()
         self.promise = method.promise(geometry)
         self.method = method
         self.geometry = geometry
+        self.kernel = method.kernel_geometry(geometry)
+
+    @property
+    def free_shape(self) -> Shape:
+        """The shape of the free numbers, as the parameter of the module."""
+        first, *others = self.method.free_shape(self.geometry)
+        return (self.geometry.groups * first, *others)
 
     def compute(self, *parameters: Tensor) -> Tensor:
         (raw,) = parameters
@@ -39,14 +49,14 @@ class Constrained(Computed):
         """Raw numbers whose weights are `weight`, where it keeps the constraint; near it otherwise."""
         if weight.is_meta:
             # There are no numbers, which some inverses look at.
-            return weight
+            return weight.new_empty(self.free_shape)
         with torch.no_grad():
             wide = self.geometry.blocks(weight.to(torch.float64))
             return self.geometry.join(self.method.inverse(wide, self.geometry)).to(weight.dtype)
 
     def is_feasible(self, weight: Tensor) -> bool:
         """Whether `weight` keeps the promise of the method; see `WeightMethod.is_feasible`."""
-        return self.method.is_feasible(self.geometry.blocks(weight), self.geometry)
+        return self.method.is_feasible(self.kernel.blocks(weight), self.kernel)
 
     def extra_repr(self) -> str:
         """The method and what it promises."""
@@ -65,7 +75,7 @@ def parametrize(module: nn.Module, name: str, method: WeightMethod) -> nn.Module
         name: The weight; only "weight" can be constrained.
         method: Computes the weight from free numbers.
     """
-    geometry = unchecked_geometry(module)
+    geometry = unchecked_geometry(module, method)
     if name != "weight":
         raise ArgumentError(
             f"Only the weight of {type(module).__name__} is an operator that can be constrained, got {name!r}; "
@@ -74,9 +84,14 @@ def parametrize(module: nn.Module, name: str, method: WeightMethod) -> nn.Module
     return constrain(module, name, method, geometry)
 
 
-def unchecked_geometry(module: nn.Module) -> Geometry:
-    """The geometry of a module of torch.nn, which does not check the size of its input; refused where it matters."""
+def unchecked_geometry(module: nn.Module, method: WeightMethod) -> Geometry:
+    """The geometry of a module of torch.nn, which takes any kernel and any size; refused where it matters."""
     geometry = geometry_of(module)
+    if isinstance(method, WeightMethod) and method.kernel_geometry(geometry) != geometry:
+        raise UnsupportedError(
+            f"{method} makes a kernel of another size than that of {type(module).__name__}, which goes on padding as "
+            f"before; use lipkit.nn.{type(module).__name__}(..., method={type(method).__name__}(...))."
+        )
     if geometry.mode is Padding.CIRCULAR and any(s > 1 for s in geometry.stride):
         raise UnsupportedError(
             f"A circular convolution with stride {geometry.stride} keeps its constant only on sizes that the stride "
@@ -92,7 +107,10 @@ def constrain(module: nn.Module, name: str, method: WeightMethod, geometry: Geom
             f"The method of {type(module).__name__} must be an instance of lipkit.nn.WeightMethod, got {method!r}; "
             "for example lipkit.nn.Bjorck()."
         )
-    torch_parametrize.register_parametrization(module, name, Constrained(method, geometry))
+    constraint = Constrained(method, geometry)
+    # torch refuses free numbers of another shape than the weight, unless it is told not to look.
+    other = constraint.free_shape != constraint.kernel.weight_shape
+    torch_parametrize.register_parametrization(module, name, constraint, unsafe=other)
     return module
 
 
@@ -143,7 +161,7 @@ def kept_gain(layer: nn.Module) -> float:
             f"{name} with {constraint.method} has constant 1 in {metric}, which says nothing in l2; use it where that "
             "metric is meant, or a method for l2."
         )
-    return worst_norm(constraint.geometry.shape, raw.dtype)
+    return worst_norm(constraint.kernel.shape, raw.dtype)
 
 
 def is_constrained(module: nn.Module, name: str) -> bool:

@@ -20,7 +20,7 @@ class Geometry:
 
     A matrix has no taps and the remaining fields empty. The weight of a transposed convolution is the kernel of the
     convolution it is the adjoint of, so `rows` are its input channels; norms are the same. `padding` holds a pair for
-    each axis.
+    each axis. A kernel that is made for images of one size, in Fourier space, has that `size`; others hold on all.
 
     Zero padding makes a section of the operator on the infinite grid, which no kernel can enlarge. A circle may be
     wrapped once: more padding than the dilated kernel needs, or a stride that does not divide the length, repeats rows.
@@ -37,6 +37,7 @@ class Geometry:
     mode: Padding = Padding.ZEROS
     transposed: bool = False
     output_padding: Shape = ()
+    size: Shape = ()
 
     def __post_init__(self) -> None:
         if 0 in self.shape:
@@ -59,16 +60,29 @@ class Geometry:
         """The shape of the blocks: (groups, rows, cols, *taps)."""
         return (self.groups, self.rows, self.cols, *self.taps)
 
-    def blocks(self, weight: Float[Tensor, "..."]) -> Float[Tensor, "groups rows cols *taps"]:
-        """The weight of the torch module as blocks."""
-        return weight.unflatten(0, (self.groups, self.rows))
+    @property
+    def weight_shape(self) -> Shape:
+        """The shape of the weight of the torch module: (groups rows, cols, *taps)."""
+        return (self.groups * self.rows, self.cols, *self.taps)
 
-    def join(self, blocks: Float[Tensor, "groups rows cols *taps"]) -> Float[Tensor, "..."]:
-        """The blocks as the weight of the torch module."""
+    def blocks(self, weight: Float[Tensor, "..."]) -> Float[Tensor, "groups *block"]:
+        """The weight of the torch module, or its free numbers, as one block for each group."""
+        return weight.unflatten(0, (self.groups, -1))
+
+    def join(self, blocks: Float[Tensor, "groups *block"]) -> Float[Tensor, "..."]:
+        """The blocks as the weight of the torch module, or as its free numbers."""
         return blocks.flatten(0, 1)
 
     def check_size(self, spatial: Shape) -> None:
-        """Refuse an image on which the kernel's promise does not hold: a circle that the stride does not divide."""
+        """Refuse an image on which the kernel's promise does not hold.
+
+        These are images of another size than the kernel is made for, and circles that the stride does not divide.
+        """
+        if self.size and spatial != self.size:
+            raise ShapeError(
+                f"The kernel of this layer is made for images of size {self.size}, got {spatial}; build the layer with "
+                f"in_size={spatial}, or use a method for every size, such as AOC()."
+            )
         if self.mode is not Padding.CIRCULAR:
             return
         for n, s, sides in zip(spatial, self.stride, self.padding, strict=True):

@@ -81,7 +81,7 @@ def _geometry(module: nn.Module, method: WeightMethod) -> Geometry:
             f"The weight of {type(module).__name__} is computed by another parametrization, so it cannot be replaced; "
             "remove that one first (torch.nn.utils.parametrize.remove_parametrizations)."
         )
-    geometry = unchecked_geometry(module)
+    geometry = unchecked_geometry(module, method)
     method.promise(geometry)
     return geometry
 
@@ -93,7 +93,7 @@ def _free_numbers(raw: Tensor, constraint: Constrained) -> Tensor:
 
     def advance(numbers: Tensor) -> tuple[Tensor, bool]:
         wide = geometry.blocks(numbers.to(torch.float64))
-        made = method.inverse(method(wide, geometry), geometry)
+        made = method.without_drift(wide, geometry)
         if torch.linalg.vector_norm(made - wide) <= room * (1 + torch.linalg.vector_norm(wide)):
             return numbers, True
         return geometry.join(made).to(numbers.dtype), False

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from lipkit.bound import L2, Bound, Kind
 from lipkit.errors import ArgumentError, UnsupportedError
 from lipkit.linops import Shape
-from lipkit.nn.core.constrained import constrain, is_constrained, kept_gain
+from lipkit.nn.core.constrained import Constrained, constrain, is_constrained, kept_gain
 from lipkit.nn.core.geometry import Geometry, geometry_of
 from lipkit.nn.core.precision import dtype_in_use, worst_norm
 from lipkit.nn.methods._base import WeightMethod
@@ -41,9 +41,18 @@ class ConstrainedLayer(nn.Module):
                 f"out for the default, or use torch.nn.{name} for a plain weight."
             )
         self.method = method
-        self.geometry = geometry_of(self)
-        constrain(self, "weight", method, self.geometry)
+        asked = geometry_of(self)
+        self.geometry = method.kernel_geometry(asked)
+        if self.geometry != asked:
+            # Refused before anything is changed.
+            method.promise(asked)
+            self.take_kernel(self.geometry)
+        constrain(self, "weight", method, asked)
         self.reset_parameters()
+
+    def take_kernel(self, kernel: Geometry) -> None:
+        """Become a layer with a kernel of another size than was asked for: convolutions can."""
+        raise UnsupportedError(f"{self.method} makes kernels of convolutions; {type(self).__name__} has none.")
 
     def reset_parameters(self) -> None:
         """Draw the weight anew from the method's own start, as the constructor does; the bias starts at zero.
@@ -64,8 +73,7 @@ class ConstrainedLayer(nn.Module):
         if self._raw().is_meta:
             return
         with torch.no_grad():
-            start = self.method.start(self.geometry).to(torch.float64)
-            self._raw().copy_(self.geometry.join(self.method.inverse(start, self.geometry)))
+            self._raw().copy_(self.geometry.join(self.method.draw(self._constraint().geometry)))
             if isinstance(self.bias, nn.Parameter):
                 self.bias.zero_()
 
@@ -83,7 +91,7 @@ class ConstrainedLayer(nn.Module):
         stated = Bound.from_value(promised, Kind.UPPER, f"{self.method}, by construction")
         if promised <= 1:
             # Refuses the shapes that the layer refuses, without computing the weight.
-            self.geometry.operator(self._raw(), in_shape)
+            self.geometry.operator(self._raw().new_empty(self.geometry.weight_shape), in_shape)
             return stated
         return self.method.norm(self.geometry)(self.geometry.operator(self.weight, in_shape)).best(stated)
 
@@ -99,8 +107,13 @@ class ConstrainedLayer(nn.Module):
         """Whether the weight is what this method makes of free numbers: its parametrization may be exchanged."""
         if not is_constrained(self, "weight"):
             return False
+        constraint = self._constraint()
+        return constraint.method == self.method and constraint.kernel == self.geometry
+
+    def _constraint(self) -> Constrained:
         constraint = self.get_submodule("parametrizations.weight.0")
-        return constraint.method == self.method and constraint.geometry == self.geometry
+        assert isinstance(constraint, Constrained)
+        return constraint
 
     def _raw(self) -> Tensor:
         # Not by get_parameter: within torch.func.functional_call it is a plain tensor.

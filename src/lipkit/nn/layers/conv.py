@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from lipkit.linops import Shape
+from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.layers._constrained_layer import ConstrainedLayer, refuse_methods
 from lipkit.nn.layers.size_checked import HasKernel, SizeChecked
 from lipkit.nn.methods._base import WeightMethod
@@ -38,6 +39,15 @@ class _Conv(ConstrainedLayer, SizeChecked):
         # torch's own class comes next: it stands behind this one in the bases of every layer below.
         super().__init__(*shape, bias, padding_mode, device, dtype)
         self.constrain_weight(method)
+
+    def take_kernel(self, kernel: Geometry) -> None:
+        """Become a convolution with a kernel of another size, padded as it says: what torch's own code reads."""
+        self.kernel_size = kernel.taps
+        self.padding = tuple(left for left, _ in kernel.padding)
+        self._reversed_padding_repeated_twice = [side for pair in reversed(kernel.padding) for side in pair]
+        # Zeros, which every method takes: the numbers are drawn afterwards.
+        zeros = self.weight.new_zeros(kernel.weight_shape)
+        self.register_parameter("weight", nn.Parameter(zeros, self.weight.requires_grad))
 
 
 class _ConvTranspose(ConstrainedLayer, HasKernel):

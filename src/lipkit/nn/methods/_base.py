@@ -11,12 +11,14 @@ from torch import Tensor
 
 from lipkit.bound import L2, Metric
 from lipkit.errors import UnsupportedError
-from lipkit.linops import Conv, Dense, LinearOperator
+from lipkit.linops import Conv, Dense, LinearOperator, Shape
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.methods._arithmetic.every_size import norm_on_every_size
 from lipkit.norms import Auto, KernelIsometry, NearIsometry, Norm
 
 Blocks = Float[Tensor, "groups rows cols *taps"]
+# Free numbers, one block for each group: of the shape of the weight, unless the method says otherwise.
+Free = Float[Tensor, "groups *free"]
 
 # A norm of one in a weight that someone else computed may be off by this much.
 _FEASIBLE_NORM = 1 + 1e-6
@@ -54,16 +56,37 @@ class WeightMethod(ABC):
         """
         return Promise.CONTRACTION
 
+    def kernel_geometry(self, geometry: Geometry) -> Geometry:
+        """The geometry of the weight of a layer of `geometry`: the same, unless the method says otherwise.
+
+        A series of convolutions has a larger kernel than the layer was asked for, with as much more padding; a kernel
+        from Fourier space is as large as the image, and made for one size. Methods are always called with the geometry
+        that was asked for; the operator of the layer, its norm and its rounding are those of the kernel.
+        """
+        return geometry
+
+    def free_shape(self, geometry: Geometry) -> Shape:
+        """The shape of the free numbers of one group: that of a block, unless the method says otherwise."""
+        return geometry.shape[1:]
+
     @abstractmethod
-    def __call__(self, raw: Blocks, geometry: Geometry) -> Blocks:
+    def __call__(self, raw: Free, geometry: Geometry) -> Blocks:
         """The weights of free numbers."""
 
-    def inverse(self, weight: Blocks, geometry: Geometry) -> Blocks:
+    def inverse(self, weight: Blocks, geometry: Geometry) -> Free:
         """Free numbers whose weights are `weight`, if it is feasible; otherwise numbers whose weights are near.
 
         Where their scale is free, it is that of `at_free_size`.
         """
         return self.at_free_size(weight)
+
+    def draw(self, geometry: Geometry) -> Free:
+        """Random initial free numbers in float64: those of `start`, unless the method draws its numbers directly."""
+        return self.inverse(self.start(geometry).to(torch.float64), geometry)
+
+    def without_drift(self, raw: Free, geometry: Geometry) -> Free:
+        """Free numbers with the same weights, which do not depend on the way that training took to them."""
+        return self.inverse(self(raw, geometry), geometry)
 
     def at_free_size(self, raw: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """Free numbers of the size of a weight, times 1/4 where any multiple gives the same weight.
