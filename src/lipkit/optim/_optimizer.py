@@ -116,7 +116,7 @@ class StiefelOptimizer(torch.optim.Optimizer):
         """One step for every parameter of the group that has a gradient."""
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """One step for every parameter that has a gradient; `closure` recomputes the loss first, if given."""
         loss = None
         if closure is not None:

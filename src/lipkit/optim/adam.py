@@ -55,7 +55,8 @@ class RiemannianAdam(BatchedOptimizer):
         """Check rates, decays and parameters."""
         for i, beta in enumerate(group["betas"]):
             check_rate(f"betas[{i}]", beta, below=1.0)
-        check_rate("eps", group["eps"])
+        # A gradient of zero is divided by it.
+        check_rate("eps", group["eps"], least=torch.finfo(torch.float32).tiny)
         super().check(group)
 
     def check_parameter(self, parameter: Tensor) -> None:
