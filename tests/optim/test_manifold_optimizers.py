@@ -1,4 +1,4 @@
-"""All optimizers on orthonormal matrices, held to the same promises: where they go, where they stay, what they store."""
+"""All optimizers on orthonormal matrices, held to the same promises: where they go and stay, what they store."""
 
 import copy
 import io
@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from support.orthonormal import orthonormal, parameter, polar, residual
 from torch import Tensor, nn
 
 from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
@@ -26,6 +25,7 @@ from lipkit.optim import (
     SampledColumns,
 )
 from lipkit.optim._optimizer import StiefelOptimizer
+from support.orthonormal import orthonormal, parameter, polar, residual
 
 Build = Callable[[Any, float], torch.optim.Optimizer]
 
@@ -239,7 +239,8 @@ def test_closures_are_called_once_with_gradients_enabled(name: str) -> None:
         loss.backward()
         return loss
 
-    loss: Any = optimizer.step(closure)
+    # torch types losses as floats, and passes on whatever the closure returns.
+    loss: Any = optimizer.step(closure)  # pyright: ignore[reportCallIssue, reportArgumentType]
     assert float(loss.detach()) == pytest.approx(float((before - 1).square().sum()))
     assert calls == [True]
     assert not torch.equal(weight, before)
@@ -336,7 +337,10 @@ def square() -> list[nn.Parameter]:
     ("build", "error", "words"),
     [
         *((lambda b=b: b([nn.Parameter(torch.zeros(3))], 0.1), ShapeError, "matrices") for b in BUILDERS.values()),
-        *((lambda b=b: b([nn.Parameter(torch.randn(3, 2, 3, 3))], 0.1), ShapeError, "one tap") for b in BUILDERS.values()),
+        *(
+            (lambda b=b: b([nn.Parameter(torch.randn(3, 2, 3, 3))], 0.1), ShapeError, "one tap")
+            for b in BUILDERS.values()
+        ),
         *(
             (lambda b=b: b([nn.Parameter(torch.full((3, 3), 0.5))], 0.1), ArgumentError, "orthonormal_")
             for b in BUILDERS.values()

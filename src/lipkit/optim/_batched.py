@@ -41,8 +41,8 @@ class BatchedOptimizer(StiefelOptimizer):
                     continue
                 if parameter.grad.is_sparse:
                     raise ArgumentError(
-                        f"The gradient of a parameter of shape {tuple(parameter.shape)} is sparse, and a step needs all "
-                        "of it; build the layer without sparse gradients."
+                        f"The gradient of a parameter of shape {tuple(parameter.shape)} is sparse, and a step needs "
+                        "all of it; build the layer without sparse gradients."
                     )
                 if not bool(parameter.grad.isfinite().all()):
                     raise NonFiniteError(

@@ -20,8 +20,8 @@ class RiemannianAdam(BatchedOptimizer):
         g = proj_W(gradient);   m <- b1 proj_W(m) + (1 - b1) g;   v <- b2 v + (1 - b2) ||g||_F^2 / entries;
         W <- retraction(W, -lr m^ / (v^^(1/2) + eps)),   m^ = m / (1 - b1^t),   v^ = v / (1 - b2^t).
 
-    Moments of single entries would turn the step out of the tangent space. The authors take ||g||_F^2; its mean over the
-    entries makes `lr` what it is for torch.optim.Adam, about the move of an entry, in matrices of every size: their
+    Moments of single entries would turn the step out of the tangent space. The authors take ||g||_F^2; its mean over
+    the entries makes `lr` what it is for torch.optim.Adam, about the move of an entry, in matrices of every size: their
     rate is `lr` times the root of the number of entries. Complex matrices may be unitary. Matrices of equal shape are
     moved together.
 

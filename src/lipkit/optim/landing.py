@@ -10,7 +10,7 @@ from torch import Tensor
 from lipkit.errors import ArgumentError
 from lipkit.optim._batched import BatchedOptimizer, stacked
 from lipkit.optim._nearest import defect
-from lipkit.optim._optimizer import check_digits, check_rate
+from lipkit.optim._optimizer import check_digits
 
 # Rounding may add this part of the radius to a distance: products of float32 with sums of 1e5 terms add less.
 _SLACK = 2.0**-6
@@ -22,7 +22,7 @@ class Landing(BatchedOptimizer):
 
         m <- momentum m + gradient;   D = W'W - I;   F = 1/2 (m W' - W m') W + attraction W D;   W <- W - h F.
 
-    The two parts are orthogonal. Since W'F + F'W = 2 attraction (D + D^2), with d = ||D||_F and f = ||F||_F a step gives
+    The two parts are orthogonal. Since W'F + F'W = 2 attraction (D + D^2), with d = ||D||_F and f = ||F||_F
         ||D_next||_F <= (1 - 2 h attraction (1 - d)) d + h^2 f^2   for h <= 1 / (2 attraction),
     so that with radius r < 1
         h = min(lr, 1 / (2 attraction), (b + (b^2 + f^2 (r - d))^(1/2)) / f^2),   b = attraction d (1 - d),
@@ -88,8 +88,8 @@ class Landing(BatchedOptimizer):
         largest = float(distances.amax())
         if not largest <= radius * (1 + _SLACK):
             raise ArgumentError(
-                f"A matrix has ||W'W - I||_F = {largest:.3g}, beyond the radius {radius:g} in which steps are safe; call "
-                "lipkit.nn.orthonormal_ on the weights first."
+                f"A matrix has ||W'W - I||_F = {largest:.3g}, beyond the radius {radius:g} in which steps are safe; "
+                "call lipkit.nn.orthonormal_ on the weights first."
             )
 
 

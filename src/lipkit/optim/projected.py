@@ -15,11 +15,10 @@ class Projected(Wrapper):
 
         optimizer = Projected(torch.optim.SGD(weights, lr=0.1))
 
-    polar(W) = U V' of W = U S V' is the nearest matrix with orthonormal rows or columns. With `every` > 1 the base moves
-    freely in between. Both stack with the rest: penalties may hold the weights near the manifold meanwhile
-    (`lipkit.regularizers.Orthogonality`), and the weights may be the free matrices of `lipkit.nn.Bjorck`, which a
-    projection now and then keeps well conditioned while what the layer computes does not change. Momentum of the base
-    knows nothing of the manifold; `RiemannianSGD` carries it along.
+    polar(W) = U V' of W = U S V' is the nearest matrix with orthonormal rows or columns. With `every` > 1 the base
+    moves freely in between, and a penalty may hold the weights near the manifold meanwhile
+    (`lipkit.regularizers.Orthogonality`). Momentum of the base knows nothing of the manifold; `RiemannianSGD` carries
+    it along. `lipkit.nn.project` does the same for whole models, other methods, and free numbers of constrained layers.
 
     Guarantee: orthonormal up to rounding after every projection. Cost: the base step, and three or more Björck steps of
     two products for each matrix; a decomposition where the base left one nearly singular.

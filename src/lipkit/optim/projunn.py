@@ -101,7 +101,9 @@ class ProjUNND(LowRankOptimizer):
     P of at most 2 rank columns
         polar(W + L R') = W + (polar((W + L R') P) - W P) P'.
 
-    Complex matrices may be unitary. Matrices of equal shape are moved together.
+    Complex matrices may be unitary. Matrices of equal shape are moved together. Limit: parts of a gradient of higher
+    rank than `rank` do not vanish at an optimum, as all of it does on the manifold, so steps end at a distance that
+    shrinks with `lr`; gradients of small batches have the rank of the batch.
 
     Guarantee: orthonormal up to rounding, which adds up until the next projection. Cost: products of n p rank, a QR
     factorisation and a singular value decomposition of n x 2 rank; `project_every` products of n p^2.
@@ -143,7 +145,7 @@ class ProjUNNT(LowRankOptimizer):
     For square matrices that is W exp(-lr W'proj_W(H)), proj_W(H) = (H - W H'W)/2. The exponent is skew, of rank
     2 rank, so the exponential is one of that size. For tall matrices the step is -lr/2 (H - W H'W) to first order.
 
-    Complex matrices may be unitary. Matrices of equal shape are moved together.
+    Complex matrices may be unitary. Matrices of equal shape are moved together. Limit: that of `ProjUNND`.
 
     Guarantee: orthonormal up to rounding, which adds up until the next projection. Cost: products of n p rank, a QR
     factorisation of n x 2 rank and an exponential of 2 rank; `project_every` products of n p^2.
