@@ -48,15 +48,10 @@ def is_orthonormal(matrix: Inexact[Tensor, "long short"]) -> bool:
     return distance_from_orthonormal(matrix) <= ROUNDINGS * torch.finfo(matrix.dtype).eps
 
 
-def check_start(parameter: Tensor, rounding: bool = False) -> None:
-    """Refuse a matrix that is far from orthonormal: steps along the manifold would mean nothing there.
-
-    Args:
-        rounding: Whether only rounding is accepted, where a step takes W'W = I for granted.
-    """
-    matrix = tall(as_matrix(parameter))
-    distance = distance_from_orthonormal(matrix)
-    if not distance <= (ROUNDINGS * torch.finfo(matrix.dtype).eps if rounding else _START):
+def check_start(parameter: Tensor) -> None:
+    """Refuse a matrix that is far from orthonormal: steps along the manifold would mean nothing there."""
+    distance = distance_from_orthonormal(tall(as_matrix(parameter)))
+    if not distance <= _START:
         raise ArgumentError(
             f"A parameter of shape {tuple(parameter.shape)} is not orthonormal (||W'W - I||_F/sqrt(n) {distance:.3g}); "
             "start with torch.nn.init.orthogonal_, or call lipkit.nn.orthonormal_([parameter]) first."

@@ -11,7 +11,7 @@ from torch import Tensor
 from lipkit._seeds import check_seed, derive_seed, generator
 from lipkit.optim._batched import BatchedOptimizer
 from lipkit.optim._nearest import nearest_orthonormal
-from lipkit.optim._optimizer import check_count, check_digits, check_start
+from lipkit.optim._optimizer import check_count, check_digits
 from lipkit.optim._rotation import rotate
 from lipkit.optim.low_rank import Directions, RandomDirections
 
@@ -28,7 +28,7 @@ class LowRankOptimizer(BatchedOptimizer):
         rank: Rank of a step; at most the smaller side of a matrix is used.
         momentum: Decay of the momentum, in [0, 1).
         directions: Way to find the directions; `RandomDirections()` if None.
-        project_every: After so many steps the matrix is projected, because rounding adds up.
+        project_every: At the first and then every so many steps the matrix is projected, because rounding adds up.
         seed: Start of the random numbers; each step draws its own, so runs resume to the bit.
     """
 
@@ -58,9 +58,9 @@ class LowRankOptimizer(BatchedOptimizer):
         super().check(group)
 
     def check_parameter(self, parameter: Tensor) -> None:
-        """Refuse matrices that are not orthonormal up to rounding: a step takes W'W = I for granted."""
+        """Refuse types in which rounding adds up quickly, and matrices far from orthonormal."""
         check_digits(self, parameter)
-        check_start(parameter, rounding=True)
+        super().check_parameter(parameter)
 
     def move(self, group: dict[str, Any]) -> None:
         """One step for every parameter of the group that has a gradient; those of equal shape together."""
@@ -74,14 +74,16 @@ class LowRankOptimizer(BatchedOptimizer):
         gradients: Inexact[Tensor, "batch long short"],
         group: dict[str, Any],
     ) -> Inexact[Tensor, "batch long short"]:
-        """The step of low rank, and the projection if it is due."""
+        """The projection if it is due, and the step of low rank."""
+        if (group["taken"] - 1) % group["project_every"] == 0:
+            # Before the step, which takes W'W = I for granted, and before the first one too.
+            points = nearest_orthonormal(points)
         if group["momentum"]:
             gradients = gradients + group["momentum"] * self.remembered(members, "momentum", points)
             self.remember(members, "momentum", gradients)
         source = generator(derive_seed(group["seed"], group["taken"]))
         basis = self.directions(gradients, min(group["rank"], points.shape[-1]), source)
-        moved = self.low_rank_step(points, -group["lr"] * basis, gradients.mH @ basis)
-        return nearest_orthonormal(moved) if group["taken"] % group["project_every"] == 0 else moved
+        return self.low_rank_step(points, -group["lr"] * basis, gradients.mH @ basis)
 
     @abstractmethod
     def low_rank_step(
@@ -115,7 +117,7 @@ class ProjUNND(LowRankOptimizer):
         rank: Rank of a step; at most the smaller side of a matrix is used.
         momentum: Decay of the momentum, in [0, 1).
         directions: Way to find the directions; `RandomDirections()` if None.
-        project_every: After so many steps the matrix is projected, because rounding adds up.
+        project_every: At the first and then every so many steps the matrix is projected, because rounding adds up.
         seed: Start of the random numbers; each step draws its own, so runs resume to the bit.
     """
 
@@ -157,7 +159,7 @@ class ProjUNNT(LowRankOptimizer):
         rank: Rank of a step; at most the smaller side of a matrix is used.
         momentum: Decay of the momentum, in [0, 1).
         directions: Way to find the directions; `RandomDirections()` if None.
-        project_every: After so many steps the matrix is projected, because rounding adds up.
+        project_every: At the first and then every so many steps the matrix is projected, because rounding adds up.
         seed: Start of the random numbers; each step draws its own, so runs resume to the bit.
     """
 
