@@ -75,9 +75,13 @@ class LowRankOptimizer(BatchedOptimizer):
         group: dict[str, Any],
     ) -> Inexact[Tensor, "batch long short"]:
         """The projection if it is due, and the step of low rank."""
-        if (group["taken"] - 1) % group["project_every"] == 0:
-            # Before the step, which takes W'W = I for granted, and before the first one too.
-            points = nearest_orthonormal(points)
+        # Before the step, which takes W'W = I for granted, and before the first one too.
+        counts = [self.state[p].get("step", 0) for p in members]
+        due = [i for i, count in enumerate(counts) if count % group["project_every"] == 0]
+        if due:
+            points[due] = nearest_orthonormal(points[due])
+        for parameter, count in zip(members, counts, strict=True):
+            self.state[parameter]["step"] = count + 1
         if group["momentum"]:
             gradients = gradients + group["momentum"] * self.remembered(members, "momentum", points)
             self.remember(members, "momentum", gradients)
