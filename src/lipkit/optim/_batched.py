@@ -34,21 +34,21 @@ class BatchedOptimizer(StiefelOptimizer):
             copy_all([tall(as_matrix(p)) for p in members], list(moved.unbind()))
 
     def check_gradients(self) -> None:
-        """Refuse gradients that are sparse or not finite."""
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                if parameter.grad.is_sparse:
-                    raise ArgumentError(
-                        f"The gradient of a parameter of shape {tuple(parameter.shape)} is sparse, and a step needs "
-                        "all of it; build the layer without sparse gradients."
-                    )
-                if not bool(parameter.grad.isfinite().all()):
-                    raise NonFiniteError(
-                        f"The gradient of a parameter of shape {tuple(parameter.shape)} is NaN or infinite; lower the "
-                        "learning rate, or clip gradients."
-                    )
+        """Refuse gradients that are sparse or not finite; a GPU is waited for once."""
+        members = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+        for parameter in members:
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                raise ArgumentError(
+                    f"The gradient of a parameter of shape {tuple(parameter.shape)} is sparse, and a step needs all of "
+                    "it; build the layer without sparse gradients."
+                )
+        finite = [p.grad.isfinite().all().to(members[0].device) for p in members if p.grad is not None]
+        for parameter, fine in zip(members, torch.stack(finite).tolist() if finite else [], strict=True):
+            if not fine:
+                raise NonFiniteError(
+                    f"The gradient of a parameter of shape {tuple(parameter.shape)} is NaN or infinite; lower the "
+                    "learning rate, or clip gradients."
+                )
 
     def remembered(
         self, members: Sequence[Tensor], name: str, like: Inexact[Tensor, "batch long short"]
