@@ -18,8 +18,8 @@ class L2NormResidual(Contraction):
     """((x^2 + f(x)^2) / (1 + g^2) + eps)^(1/2) entry by entry, g = gain f: a mean of squares for g = 1.
 
     Guarantee: constant 1: (x, f(x)) has constant (1 + g^2)^(1/2), and the length of (a, b, eps^(1/2)) moves no more
-    than (a, b) does. Signs are lost. Where x and f(x) are zero the gradient is zero, by eps > 0. A branch whose constant
-    is not known is refused. Cost: one pass.
+    than (a, b) does. Signs are lost. Where x and f(x) are zero the gradient is zero, by eps > 0. A branch whose
+    constant is not known is refused. Cost: one pass.
     Reference: the package orthogonium, for g = 1; the rule for other g is ours.
 
     Args:

@@ -70,7 +70,7 @@ class _Sandwich(Stated):
         else:
             norm = Auto(failure=0)(geometry_of(self.joint).operator(self._weight(), shape))
         square = norm.value.square() * (1 + ROUNDINGS_32)
-        return Bound.from_value(1.0 if float(norm.value) == 1 else square, Kind.UPPER, f"sandwich of {norm.method}")
+        return Bound.from_value(1.0 if float(norm.value.detach()) == 1 else square, Kind.UPPER, f"sandwich of {norm.method}")
 
     def forward(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """A' (u phi(d B x + b))."""
@@ -106,8 +106,8 @@ class Sandwich(_Sandwich):
     """2^(1/2) A' Psi phi(2^(1/2) Psi^-1 B x + b) with ||[A B]|| <= 1 and learnt Psi = diag(exp(log_psi)) > 0.
 
     [A B] is `joint.weight`, which `method` makes of free numbers: with `Cayley()` and as many hidden units as outputs
-    it is the layer of the paper, A A' + B B' = I. phi is non-decreasing with slopes of at most one (checked; ReLU if none
-    is given). log_psi is kept within -8 and 8 by 8 tanh(log_psi / 8).
+    it is the layer of the paper, A A' + B B' = I. phi is non-decreasing with slopes of at most one (checked;
+    ReLU if none is given). log_psi is kept within -8 and 8 by 8 tanh(log_psi / 8).
 
     Guarantee: constant 1, for the numbers as they are stored: the Jacobian is 2 A' D B with 0 <= D <= I, the corner of
     2 [A B]' D [A B] - I. Cost: two products, and that of the method. Reference: Wang and Manchester 2023; that a
@@ -133,11 +133,11 @@ class Sandwich(_Sandwich):
         activation: nn.Module | None = None,
         method: WeightMethod = Cayley(),  # noqa: B008 - immutable
     ) -> None:
+        refuse_methods(self, bias=bias)
         sizes = _checked(in_features, out_features)
         geometry = dense(sum(sizes), out_features if hidden is None else hidden)
         joint = Linear(sum(sizes), geometry.rows, False, device, dtype, method=method)
         super().__init__(joint, geometry, sizes, bias, activation, device, dtype)
-        refuse_methods(self, bias=bias)
 
 
 @final
@@ -174,6 +174,7 @@ class SandwichConv(_Sandwich):
         activation: nn.Module | None = None,
         method: WeightMethod = AOL(),  # noqa: B008 - immutable
     ) -> None:
+        refuse_methods(self, bias=bias)
         sizes = _checked(in_channels, out_channels)
         rows = out_channels if hidden is None else hidden
         geometry = convolution(sum(sizes), rows, kernel_size, dilation, 1, padding_mode, rank)
@@ -183,7 +184,6 @@ class SandwichConv(_Sandwich):
             method=method,
         )  # fmt: skip
         super().__init__(joint, geometry, sizes, bias, activation, device, dtype)
-        refuse_methods(self, bias=bias)
 
 
 def _checked(inputs: int, outputs: int) -> tuple[int, int]:
