@@ -102,7 +102,7 @@ def test_images() -> None:
     assert float(torch.linalg.matrix_norm(jacobian, 2)) <= 1 + 1e-13
     # The number is rounded up along the way.
     assert 1 <= float(lipkit.lipschitz(layer, x).value) <= 1 + 1e-12
-    # A condensed step is read part by part: x + t (step(x) - x) has constant (1 - t) + t there, up to the slack of norms.
+    # A condensed step is read part by part: x + t (step(x) - x) has constant (1 - t) + t, and norms a slack.
     assert float(lipkit.lipschitz(lnn.condense(layer), x).value) <= 1 + 1e-4
 
 

@@ -12,7 +12,8 @@ from lipkit import nn as lnn
 from lipkit.bound import Kind
 from lipkit.errors import ArgumentError, TooLargeError, UnsupportedError
 
-DRAWS = 4000
+# Calls, and copies of each sample in a call: probes are drawn for each copy, numbers of terms for each call.
+CALLS, COPIES = 150, 40
 
 
 def block(contraction: float = 0.8) -> lnn.InvertibleResidual:
@@ -57,27 +58,27 @@ def test_images_and_narrow_types() -> None:
     module = lnn.InvertibleResidual(nn.Sequential(lnn.Conv2d(1, 2, 3, padding=1), nn.Tanh(), lnn.Conv2d(2, 1, 1)))
     x = torch.randn(2, 1, 4, 4)
     exact = dense(module.double(), x.double()).detach()
-    # float32 has 24 digits, and 16 entries add up; bfloat16 has 8.
-    for dtype, atol in ((torch.float32, 1e-5), (torch.bfloat16, 0.1)):
+    # float32 has 24 digits, makes its weights smaller by 1e-6, and 16 entries add up; bfloat16 has 8 digits.
+    for dtype, atol in ((torch.float32, 1e-4), (torch.bfloat16, 0.1)):
         found = module.to(dtype).log_determinant(x.to(dtype))
         assert found.value.dtype == torch.float32
         torch.testing.assert_close(found.value.detach().double(), exact, rtol=0, atol=atol)
 
 
 def means(module: Any, x: Tensor, method: Any) -> tuple[Tensor, Tensor, float]:
-    """The mean of many estimates of the sum over samples' values, its standard error, and the bound of truncation."""
+    """The mean of many estimates for each sample, its standard error, and the bound of truncation."""
     torch.manual_seed(3)
     with torch.no_grad():
-        found = [module.log_determinant(x, method) for _ in range(DRAWS // method.probes)]
+        found = [module.log_determinant(x.repeat(COPIES, 1), method) for _ in range(CALLS)]
     assert all(one.kind is Kind.ESTIMATE for one in found)
-    values = torch.stack([one.value for one in found])
-    return values.mean(0), values.std(0) / len(values) ** 0.5, found[0].truncation
+    values = torch.stack([one.value.reshape(COPIES, -1).mean(0) for one in found])
+    return values.mean(0), values.std(0) / CALLS**0.5, found[0].truncation
 
 
 @pytest.mark.parametrize("terms", [1, 2, 4])
 def test_the_series_is_off_by_no_more_than_its_truncation(terms: int) -> None:
     module, x = block(), points()
-    mean, error, truncation = means(module, x, lnn.PowerSeries(terms, probes=4))
+    mean, error, truncation = means(module, x, lnn.PowerSeries(terms, probes=2))
     missed = (mean - dense(module, x).detach()).abs()
     # Five standard errors: once in a million.
     assert bool((missed <= truncation + 5 * error).all())
@@ -103,29 +104,22 @@ def test_roulette_is_unbiased(method: lnn.RussianRoulette) -> None:
     assert float(error.max()) < 0.01
 
 
-@pytest.mark.parametrize("method", [lnn.PowerSeries(60, probes=2), lnn.RussianRoulette(2, 0.2)])
+@pytest.mark.parametrize("method", [lnn.PowerSeries(20, probes=2), lnn.RussianRoulette(2, 0.4)])
 def test_derivatives_of_estimates_have_the_right_mean(method: Any) -> None:
-    module, x = block(0.6), points(3)
-    parameters = list(module.parameters())
-    x.requires_grad_()
-    exact = torch.cat(
-        [
-            g.flatten()
-            for g in torch.autograd.grad(
-                dense(module, x).sum(), [x, *parameters], allow_unused=True, materialize_grads=True
-            )
-        ]
-    )
+    module, x = block(0.5), points(2).requires_grad_()
+    inputs = [x, *module.parameters()]
+
+    def derivative(value: Tensor) -> Tensor:
+        found = torch.autograd.grad(value, inputs, allow_unused=True, materialize_grads=True)
+        return torch.cat([one.flatten() for one in found])
+
+    exact = derivative(dense(module, x).sum())
     torch.manual_seed(4)
-    found = []
-    for _ in range(800):
-        value = module.log_determinant(x, method).value.sum()
-        gradients = torch.autograd.grad(value, [x, *parameters], allow_unused=True, materialize_grads=True)
-        found.append(torch.cat([g.flatten() for g in gradients]))
+    found = [derivative(module.log_determinant(x.repeat(COPIES, 1), method).value.sum() / COPIES) for _ in range(CALLS)]
     gathered = torch.stack(found)
-    error = gathered.std(0) / len(gathered) ** 0.5
-    # Five standard errors; some derivatives are zero in every draw.
-    assert bool(((gathered.mean(0) - exact).abs() <= 5 * error + 1e-10).all())
+    error = gathered.std(0) / CALLS**0.5
+    # Five standard errors; the series is cut at 3 0.5^21; some derivatives are zero in every draw.
+    assert bool(((gathered.mean(0) - exact).abs() <= 5 * error + 2e-6).all())
     assert float(exact.abs().max()) > 20 * float(error.max())
 
 

@@ -27,7 +27,7 @@ def parts(layer: lnn.Sandwich) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def steepest(layer: lnn.Sandwich) -> float:
-    """The largest norm of A' diag(u d D) B over all patterns D of slopes 0 and 1, where a convex function is largest."""
+    """The largest norm of A' diag(u d D) B over all D of zeros and ones, where a convex function is largest."""
     outer, inner, product = parts(layer)
     found = 0.0
     for pattern in itertools.product((0.0, 1.0), repeat=len(product)):

@@ -48,8 +48,10 @@ class L2NormResidual(Contraction):
         image = self.branch(x)
         same_shape((x, image))
         image = image.to(x.dtype)
-        length = torch.hypot(x * self.factor, image * self.factor)
-        return torch.hypot(length, torch.full_like(length, math.sqrt(self.eps)))
+        # The root of eps first: the length of (0, 0) has no derivative.
+        scaled = x * self.factor
+        length = torch.hypot(scaled, torch.full_like(scaled, math.sqrt(self.eps)))
+        return torch.hypot(length, image * self.factor)
 
 
 @final

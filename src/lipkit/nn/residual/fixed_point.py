@@ -12,15 +12,18 @@ from torch import Tensor
 from lipkit.errors import ArgumentError, NonFiniteError, NotProvenError, UnsupportedError
 from lipkit.rounding.slacks import MILLIONS_OF_ROUNDINGS, UNIT_OF
 
+# The rounding that one evaluation of a branch may add, in units of the sizes of its input and output.
+_EVALUATION = 8
+
 
 @final
 @dataclass(frozen=True, eq=False)
 class Preimage:
     """A point that a map takes to the one given, and how far the true one may be from it.
 
-    `error` is an upper bound of the l2 distance for each sample, in real arithmetic: c/(1 - c) times the last step. The
-    rounding of an evaluation counts 1/(1 - c) times and is not in it: invert in float64 where the digits of float32 are
-    too few for that.
+    `error` bounds the l2 distance for each sample: c/(1 - c) times the last step, which is proven in real arithmetic,
+    and 8 u (||x|| + ||y||)/(1 - c) for the rounding of one evaluation, u the unit of the type. The second part is an
+    allowance: a branch that rounds by more than eight units is not known here. Invert in float64 where it matters.
     """
 
     point: Float[Tensor, "batch *shape"]
@@ -33,9 +36,10 @@ def fixed_point(
 ) -> Preimage:
     """The fixed point of `step`, a map of l2 constant c < 1 on each sample: x <- step(x), from `start`.
 
-    Stops at the first x_k with c/(1 - c) ||x_k - x_(k-1)|| <= tolerance for all samples, which bounds ||x_k - x*||
-    (Banach). Without a tolerance, where steps are below the digits of the type. c^k/(1 - c) ||x_1 - x_0|| says
-    beforehand how many steps are enough; if they are not, rounding is in the way, and that is an error.
+    Stops at the first x_k whose error is at most the tolerance for all samples, where ||x_k - x*|| <= c/(1 - c)
+    ||x_k - x_(k-1)|| (Banach) and rounding is allowed for as `Preimage` says; without a tolerance, where steps are
+    below the digits of the type. c^k ||x_1 - x_0|| says beforehand when that is; a tolerance that is not reached by
+    then is an error.
 
     Args:
         constant: c, an upper bound of the l2 constant of `step`, below 1.
@@ -47,32 +51,33 @@ def fixed_point(
         raise ArgumentError(f"tolerance must be a positive distance, got {tolerance}; None is as near as possible.")
     factor = constant / (1 - constant) * (1 + MILLIONS_OF_ROUNDINGS)
     unit = UNIT_OF[start.dtype]
-    last = step(start)
+    last, sizes = step(start), _lengths(start)
     steps, moved = 1, _lengths(last - start)
-    most = _enough(constant, unit if tolerance is None else tolerance / max(float(moved.max()), tolerance))
+    most = _enough(constant, unit)
     while True:
-        error = factor * moved
+        reached = _lengths(last)
+        error = factor * moved + _EVALUATION * unit / (1 - constant) * (sizes + reached)
         if not bool(torch.isfinite(error).all()):
             raise NonFiniteError(
                 f"Step {steps} of the iteration is not finite; look for NaN or infinite numbers in input and weights."
             )
-        near = moved <= unit * _lengths(last) if tolerance is None else error <= tolerance
+        near = moved <= unit * reached if tolerance is None else error <= tolerance
         if bool(near.all()) or (tolerance is None and steps >= most):
             return Preimage(last, error, steps)
-        if steps > most:
+        if steps >= most:
             raise NotProvenError(
-                f"Rounding in {start.dtype} leaves an error of {float(error.max()):.1e} that further steps do not "
-                f"reduce, more than tolerance = {tolerance:g}; allow more, or convert module and input to float64."
+                f"Rounding in {start.dtype} leaves an error of {float(error.max()):.1e} after {steps} steps, more than "
+                f"tolerance = {tolerance:g}; allow more, or convert module and input to float64."
             )
         before, last = last, step(last)
         steps, moved = steps + 1, _lengths(last - before)
 
 
-def _enough(constant: float, share: float) -> int:
-    """The least k with c^k <= (1 - c) share."""
+def _enough(constant: float, unit: float) -> int:
+    """The least k with c^k <= (1 - c) u, and one more."""
     if constant == 0:
         return 1
-    return max(1, math.ceil(math.log(share * (1 - constant)) / math.log(constant)))
+    return 1 + math.ceil(math.log(unit * (1 - constant)) / math.log(constant))
 
 
 def _lengths(x: Float[Tensor, "batch *shape"]) -> Float64[Tensor, " batch"]:
@@ -106,10 +111,12 @@ def implicit_solution(
     image = y - branch(at)
     point = image.clone()
 
-    def solve(v: Tensor) -> Tensor:
+    def solve(v: Tensor | None) -> Tensor | None:
+        if v is None:
+            return None
         refuse_second_derivatives("inverse")
 
-        def pulled(w: Tensor) -> Tensor:
+        def pulled(w: Tensor, v: Tensor = v) -> Tensor:
             return v + torch.autograd.grad(image, at, w, retain_graph=True)[0]
 
         return fixed_point(pulled, v, constant, None).point

@@ -47,7 +47,7 @@ class InvertibleResidual(Invertible):
     1/(1 - c). The branch must treat samples alone, as all layers do in evaluation. Its constant must be known.
 
     Guarantee: constant 1 + c. `inverse` iterates x <- y - s f(x) until c/(1 - c) times the last step, which bounds the
-    error, is small enough (real arithmetic; see `Preimage`), and is differentiated implicitly. `log_determinant` is
+    error, is small enough (`Preimage` says how rounding counts), and is differentiated implicitly. `log_determinant` is
     exact for small inputs, and estimated for large ones. A condensed block has no constant for all time, so it has none
     of both: invert the block that it was made from. Cost: that of the branch; an inverse takes
     log(error)/log(c) evaluations at most. Reference: Behrmann et al. 2019; Chen et al. 2019.

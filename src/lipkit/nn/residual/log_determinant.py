@@ -185,7 +185,7 @@ def _products(a: Tensor, b: Tensor) -> Float[Tensor, " batch"]:
     return (a * b).flatten(1).sum(1)
 
 
-def _once(_: Tensor) -> None:
+def _once(_: Tensor | None) -> None:
     refuse_second_derivatives("estimated log-determinant")
 
 

@@ -70,7 +70,9 @@ class _Sandwich(Stated):
         else:
             norm = Auto(failure=0)(geometry_of(self.joint).operator(self._weight(), shape))
         square = norm.value.square() * (1 + ROUNDINGS_32)
-        return Bound.from_value(1.0 if float(norm.value.detach()) == 1 else square, Kind.UPPER, f"sandwich of {norm.method}")
+        return Bound.from_value(
+            1.0 if float(norm.value.detach()) == 1 else square, Kind.UPPER, f"sandwich of {norm.method}"
+        )
 
     def forward(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """A' (u phi(d B x + b))."""
