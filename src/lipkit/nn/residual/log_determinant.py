@@ -13,7 +13,7 @@ from torch import Tensor
 from lipkit.bound import Kind
 from lipkit.errors import ArgumentError, TooLargeError
 from lipkit.nn.residual.fixed_point import refuse_second_derivatives
-from lipkit.rounding.slacks import ROUNDINGS_128
+from lipkit.rounding.slacks import ROUNDINGS_128, UNIT
 
 # (w, differentiable) -> J'w, one vector for each sample.
 Pullback = Callable[[Tensor, bool], Tensor]
@@ -175,7 +175,7 @@ class RussianRoulette(_Series):
                 f"infinite; take stop below 1 - c^2 = {1 - constant**2:.3g}, or a smaller contraction."
             )
         # P(further >= m) = (1 - stop)^m; the draw may be 0, whose logarithm is no number of terms.
-        draw = max(float(torch.rand((), dtype=torch.float64)), 2.0**-53)
+        draw = max(float(torch.rand((), dtype=torch.float64)), UNIT)
         further = int(math.log(draw) / math.log1p(-self.stop))
         weights = [1.0] * self.sure + [(1 - self.stop) ** -m for m in range(1, further + 1)]
         return self._estimate(pullback, like, weights), Kind.ESTIMATE, 0.0
