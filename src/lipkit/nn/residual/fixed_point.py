@@ -14,6 +14,8 @@ from lipkit.rounding.slacks import MILLIONS_OF_ROUNDINGS, UNIT_OF
 
 # The rounding that one evaluation of a branch may add, in units of the sizes of its input and output.
 _EVALUATION = 8
+# A step of so many units moves the point no more than rounding does.
+_STILL = 2
 
 
 @final
@@ -61,7 +63,7 @@ def fixed_point(
             raise NonFiniteError(
                 f"Step {steps} of the iteration is not finite; look for NaN or infinite numbers in input and weights."
             )
-        near = moved <= unit * reached if tolerance is None else error <= tolerance
+        near = moved <= _STILL * unit * reached if tolerance is None else error <= tolerance
         if bool(near.all()) or (tolerance is None and steps >= most):
             return Preimage(last, error, steps)
         if steps >= most:
