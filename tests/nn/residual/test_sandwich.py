@@ -147,6 +147,19 @@ def test_the_constant_holds_while_training() -> None:
         assert steepest(layer) <= 1 + 1e-13
 
 
+def test_numbers_are_drawn_later() -> None:
+    layer = lnn.Sandwich(4, 3, device=torch.device("meta"))
+    assert layer(torch.empty(2, 4, device="meta")).shape == (2, 3)
+    layer = layer.to_empty(device="cpu")
+    layer.reset_parameters()
+    assert 0 < steepest(layer) <= 1 + 1e-13
+    assert float(layer.log_psi.detach().abs().max()) == 0
+    plain = lnn.condense(layer)
+    assert isinstance(plain, lnn.Sandwich)
+    with pytest.raises(UnsupportedError, match="build a new layer"):
+        plain.reset_parameters()
+
+
 def test_bad_arguments() -> None:
     with pytest.raises(UnsupportedError, match="about 3"):
         lnn.Sandwich(3, 3, activation=nn.GELU())

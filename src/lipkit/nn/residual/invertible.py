@@ -196,6 +196,7 @@ class InvertibleSequential(Invertible):
         Args:
             tolerance: Largest allowed error of each sample, of the whole chain; None: as near as the type allows.
         """
+        _samples(y)
         parts, share = self._parts(), None if tolerance is None else tolerance / len(self.blocks)
         # An error of a part grows by the inverses of all parts before it, so it may be smaller by that much.
         growth = [1.0]

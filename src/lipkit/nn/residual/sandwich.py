@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lipkit.bound import Bound, Kind
-from lipkit.errors import ArgumentError, ShapeError
+from lipkit.errors import ArgumentError, ShapeError, UnsupportedError
 from lipkit.linops import Shape
 from lipkit.nn.core.gain import gain_of
 from lipkit.nn.core.geometry import Geometry, geometry_of
@@ -43,8 +43,22 @@ class _Sandwich(Stated):
         self.geometry = geometry
         self.activation = check_activation(nn.ReLU() if activation is None else activation, type(self).__name__)
         self.joint = joint
-        self.log_psi = nn.Parameter(torch.zeros(geometry.rows, device=device, dtype=dtype))
-        self.bias = nn.Parameter(torch.zeros(geometry.rows, device=device, dtype=dtype)) if bias else None
+        self.log_psi = nn.Parameter(torch.empty(geometry.rows, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(geometry.rows, device=device, dtype=dtype)) if bias else None
+        self._reset_scales()
+
+    def reset_parameters(self) -> None:
+        """Draw [A B] anew from its method's own start, as the constructor does; log_psi and the bias are zero."""
+        if not isinstance(self.joint, ConstrainedLayer):
+            raise UnsupportedError("A condensed sandwich layer has no method to draw weights from; build a new layer.")
+        self.joint.reset_parameters()
+        self._reset_scales()
+
+    def _reset_scales(self) -> None:
+        with torch.no_grad():
+            self.log_psi.zero_()
+            if self.bias is not None:
+                self.bias.zero_()
 
     @property
     def gain(self) -> float:
