@@ -183,6 +183,14 @@ def test_second_derivatives_are_refused() -> None:
         torch.autograd.grad(point.sum(), y, create_graph=True)
 
 
+def test_gradients_that_overflowed_are_handed_on() -> None:
+    """Scaled losses overflow on purpose: the scaler looks for infinite gradients and leaves the step out."""
+    block = lnn.InvertibleResidual(perceptron(), 0.5)
+    y = torch.randn(2, 4, requires_grad=True)
+    (gradient,) = torch.autograd.grad(block.inverse(y).point.sum() * math.inf, y)
+    assert not bool(torch.isfinite(gradient).any())
+
+
 def test_training_through_the_inverse_reduces_a_loss() -> None:
     torch.manual_seed(3)
     block = lnn.InvertibleResidual(perceptron(), 0.5)

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 import lipkit
 from lipkit import nn as lnn
-from lipkit.errors import ArgumentError, ShapeError, UnsupportedError
+from lipkit.bound import Metric
+from lipkit.errors import ArgumentError, MetricError, ShapeError, UnsupportedError
 from lipkit.linops import materialize
 from lipkit.nn.residual.sandwich import _scales  # pyright: ignore[reportPrivateUsage]
 from support.layers.geometries import FILLS, filled
@@ -171,5 +172,7 @@ def test_bad_arguments() -> None:
         lnn.SandwichConv(2, 2, 4)
     with pytest.raises(UnsupportedError, match="reflect"):
         lnn.SandwichConv(2, 2, 3, padding_mode="reflect")
+    with pytest.raises(MetricError, match="nothing in l2"):
+        lnn.Sandwich(3, 3, method=lnn.UnitLines(Metric(1.0, 1.0)))
     with pytest.raises(ShapeError, match="takes one input of shape"):
         lnn.Sandwich(3, 2).declared_lipschitz((4,))

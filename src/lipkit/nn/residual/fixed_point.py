@@ -114,8 +114,9 @@ def implicit_solution(
     point = image.clone()
 
     def solve(v: Tensor | None) -> Tensor | None:
-        if v is None:
-            return None
+        # Gradients that overflowed are handed on as they are: whoever scales losses looks for them and starts over.
+        if v is None or not bool(torch.isfinite(v).all()):
+            return v
         refuse_second_derivatives("inverse")
 
         def pulled(w: Tensor, v: Tensor = v) -> Tensor:

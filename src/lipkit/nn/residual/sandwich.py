@@ -43,6 +43,8 @@ class _Sandwich(Stated):
         self.geometry = geometry
         self.activation = check_activation(nn.ReLU() if activation is None else activation, type(self).__name__)
         self.joint = joint
+        # Refuses methods that say nothing in l2.
+        _ = self.gain
         self.log_psi = nn.Parameter(torch.empty(geometry.rows, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(geometry.rows, device=device, dtype=dtype)) if bias else None
         self._reset_scales()
