@@ -107,6 +107,8 @@ def cayley_map() -> list[str]:
     small = [abs(2 * np.arctan(b / 2) - b) for b in (1e-2, 1e-3)]
     assert 900 < small[0] / small[1] < 1100
     return [f"by {angle:.4f} for b = 1000"]
+
+
 def weighted_shortcut() -> list[str]:
     # Slopes of x + a g(x) with g(x) = b x, and 1 + max(a).
     pairs = [(-0.5, -1.0), (0.2, 5.0)]
