@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import final
 
+import torch
 from torch import Tensor, nn
 
 from lipkit.errors import ArgumentError, UnsupportedError
@@ -55,7 +56,11 @@ class CumulativeMax(_Groups):
     size: int = 4
 
     def __call__(self, z: Tensor) -> Tensor:
-        return z.unflatten(-1, (-1, self.size)).cummax(-1).values.flatten(-2)
+        # One maximum after another: torch has no rule for cummax under vmap.
+        found = list(z.unflatten(-1, (-1, self.size)).unbind(-1))
+        for i in range(1, self.size):
+            found[i] = torch.maximum(found[i - 1], found[i])
+        return torch.stack(found, -1).flatten(-2)
 
     def width(self, features: int) -> int:
         self.check(features)
