@@ -7,6 +7,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from lipkit._runtime import is_exporting
 from lipkit.errors import ArgumentError, UnsupportedError
 from lipkit.nn.core.slopes import computes_as, slopes_of
 
@@ -56,8 +57,12 @@ class CumulativeMax(_Groups):
     size: int = 4
 
     def __call__(self, z: Tensor) -> Tensor:
+        groups = z.unflatten(-1, (-1, self.size))
+        if is_exporting():
+            # One operation, which the readers of exported graphs know.
+            return groups.cummax(-1).values.flatten(-2)
         # One maximum after another: torch has no rule for cummax under vmap.
-        found = list(z.unflatten(-1, (-1, self.size)).unbind(-1))
+        found = list(groups.unbind(-1))
         for i in range(1, self.size):
             found[i] = torch.maximum(found[i - 1], found[i])
         return torch.stack(found, -1).flatten(-2)
