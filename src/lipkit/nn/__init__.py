@@ -26,6 +26,10 @@ from lipkit.nn.combinators.residual import ScaledResidual as ScaledResidual
 from lipkit.nn.combinators.scale import Scale as Scale
 from lipkit.nn.combinators.sums import ConvexSum as ConvexSum
 from lipkit.nn.combinators.sums import ScaledSum as ScaledSum
+from lipkit.nn.conversion.conversion_report import ConversionReport as ConversionReport
+from lipkit.nn.conversion.transfer import ConversionStart as ConversionStart
+from lipkit.nn.conversion.twin import LipschitzTwin as LipschitzTwin
+from lipkit.nn.conversion.twin import lipschitzify as lipschitzify
 from lipkit.nn.convex.activations import CumulativeMax as CumulativeMax
 from lipkit.nn.convex.activations import GroupLogSumExp as GroupLogSumExp
 from lipkit.nn.convex.activations import GroupMax as GroupMax
@@ -40,10 +44,6 @@ from lipkit.nn.convex.quadratic import ConvexQuadratic as ConvexQuadratic
 from lipkit.nn.convex.stable_rank import stable_rank as stable_rank
 from lipkit.nn.convex.stochastic import Orthostochastic as Orthostochastic
 from lipkit.nn.convex.stochastic import Stochastic as Stochastic
-from lipkit.nn.conversion.conversion_report import ConversionReport as ConversionReport
-from lipkit.nn.conversion.transfer import ConversionStart as ConversionStart
-from lipkit.nn.conversion.twin import LipschitzTwin as LipschitzTwin
-from lipkit.nn.conversion.twin import lipschitzify as lipschitzify
 from lipkit.nn.core.batched import batched as batched
 from lipkit.nn.core.condense import condense as condense
 from lipkit.nn.core.constrained import parametrize as parametrize

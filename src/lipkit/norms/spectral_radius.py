@@ -16,7 +16,7 @@ from lipkit.rounding.float64 import gamma, log_up, norm_up, normalize, product_e
 @final
 @dataclass(frozen=True, eq=False)
 class Eigenpair:
-    """An eigenvalue and a unit vector with ||W vector - value vector|| = residual: estimates, which the residual checks.
+    """An eigenvalue and a unit vector with ||W vector - value vector|| = residual: estimates that the residual checks.
 
     (value, vector) is an exact eigenpair of a matrix within `residual` of W in norm.
     """

@@ -45,7 +45,7 @@ def test_monotone_circulants_are_positive_semidefinite() -> None:
     with torch.no_grad():
         layer.free.normal_()
     values = torch.linalg.eigvalsh(matrix(layer, 7))
-    assert -1e-15 <= float(values[0])
+    assert float(values[0]) >= -1e-15
     assert float(values[-1]) <= 1 + 1e-15
 
 
@@ -61,7 +61,7 @@ def test_convex_gradient_is_symmetric_and_monotone(activation: nn.Module | None)
         jacobians = torch.func.vmap(torch.func.jacrev(layer))(x[:50]).detach()
         torch.testing.assert_close(jacobians, jacobians.mT, rtol=0, atol=1e-13)
         values = torch.linalg.eigvalsh(jacobians)
-        assert -1e-13 <= float(values.min())
+        assert float(values.min()) >= -1e-13
         assert float(values.max()) <= 1 + 1e-13
         assert float(((layer(x) - layer(y)) * (x - y)).sum(-1).min().detach()) >= 0
         smallest = min(smallest, float(values.min()))

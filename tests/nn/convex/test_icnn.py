@@ -14,6 +14,7 @@ from support.unchecked import unchecked
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "default": {},
+    "stochastic": {"method": lnn.Stochastic()},
     "softplus": {"activation": nn.Softplus(), "method": lnn.NonNegative(lnn.NonNegativeMap.SOFTPLUS)},
     "leaky": {"activation": nn.LeakyReLU(0.3), "method": lnn.Orthostochastic(), "output": lnn.ConvexOutput.SUM},
     "group max": {"activation": lnn.GroupMax(2), "quadratic": False},
@@ -177,9 +178,7 @@ def test_activations_that_are_not_convex_and_rising_are_refused(activation: nn.M
         lnn.ICNN(3, (4,), activation=activation)
 
 
-@pytest.mark.parametrize(
-    "activation", [lnn.CumulativeMax(4), lnn.GroupMax(4), lnn.GroupLogSumExp(4, 0.3)], ids=repr
-)
+@pytest.mark.parametrize("activation", [lnn.CumulativeMax(4), lnn.GroupMax(4), lnn.GroupLogSumExp(4, 0.3)], ids=repr)
 def test_groups(activation: Any) -> None:
     """Values by hand, slopes >= 0, and the stated constants in l2."""
     torch.manual_seed(0)

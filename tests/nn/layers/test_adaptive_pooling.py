@@ -54,11 +54,10 @@ def test_adaptive_norms_keep_the_norm(dims: int, data: st.DataObject) -> None:
 
 def test_divided_sizes_agree_with_windows_of_one_size() -> None:
     x = torch.randn(2, 3, 8, 6, dtype=F64)
-    close = {"rtol": 1e-6, "atol": 0.0}
-    torch.testing.assert_close(lnn.AdaptiveAvgPool((4, 3))(x), lnn.ScaledAvgPool2d(2)(x), **close)
-    torch.testing.assert_close(lnn.AdaptiveL2NormPool((4, 3))(x), lnn.L2NormPool2d(2)(x), **close)
-    torch.testing.assert_close(lnn.AdaptiveAvgPool(1)(x), lnn.GlobalAvgPool()(x), **close)
-    torch.testing.assert_close(lnn.AdaptiveL2NormPool(1)(x), lnn.GlobalL2NormPool()(x), **close)
+    torch.testing.assert_close(lnn.AdaptiveAvgPool((4, 3))(x), lnn.ScaledAvgPool2d(2)(x), rtol=1e-6, atol=0)
+    torch.testing.assert_close(lnn.AdaptiveL2NormPool((4, 3))(x), lnn.L2NormPool2d(2)(x), rtol=1e-6, atol=0)
+    torch.testing.assert_close(lnn.AdaptiveAvgPool(1)(x), lnn.GlobalAvgPool()(x), rtol=1e-6, atol=0)
+    torch.testing.assert_close(lnn.AdaptiveL2NormPool(1)(x), lnn.GlobalL2NormPool()(x), rtol=1e-6, atol=0)
 
 
 def test_global_norms() -> None:

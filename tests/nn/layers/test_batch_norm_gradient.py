@@ -13,7 +13,8 @@ F64 = torch.float64
 
 @pytest.mark.parametrize("gamma", [1.0, -2.5])
 def test_the_gradient_identity_of_batch_normalisation(gamma: float) -> None:
-    """|dL/dy|^2 = (gamma / sigma)^2 (|g|^2 - <1, g>^2 / m - <g, z>^2 / m), an equality for eps = 0, which torch refuses."""
+    """|dL/dy|^2 = (gamma / sigma)^2 (|g|^2 - <1, g>^2 / m - <g, z>^2 / m), an equality for eps = 0."""
+    # torch refuses eps = 0.
     torch.manual_seed(0)
     m = 12
     y = (3 + 2 * torch.randn(m, 1, dtype=F64)).requires_grad_()

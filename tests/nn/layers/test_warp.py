@@ -41,16 +41,15 @@ def test_agrees_with_grid_sample(angle: float, shift: tuple[float, float], size:
 @settings(max_examples=60)
 @given(matrices, shifts, angles)
 def test_motions_invert_each_other(matrix: Tensor, shift: tuple[float, float], angle: float) -> None:
-    warps = [lnn.RigidWarp(angle, shift, dtype=F64)]
+    warps: list[lnn.RigidWarp | lnn.AffineWarp] = [lnn.RigidWarp(angle, shift, dtype=F64)]
     if float(torch.linalg.det(matrix).abs()) > 0.05:
         warps.append(lnn.AffineWarp(matrix, shift))
     points = torch.randn(20, 2, dtype=F64)
     for warp in warps:
         # The inverse of a matrix with determinant 0.05 and entries up to 2 loses two digits.
-        close = {"rtol": 0, "atol": 1e-12}
-        torch.testing.assert_close(warp.move_back(warp.move(points)), points, **close)
-        torch.testing.assert_close(warp.inverse().move(warp.move(points)), points, **close)
-        torch.testing.assert_close(warp.inverse().inverse().move(points), warp.move(points), **close)
+        torch.testing.assert_close(warp.move_back(warp.move(points)), points, rtol=0, atol=1e-12)
+        torch.testing.assert_close(warp.inverse().move(warp.move(points)), points, rtol=0, atol=1e-12)
+        torch.testing.assert_close(warp.inverse().inverse().move(points), warp.move(points), rtol=0, atol=1e-12)
 
 
 def test_the_printed_inverse_does_not_undo_the_motion() -> None:
@@ -72,8 +71,11 @@ def test_images_invert_each_other() -> None:
     errors = []
     for size in (33, 65):
         bump = smooth(size)
-        for warp in (lnn.RigidWarp(0.6, (0.1, 0.2), dtype=F64), lnn.AffineWarp(torch.tensor([[1.1, 0.2], [-0.1, 0.9]]))):
-            errors.append(float((warp.inverse()(warp(bump)) - bump).abs().max().detach()))
+        for warp in (
+            lnn.RigidWarp(0.6, (0.1, 0.2), dtype=F64),
+            lnn.AffineWarp(torch.tensor([[1.1, 0.2], [-0.1, 0.9]])),
+        ):
+            errors += [float((warp.inverse()(warp(bump)) - bump).abs().max().detach())]
     # Interpolation of a smooth function is off by the square of the distance of pixels.
     assert max(errors[:2]) < 0.1
     assert max(errors[2:]) < max(errors[:2]) / 3

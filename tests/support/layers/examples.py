@@ -140,7 +140,7 @@ PARTS: dict[str, Callable[[], tuple[nn.Module, Shape]]] = {
 WITHOUT_CONSTANT: dict[str, Callable[[], tuple[nn.Module, Shape]]] = {
     "ICNN": lambda: (lnn.ICNN(4, (8, 8)), (4,)),
     "ICNN of softplus": lambda: (
-        lnn.ICNN(4, (6, 5), method=lnn.NonNegative(), activation=nn.Softplus(), quadratic=False),
+        lnn.ICNN(4, (6, 5), method=lnn.Stochastic(), activation=nn.Softplus(), quadratic=False),
         (4,),
     ),
     "ConvexQuadratic": lambda: (lnn.ConvexQuadratic(4), (4,)),

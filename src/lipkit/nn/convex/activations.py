@@ -134,9 +134,9 @@ class Entrywise(ConvexActivation):
     def __post_init__(self) -> None:
         # Refuses those without a constant (a softplus that jumps, a slope that is not finite) in its own words.
         slopes = slopes_of(self.module)
-        convex = computes_as(
-            self.module, nn.ReLU, nn.Softplus, nn.LeakyReLU, nn.ELU, nn.CELU, nn.Identity
-        ) and not (isinstance(self.module, nn.Softplus) and self.module.beta < 0)
+        convex = computes_as(self.module, nn.ReLU, nn.Softplus, nn.LeakyReLU, nn.ELU, nn.CELU, nn.Identity) and not (
+            isinstance(self.module, nn.Softplus) and self.module.beta < 0
+        )
         if slopes is None or not convex or slopes[0] < 0 or slopes[1] > 1:
             raise UnsupportedError(
                 f"A convex network needs convex, non-decreasing activations, and {self.module} is not known to be one; "

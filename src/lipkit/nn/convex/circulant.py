@@ -14,13 +14,13 @@ from lipkit.nn.core.known_constants import Contraction
 
 @final
 class SymmetricCirculant(Contraction):
-    """C x + b with C symmetric and circulant: its first row is (a, b, c, ..., c, b), and each row is the one above moved.
+    """C x + b with C symmetric and circulant: the first row is (a, b, c, ..., c, b), and each row is that above, moved.
 
         C x = irfft(l * rfft(x)),   eigenvalues l_k = l_(n-k) real, in [-1, 1] by clipping; n // 2 + 1 of them are free
 
     All such matrices commute, and their sums and products are of the same kind. So a chain of them is the gradient of a
-    function, where a chain of symmetric matrices is not; with `monotone` the eigenvalues are in [0, 1], and the function
-    is convex. x - C x is the layer with 1 - l.
+    function, where a chain of symmetric matrices is not; with `monotone` eigenvalues are in [0, 1], and the function is
+    convex. x - C x is the layer with 1 - l.
 
     Guarantee: the constant is max |l_k| <= 1, exact in `declared_lipschitz`; C is symmetric. Cost: two Fourier
     transforms, n log n. Start: uniform in [-1, 1], or in [0, 1].
@@ -65,7 +65,9 @@ class SymmetricCirculant(Contraction):
     def declared_lipschitz(self, in_shape: Shape) -> Bound:
         """max |l_k|, on one input of `in_shape`."""
         if tuple(in_shape)[-1:] != (self.features,):
-            raise ShapeError(f"SymmetricCirculant({self.features}) takes (..., {self.features}), got {tuple(in_shape)}.")
+            raise ShapeError(
+                f"SymmetricCirculant({self.features}) takes (..., {self.features}), got {tuple(in_shape)}."
+            )
         largest = self.eigenvalues.abs().max().to(torch.float64)
         return Bound.from_value(largest, Kind.EXACT, "eigenvalues of a symmetric circulant matrix")
 

@@ -12,8 +12,8 @@ from lipkit.errors import ArgumentError, ShapeError
 from lipkit.linops import Shape
 from lipkit.nn.convex._signed import NonNegativeMethod, keeps_convexity
 from lipkit.nn.convex.activations import ConvexActivation, CumulativeMax, convex_activation
+from lipkit.nn.convex.nonnegative import NonNegative
 from lipkit.nn.convex.quadratic import ConvexQuadratic
-from lipkit.nn.convex.stochastic import Stochastic
 from lipkit.nn.layers.linear import Linear
 
 # The part of a usual start that is left of the squares beside a base potential; the squares have its square.
@@ -54,13 +54,13 @@ class ICNN(nn.Module):
     monotone: <f'(x) - f'(y), x - y> >= 0.
     Start: A is zero but for the first (orthogonal), P uniform (Glorot). With `base` the network starts near it: the
     gradient of f within about 1 % of that of the base.
-    Reference: Amos et al. 2017; Béthune 2024, section 7.1, for squares, maxima and the softmax of orthogonal matrices;
-    Bunne et al. 2022 for the base.
+    Reference: Amos et al. 2017; Béthune 2024, section 7.1, for squares of inputs, maxima and the output; Bunne et al.
+    2022 for the base.
 
     Args:
         features: Entries of an input, on its last axis.
         hidden: Entries of z_0, z_1, ..., before the activation.
-        method: Makes the W_i, without negative entries.
+        method: Makes the W_i, without negative entries: `NonNegative`, `Stochastic` or `Orthostochastic`.
         activation: g, a `ConvexActivation` or a module of torch.nn.
         output: The number made of the last z.
         quadratic: Whether z_0 are squares.
@@ -74,7 +74,7 @@ class ICNN(nn.Module):
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
         *,
-        method: NonNegativeMethod = Stochastic(),  # noqa: B008 - immutable
+        method: NonNegativeMethod = NonNegative(),  # noqa: B008 - immutable
         activation: ConvexActivation | nn.Module = CumulativeMax(),  # noqa: B008 - immutable
         output: ConvexOutput = ConvexOutput.LOG_SUM_EXP,
         quadratic: bool = True,
@@ -152,7 +152,9 @@ class ICNN(nn.Module):
         return f"{self.features}, activation={self.activation}, output={self.output.value!r}"
 
 
-def gradient_of(function: Callable[[Tensor], Tensor], x: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch features"]:
+def gradient_of(
+    function: Callable[[Tensor], Tensor], x: Float[Tensor, "*batch features"]
+) -> Float[Tensor, "*batch features"]:
     """The gradients of a module that gives one number for each input; they can be differentiated again."""
-    values, pull = torch.func.vjp(function, x)
+    values, pull, *_ = torch.func.vjp(function, x)
     return pull(torch.ones_like(values))[0]

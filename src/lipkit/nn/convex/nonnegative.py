@@ -48,7 +48,8 @@ class NonNegative(NonNegativeMethod):
     Guarantee: entries >= 0 and norm at most 1 as stored, on inputs of every size, zero or circular padding, strides,
     dilation and groups. Cost: one pass, and 18 products with a vector. Gradient: exact; with `straight_through` the
     entry passes the gradient on as if g were the identity (a step in the geometry of g, for entries where g is flat).
-    Limit: such matrices are near rank one at the start; `Stochastic` is not (docs/benchmarks.md).
+    Limit: such matrices are near rank one at the start, and `Stochastic` is not; yet convex networks learned best from
+    squares in our trial (docs/benchmarks.md).
     Reference: Amos et al. 2017; Béthune 2024, section 7.1; the bound of the norm is ours.
 
     Args:
@@ -56,7 +57,7 @@ class NonNegative(NonNegativeMethod):
         straight_through: Whether gradients pass g unchanged.
     """
 
-    map: NonNegativeMap = NonNegativeMap.ABSOLUTE
+    map: NonNegativeMap = NonNegativeMap.SQUARE
     straight_through: bool = False
 
     def __str__(self) -> str:

@@ -11,7 +11,7 @@ from lipkit.linops import Shape
 from lipkit.nn.convex._signed import NonNegativeMethod, keeps_convexity
 from lipkit.nn.convex.activations import ConvexActivation, CumulativeMax, convex_activation
 from lipkit.nn.convex.icnn import ConvexOutput, gradient_of
-from lipkit.nn.convex.stochastic import Stochastic
+from lipkit.nn.convex.nonnegative import NonNegative
 from lipkit.nn.layers.linear import Linear
 
 # The size of the first weights of gates, and of the maps from the context.
@@ -92,7 +92,7 @@ class PICNN(nn.Module):
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
         *,
-        method: NonNegativeMethod = Stochastic(),  # noqa: B008 - immutable
+        method: NonNegativeMethod = NonNegative(),  # noqa: B008 - immutable
         activation: ConvexActivation | nn.Module = CumulativeMax(),  # noqa: B008 - immutable
         context_activation: nn.Module | None = None,
         output: ConvexOutput = ConvexOutput.LOG_SUM_EXP,
@@ -100,7 +100,7 @@ class PICNN(nn.Module):
         super().__init__()
         if min(context, features) < 1 or not hidden or min(hidden) < 1:
             raise ArgumentError(
-                f"PICNN needs context, features >= 1 and hidden layers of 1 or more, got {context}, {features}, {hidden}."
+                f"PICNN needs context, features and hidden layers of 1 or more, got {context}, {features}, {hidden}."
             )
         keeps_convexity(method, "PICNN")
         self.context = context

@@ -13,8 +13,8 @@ from lipkit.errors import ArgumentError, ShapeError
 class ConvexQuadratic(nn.Module):
     """f(x) = ||S (x - m)||^2 / 2 + <t, x>, convex for every S; its gradient is S'S (x - m) + t.
 
-    Every affine map x -> A x + c with A symmetric and positive semidefinite is such a gradient. It starts with S = I and
-    m = t = 0, so the gradient is the identity. No constant: the gradient of f grows with x, and that of f has ||S||^2.
+    Every affine map x -> A x + c with A symmetric and positive semidefinite is such a gradient. It starts with S = I
+    and m = t = 0, so the gradient is the identity. No constant: f grows like a square; its gradient has ||S||^2.
     Reference: Bunne et al. 2022 for the start; Dowson and Landau 1982 for the map between Gaussians.
 
     Args:
@@ -48,7 +48,9 @@ class ConvexQuadratic(nn.Module):
         for name, matrix in (("covariance", first), ("to_covariance", second)):
             symmetric = torch.allclose(matrix, matrix.mT, rtol=1e-5, atol=1e-8 * float(matrix.abs().max()))
             if not symmetric or float(torch.linalg.eigvalsh(matrix)[0]) < -1e-6 * float(matrix.abs().max()):
-                raise ArgumentError(f"{name} must be symmetric and positive semidefinite; average it with its transpose.")
+                raise ArgumentError(
+                    f"{name} must be symmetric and positive semidefinite; average it with its transpose."
+                )
         values, vectors = torch.linalg.eigh(first)
         if not float(values[0]) > 1e-12 * float(values[-1]):
             raise ArgumentError(

@@ -22,7 +22,9 @@ def stable_rank(of: Float[Tensor, "*batch rows cols"] | nn.Module, at: Float[Ten
     """
     if isinstance(of, nn.Module):
         if at is None:
-            raise ArgumentError(f"The stable rank of {type(of).__name__} is that of its Jacobian at a point; give `at`.")
+            raise ArgumentError(
+                f"The stable rank of {type(of).__name__} is that of its Jacobian at a point; give `at`."
+            )
         jacobian = torch.func.jacrev(lambda x: of(x[None])[0])(at)
         return stable_rank(jacobian.reshape(-1, at.numel()))
     if at is not None:

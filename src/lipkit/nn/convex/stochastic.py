@@ -47,7 +47,8 @@ class Stochastic(_FromIsometry):
 
     The factor n makes a row prefer a few columns; without it the softmax of such small numbers is nearly constant, and
     the matrix of rank one. For 512 x 512 matrices the stable rank at the start is about 100, and 37 for free numbers
-    instead of Q; of all matrices >= 0 that are in use these are the furthest from rank one (docs/benchmarks.md).
+    instead of Q; of all matrices >= 0 that are in use these are the furthest from rank one. Networks nevertheless
+    learned more slowly from them in our trial (docs/benchmarks.md).
 
     Guarantee: entries > 0 or underflowed to 0, and norm at most 1 as stored; before the division rows sum up to one.
     Cost: that of `of`, one pass, and 18 products with a vector. Gradient: exact. `inverse` finds the free numbers of
@@ -70,7 +71,8 @@ class Stochastic(_FromIsometry):
     def matrix(self, raw: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
         scores = (raw if self.of is None else self.of.matrix(raw)).to(torch.float64)
         rows = torch.softmax(scores * raw.shape[-1], -1)
-        return of_norm_one(rows, Geometry(*raw.shape), raw.dtype)
+        groups, *sides = raw.shape
+        return of_norm_one(rows, Geometry(groups, sides[0], sides[1]), raw.dtype)
 
     def start(self, geometry: Geometry) -> Blocks:
         """The weight of a random orthogonal matrix, or of uniform free numbers (Glorot)."""

@@ -54,7 +54,7 @@ class BorderPad(Contraction):
     (replicate), which no kernel can undo; `lipkit.nn.Conv2d` refuses it. The copies of an entry here have together its
     own norm, so the columns of this map are orthonormal. The price: entries that are repeated count less inside too,
     by 2^(-1/2) for each axis. Convolve what comes out with padding=0.
-    Guarantee: constant 1, and an isometry up to the rounding of the weights. Cost: a product and a gather for each axis.
+    Guarantee: constant 1, and an isometry up to the rounding of weights. Cost: a product and a gather for each axis.
     Reference: ours.
 
     Args:

@@ -45,13 +45,15 @@ class _Warp(nn.Module):
     def declared_lipschitz(self, in_shape: Shape) -> Bound:
         """(sum over whole k of h(k L^(-1)))^(1/2), h(x, y) = max(0, 1 - |x|) max(0, 1 - |y|), as parameters are now.
 
-        Weights are >= 0 and those of a pixel of the result add up to at most 1. Those of a pixel of the source add up to
-        a sum of h over a moved lattice; the Fourier transform of h has no negative values, so by Poisson's formula the
+        Weights are >= 0 and those of a pixel of the result add up to at most 1. Those of a pixel of the source add up
+        to a sum of h over a moved lattice; the Fourier transform of h is nowhere negative, so by Poisson's formula the
         sum is largest when the lattice contains the pixel. The root of the product bounds the norm (Schur's test).
         Guarantee: UPPER in l2, on images of every size. In l_inf the constant is 1.
         """
         if len(in_shape) < 2:
-            raise ShapeError(f"{type(self).__name__} takes images (..., height, width), got in_shape {tuple(in_shape)}.")
+            raise ShapeError(
+                f"{type(self).__name__} takes images (..., height, width), got in_shape {tuple(in_shape)}."
+            )
         spread = self.linear_part().detach().to(torch.float64).abs().sum(0).max()
         if not float(spread) < _MOST:
             raise ArgumentError(
@@ -78,9 +80,7 @@ class _Warp(nn.Module):
         # Coordinates need more digits than pixels have.
         dtype = torch.promote_types(image.dtype, torch.float32)
         half = max(height, width, 2) / 2 - 0.5
-        rows, cols = (
-            (torch.arange(n, dtype=dtype, device=image.device) - (n - 1) / 2) / half for n in (height, width)
-        )
+        rows, cols = ((torch.arange(n, dtype=dtype, device=image.device) - (n - 1) / 2) / half for n in (height, width))
         grid = torch.stack([rows[:, None].expand(height, width), cols.expand(height, width)], -1)
         source = self.move_back(grid) * half
         row, col = source[..., 0] + (height - 1) / 2, source[..., 1] + (width - 1) / 2
