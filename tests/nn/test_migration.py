@@ -1,6 +1,7 @@
 """Every line of the page for those who know other packages, executed: ours always, theirs where they are installed."""
 
 import importlib.util
+import inspect
 import math
 import re
 import warnings
@@ -125,6 +126,22 @@ def test_both_sides_agree(line: Line) -> None:
     if line.note.startswith("same values"):
         # A factor 1 - 2^-22 for safety here, and sums in another order.
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("package", PEERS)
+def test_every_module_of_a_package_is_on_the_page(package: str) -> None:
+    page = PAGE.read_text()
+    for path in PEERS[package].values():
+        if "legacy" in path:
+            # Older forms of what is on the page.
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            module = pytest.importorskip(path, reason=f"{package} is not installed")
+        public = {name for name, one in vars(module).items() if inspect.isclass(one) and issubclass(one, nn.Module)}
+        if package == "geotorch":
+            public = {name for name, one in vars(module).items() if inspect.isfunction(one)}
+        assert {name for name in public if name not in page} == set()
 
 
 def dense(layer: nn.Module, *shape: int) -> Tensor:
