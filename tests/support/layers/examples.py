@@ -123,7 +123,8 @@ PARTS: dict[str, Callable[[], tuple[nn.Module, Shape]]] = {
     "CenterNorm": lambda: (lnn.CenterNorm(5), (5,)),
     "BatchCentering": lambda: (lnn.BatchCentering(4), IMAGE),
     "BatchNorm": lambda: (lnn.BatchNorm(4), IMAGE),
-    "CommonBatchNorm": lambda: (lnn.CommonBatchNorm(4), IMAGE),
+    # Its scale follows the batches before, so that a second call in training would differ by its momentum.
+    "CommonBatchNorm": lambda: (lnn.CommonBatchNorm(4, momentum=1e-6), IMAGE),
     "Normalize": lambda: (lnn.Normalize([0.4, 0.5, 0.6, 0.5], [0.2, 0.3, 0.25, 0.3]), IMAGE),
     "Scale": lambda: (lnn.Scale(0.3), IMAGE),
     # Layers of several methods; the second is one that compiles fast.
