@@ -67,9 +67,8 @@ class NonNegative(NonNegativeMethod):
         wide = raw.to(torch.float64)
         entries = _apply(self.map, wide)
         if self.straight_through:
-            entries = wide + (entries - wide).detach()
-            # The sum may be rounded below zero.
-            entries = entries + (entries.detach().clamp(min=0) - entries.detach())
+            # The difference is zero: it only carries the gradient.
+            entries = entries.detach() + (wide - wide.detach())
         return of_norm_one(entries, geometry, raw.dtype)
 
     def start(self, geometry: Geometry) -> Blocks:
