@@ -24,7 +24,7 @@ from support.layers.checks import (
     check_steps,
     promised,
 )
-from support.layers.examples import EVERY, FURTHER, LAYERS, METHODS, PARTS, QUIET
+from support.layers.examples import EVERY, FURTHER, LAYERS, METHODS, PARTS, QUIET, WITHOUT_CONSTANT
 from support.layers.geometries import FILLS, Drawn, accepted, filled, layers
 from support.programs.run import PROGRAMS, run_program
 
@@ -44,10 +44,10 @@ def test_every_method_is_in_the_suite() -> None:
 
 
 def test_every_layer_is_in_the_suite() -> None:
-    # Sums and Concat take several inputs, and LipschitzTwin is what conversion makes; they have tests of their own.
-    others = {"Concat", "ConvexSum", "ScaledSum", "LipschitzTwin"}
+    # PICNN, sums and Concat take several inputs, and LipschitzTwin is what conversion makes; they have their own tests.
+    others = {"Concat", "ConvexSum", "ScaledSum", "LipschitzTwin", "PICNN"}
     public = {name for name, v in vars(lnn).items() if inspect.isclass(v) and issubclass(v, torch.nn.Module)}
-    assert public - others == {name.partition(" of ")[0] for name in PARTS}
+    assert public - others == {name.partition(" of ")[0] for name in (*PARTS, *WITHOUT_CONSTANT)}
 
 
 @every_method
@@ -121,9 +121,9 @@ def test_the_declared_constant_holds(name: str) -> None:
     check_declared(layer, in_shape)
 
 
-@every_part
+@pytest.mark.parametrize("name", [*PARTS, *WITHOUT_CONSTANT])
 def test_derivatives(name: str) -> None:
-    layer, in_shape = PARTS[name]()
+    layer, in_shape = LAYERS[name]()
     check_gradients(layer.eval(), torch.randn(2, *in_shape))
 
 

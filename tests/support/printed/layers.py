@@ -121,6 +121,45 @@ def contractive_system() -> list[str]:
     for _ in range(10**6):
         apart -= 1e-6 * apart
     return [f"{apart:.4f} apart"]
+def toeplitz() -> list[str]:
+    def printed(a: float, b: float, c: float) -> np.ndarray:
+        return np.array([[(a, b, c, b, a)[abs(i - j)] for j in range(5)] for i in range(5)])
+
+    first, second = printed(1, 2, 3), printed(1, 0, 2)
+    # First rows (a, b, c, b) of length 4: three numbers.
+    free = len({min(k, 4 - k) for k in range(4)})
+    return [f"by {np.abs(first @ second - second @ first).max():.0f} in", f"have {free} free numbers"]
+
+
+def softmax_temperature() -> list[str]:
+    a = (6 / 1024) ** 0.5
+    entries = np.exp(np.random.default_rng(0).uniform(-a, a, (512, 512)))
+    entries /= entries.sum(1, keepdims=True)
+    values = np.linalg.svd(entries, compute_uv=False)
+    lowest, highest = np.exp(-a) / np.sinh(a) * a, np.exp(a) / np.sinh(a) * a
+    rank = float(((values / values[0]) ** 2).sum())
+    return [f"a = {a:.3f}", f"{lowest:.2f}/512 and {highest:.2f}/512", f"rank of {rank:.2f}", f"= {1536**0.5:.1f}"]
+
+
+def interpolation() -> list[str]:
+    def weights(g: float) -> tuple[float, float]:
+        return float(np.ceil(g) - g), float(g - np.floor(g))
+
+    return ["{:g} and {:g}, so".format(*weights(1.0)), "{:g} and {:g}.".format(*weights(1.5))]
+
+
+def inverse_motion() -> list[str]:
+    cosine, sine = np.cos(0.5), np.sin(0.5)
+    turned = np.array([0.0, 1.0]) @ np.array([[cosine, -sine], [sine, cosine]])
+    found = turned - np.array([-sine, cosine])
+    assert np.allclose(turned, [sine, cosine])
+    return [f"({found[0]:.4f}, {abs(found[1]):.0f})"]
+
+
+def warped_gradient() -> list[str]:
+    t = 0.5
+    # s = x cos + y sin at (1, 0): its derivative in the angle, and its gradient times that of (cos, -sin).
+    return [f"{-np.sin(t):.4f}", f"{np.cos(t) * -np.sin(t) + np.sin(t) * -np.cos(t):.4f}"]
 
 
 NUMBERS: dict[str, Callable[[], list[str]]] = {
@@ -139,6 +178,11 @@ NUMBERS: dict[str, Callable[[], list[str]]] = {
     "Negative slopes in the residual layer": negative_slopes,
     "A sign and a constant lost from the weighted shortcut": weighted_shortcut,
     "Which way a contractive system goes": contractive_system,
+    "Symmetric Toeplitz matrices are not circulant": toeplitz,
+    "The temperature of the softmax": softmax_temperature,
+    "Interpolation at a pixel": interpolation,
+    "A sign in the inverse of a motion": inverse_motion,
+    "The gradient of a warped image": warped_gradient,
 }
 
 if __name__ == "__main__":

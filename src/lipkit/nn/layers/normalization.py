@@ -172,3 +172,50 @@ class BatchNorm(_Statistics):
         scale = (self.weight / (var + self.eps).sqrt()).clamp(-1, 1)
         scale, mean, bias = (per_channel(v.to(x.dtype), x, 1) for v in (scale, mean, self.bias))
         return (x - mean) * scale + bias
+
+
+@final
+class CommonBatchNorm(_Statistics):
+    """Batch normalisation with one scale for all channels: y = s (x - mean) + beta, s = clip(g / sqrt(v + eps), -1, 1).
+
+    v is the largest running variance of all channels, and g one learnt number: directions are kept, where `BatchNorm`
+    scales channels apart. The mean is that of the batch in training; the scale comes from running statistics in
+    training too, because with v of the batch the map of a whole batch has constants up to sqrt(channels).
+    Guarantee: constant 1, in evaluation and, for the whole batch as one input, in training. The running variance is
+    updated after each batch of training.
+    Reference: after BatchLipNorm of deel-torchlip (Serrurier et al.), whose constant is 1 / sqrt(v) and must be undone
+    elsewhere; the clipped scale is ours.
+
+    Args:
+        features: Number of channels, on axis 1.
+        eps: Added to the variance.
+        momentum: Weight of the newest batch in the running statistics, in (0, 1].
+    """
+
+    running_var: Tensor
+
+    def __init__(
+        self,
+        features: int,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(features, momentum, device, dtype)
+        self.eps = eps
+        self.register_buffer("running_var", torch.ones(features, device=device, dtype=dtype))
+        self.weight = nn.Parameter(torch.ones((), device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.zeros(features, device=device, dtype=dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The centered batch, scaled by one number of at most one and shifted."""
+        axes = self._axes(x)
+        scale = (self.weight / (self.running_var.max() + self.eps).sqrt()).clamp(-1, 1)
+        mean = self.running_mean
+        if self.training:
+            var, mean = torch.var_mean(x, axes, correction=0)
+            self._follow(self.running_mean, mean)
+            self._follow(self.running_var, var)
+        mean, bias = (per_channel(v.to(x.dtype), x, 1) for v in (mean, self.bias))
+        return (x - mean) * scale.to(x.dtype) + bias

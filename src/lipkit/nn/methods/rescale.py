@@ -55,6 +55,8 @@ class Rescale(WeightMethod):
     Cost: correlations of all pairs of taps, half of them by symmetry: n^2 m taps^2 / 2 products for the first step, and
     for every further one n^3 times half the squared number of taps, which is multiplied by about 2^axes each time.
     Gradient: exact. `inverse` finds the free numbers of any weight that Rescale made; of others, those of a multiple.
+    Published forms have weights q_j / q_i in the sums, any q > 0. With one step they are the sizes of the columns of
+    the free numbers, which are learnt anyway: W diag(q) rescaled is W rescaled with q. With more there are none here.
     Reference: Delattre 2025 (spectral rescaling); factors for each phase, and the rounding, are ours.
 
     Args:

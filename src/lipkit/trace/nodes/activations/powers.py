@@ -50,7 +50,9 @@ def _monomial(factor: float, exponent: float) -> Curve:
     if exponent < 0:
         return Curve(at, (0.0, 0.0), pole=0.0, absolute=_TINY)
     even = exponent % 2 == 0
-    return Curve(at, (far if even else -far, far), (Station(0.0, 0.0, blur=0.0),) if even else (), absolute=_TINY)
+    # Doubling rounds nothing, so the slope of a square is not negative where its argument is not.
+    lost = 0.0 if (factor, exponent) == (2.0, 1.0) else _TINY
+    return Curve(at, (far if even else -far, far), (Station(0.0, 0.0, blur=0.0),) if even else (), absolute=lost)
 
 
 def exponential(base: float) -> Smooth:

@@ -1,0 +1,1 @@
+"""Networks that are convex in their input, and gradients of convex functions."""
