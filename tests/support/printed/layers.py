@@ -121,6 +121,8 @@ def contractive_system() -> list[str]:
     for _ in range(10**6):
         apart -= 1e-6 * apart
     return [f"{apart:.4f} apart"]
+
+
 def toeplitz() -> list[str]:
     def printed(a: float, b: float, c: float) -> np.ndarray:
         return np.array([[(a, b, c, b, a)[abs(i - j)] for j in range(5)] for i in range(5)])
