@@ -14,6 +14,7 @@ from lipkit.linops._base import Adjoint, Compose, LinearOperator, Scaled, Shape,
 from lipkit.linops.batch_norm import BatchNorm
 from lipkit.linops.block import BlockColumn, BlockDiagonal, BlockRow
 from lipkit.linops.composites import StatedRounding, rebuild
+from lipkit.linops.circular_conv import CircularConv
 from lipkit.linops.conv import Conv
 from lipkit.linops.conv_transpose import ConvTranspose
 from lipkit.linops.elementary import Dense, DenseStack, Diagonal, Index, Permute, Reshape
@@ -64,6 +65,12 @@ def _conv(op: Conv) -> LinearOperator:
     if taps_meet(op):
         return absolute.dispatch(LinearOperator)(op)
     return replace(op, weight=op.weight.abs())
+
+
+@absolute.register(CircularConv)
+def _circular_conv(op: CircularConv) -> LinearOperator:
+    # Numbers >= 0 are added up directly: what cancels in Fourier space would leave rounding errors in small sums.
+    return absolute(op.conv)
 
 
 @absolute.register(Diagonal)
