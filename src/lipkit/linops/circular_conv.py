@@ -1,8 +1,7 @@
 """Circular convolutions with kernels as large as the image, multiplied in Fourier space."""
 
-import math
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import torch
 from jaxtyping import Float
@@ -95,6 +94,20 @@ def convolve(x: Tensor, weight: Tensor, groups: int) -> Tensor:
 _LIBRARY = torch.library.Library("lipkit", "FRAGMENT")
 _LIBRARY.define("circular_convolution(Tensor x, Tensor weight, int groups) -> Tensor")
 _LIBRARY.impl("circular_convolution", convolve, "CompositeImplicitAutograd")
+
+
+def _convolve_batches(
+    info: Any, in_dims: tuple[int | None, int | None, None], x: Tensor, weight: Tensor, groups: int
+) -> tuple[Tensor, int]:
+    axis, of_weight, _ = in_dims
+    many = x.expand(info.batch_size, *x.shape) if axis is None else x.movedim(axis, 0)
+    if of_weight is None:
+        return convolve(many, weight, groups), 0
+    pairs = zip(many, weight.movedim(of_weight, 0), strict=True)
+    return torch.stack([convolve(*pair, groups) for pair in pairs]), 0
+
+
+torch.library.register_vmap("lipkit::circular_convolution", _convolve_batches, lib=_LIBRARY)
 
 
 def _product(kernel: Parts, image: Parts) -> Parts:

@@ -18,7 +18,7 @@ from lipkit.nn.methods._base import Blocks, Free, Promise, WeightMethod
 from lipkit.norms import Circulant, NearIsometry, Norm
 
 # Complex matrices as real ones: a + b i at (i, j) is the block [[a, -b], [b, a]] at (2 i, 2 j).
-Doubled = Float[Tensor, "batch rows cols"]
+Doubled = Float[Tensor, "_ _ _"]
 
 
 class FourierMethod(WeightMethod):
@@ -111,7 +111,7 @@ class FourierMethod(WeightMethod):
         """The kernel itself, where it reaches no further than the free numbers; what they can hold of it elsewhere."""
         return self.at_free_size(self.window(weight, geometry))
 
-    def window(self, weight: Blocks, geometry: Geometry) -> Blocks:
+    def window(self, weight: Blocks, geometry: Geometry) -> Free:
         """The entries of a kernel on the whole torus at the places of the taps."""
         positions = self._positions(geometry, weight.device)
         for axis, (at, n) in enumerate(zip(positions, self.in_size, strict=True), start=3):

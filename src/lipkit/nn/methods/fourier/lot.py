@@ -5,9 +5,10 @@ from typing import final
 
 import torch
 
+from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
 from lipkit.nn.core.geometry import Geometry
-from lipkit.nn.methods._arithmetic.safe_scaling import divide_by_largest
+from lipkit.nn.methods._arithmetic.safe_scaling import largest
 from lipkit.nn.methods._base import Free
 from lipkit.nn.methods.bjorck import Bjorck
 from lipkit.nn.methods.fourier._base import Doubled, FourierMethod
@@ -42,7 +43,8 @@ class LOT(FourierMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = Bjorck(self.steps)
+        if self.steps < 1:
+            raise ArgumentError(f"LOT.steps must be at least 1, got {self.steps}.")
 
     def __str__(self) -> str:
         return f"LOT on {'x'.join(map(str, self.in_size))}, {self.steps} steps"
@@ -51,7 +53,9 @@ class LOT(FourierMethod):
         return Bjorck(self.steps).matrix(doubled)
 
     def level(self, raw: Free) -> Free:
-        return divide_by_largest(raw.flatten(2)).reshape(raw.shape)
+        # Numbers below 1 are scaled by the iteration, each frequency for itself.
+        flat = raw.flatten(2)
+        return (flat / largest(flat, 1.0)).reshape(raw.shape)
 
     def draw(self, geometry: Geometry) -> Free:
         """An isometry at the central tap, zero elsewhere."""
