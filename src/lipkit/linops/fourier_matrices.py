@@ -34,7 +34,7 @@ def spectrum_of(
     """
     last = len(size) - 1
     cos, sin = _waves(positions[last], size[last] // 2 + 1, size[last], x)
-    real, imaginary = x @ cos, x @ (sign * sin)
+    real, imaginary = _along_last(x, cos), _along_last(x, sign * sin)
     for axis in reversed(range(last)):
         cos, sin = _waves(positions[axis], size[axis], size[axis], x)
         real, imaginary = _turn(real, imaginary, axis - last - 1, cos, sign * sin)
@@ -56,7 +56,7 @@ def from_spectrum(real: Float[Tensor, "..."], imaginary: Float[Tensor, "..."], s
     cos, sin = _waves(frequencies, n, n, real)
     # All frequencies but 0 and n / 2 stand for two.
     twice = torch.where(2 * frequencies % n == 0, 1.0, 2.0).to(real.dtype)[:, None] / math.prod(size)
-    return real @ (twice * cos) + imaginary @ (sign * twice * sin)
+    return _along_last(real, twice * cos) + _along_last(imaginary, sign * twice * sin)
 
 
 def rounding_of(size: Shape) -> float:
@@ -81,4 +81,10 @@ def _waves(positions: Tensor, count: int, n: int, like: Tensor) -> Parts:
 def _turn(real: Tensor, imaginary: Tensor, axis: int, cos: Tensor, sin: Tensor) -> Parts:
     """(a + b i) (cos + i sin), summed along an axis."""
     a, b = real.movedim(axis, -1), imaginary.movedim(axis, -1)
-    return (a @ cos - b @ sin).movedim(-1, axis), (a @ sin + b @ cos).movedim(-1, axis)
+    turned = _along_last(a, cos) - _along_last(b, sin), _along_last(a, sin) + _along_last(b, cos)
+    return turned[0].movedim(-1, axis), turned[1].movedim(-1, axis)
+
+
+def _along_last(x: Tensor, matrix: Tensor) -> Tensor:
+    """x @ matrix as one product of matrices: torch would multiply a batch of strided ones by as many small products."""
+    return (x.reshape(-1, len(matrix)) @ matrix).reshape(*x.shape[:-1], matrix.shape[1])
