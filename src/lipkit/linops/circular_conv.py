@@ -1,10 +1,11 @@
 """Circular convolutions with kernels as large as the image, multiplied in Fourier space."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from lipkit.errors import ShapeError
@@ -13,6 +14,7 @@ from lipkit.linops._windows import check_groups, check_rank
 from lipkit.linops.conv import Conv
 from lipkit.linops.fourier_matrices import Parts, from_spectrum, spectrum_of
 from lipkit.linops.padding import Padding, Sides
+from lipkit.rounding.slacks import MILLIONS_OF_ROUNDINGS
 
 
 @final
@@ -55,6 +57,19 @@ class CircularConv(LinearOperator):
         """The same operator as a sum over taps."""
         ones = (1,) * len(self.spatial)
         return Conv(self.weight, self.spatial, ones, whole_circle(self.spatial), ones, self.groups, Padding.CIRCULAR)
+
+    def symbol_size(self) -> Float64[Tensor, ""]:
+        """sqrt(n) ||W||_F with n positions, or a little more: the Frobenius norm of all matrices of the symbol.
+
+        It bounds each of them, and rounding errors are relative to it: with d = `depth` and u the unit of the type,
+        the computed y satisfies ||y - A x||_2 <= d u `symbol_size` ||x||_2.
+        """
+        weight = self.weight.detach().to(torch.float64)
+        # In units of the largest entry squares do not underflow; 1 is more than what nothing is divided by.
+        largest = weight.abs().max()
+        unit = torch.where(largest > 0, largest, 1.0)
+        inflated = math.sqrt(math.prod(self.spatial)) * (1 + MILLIONS_OF_ROUNDINGS)
+        return largest * torch.linalg.vector_norm(weight / unit) * inflated
 
     def _apply(self, x: Tensor) -> Tensor:
         return self._multiply(x, adjoint=False)

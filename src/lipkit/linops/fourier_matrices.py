@@ -18,9 +18,7 @@ from lipkit.rounding.slacks import UNIT
 Parts = tuple[Tensor, Tensor]
 
 
-def spectrum_of(
-    x: Float[Tensor, "..."], positions: Sequence[Int64[Tensor, "_"]], size: Shape, sign: int
-) -> Parts:
+def spectrum_of(x: Float[Tensor, "..."], positions: Sequence[Int64[Tensor, "_"]], size: Shape, sign: int) -> Parts:
     """X(f) = sum_t x[t] e^(sign 2 pi i f.p_t / size), for the frequencies f that determine all others.
 
     The last axes of x are those of the torus. On the last of them f runs to n // 2, because x is real; on the others

@@ -110,9 +110,7 @@ def circular(draw: DrawFn, method: FourierMethod) -> Drawn:
     groups = draw(st.sampled_from([1, 1, 2]))
     channels = (groups * draw(st.integers(1, 3)), groups * draw(st.integers(1, 3)))
     return _built(
-        lambda: CONV[rank](
-            *channels, kernel, 1, "same", dilation, groups, padding_mode="circular", method=method
-        ),
+        lambda: CONV[rank](*channels, kernel, 1, "same", dilation, groups, padding_mode="circular", method=method),
         (channels[0], *spatial),
     )
 

@@ -13,8 +13,8 @@ from torch.nn import functional
 from lipkit.errors import UnsupportedError
 from lipkit.linops._base import Adjoint, Compose, LinearOperator, Scaled, Shape
 from lipkit.linops.batch_norm import BatchNorm
-from lipkit.linops.composites import factors
 from lipkit.linops.circular_conv import CircularConv
+from lipkit.linops.composites import factors
 from lipkit.linops.conv import Conv
 from lipkit.linops.conv_transpose import ConvTranspose
 from lipkit.linops.elementary import Diagonal, Permute, Reshape

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from lipkit.linops._base import Compose, LinearOperator
 from lipkit.linops.batch_norm import BatchNorm
-from lipkit.linops.composites import Rules, fold
 from lipkit.linops.circular_conv import CircularConv
+from lipkit.linops.composites import Rules, fold
 from lipkit.linops.conv import Conv
 from lipkit.linops.conv_transpose import ConvTranspose
 from lipkit.linops.elementary import Dense, DenseStack, Diagonal, Index, Permute, Reshape

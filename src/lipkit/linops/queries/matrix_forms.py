@@ -12,8 +12,8 @@ from lipkit.errors import ArgumentError, TooLargeError
 from lipkit.linops._base import Adjoint, Compose, LinearOperator, Scaled, Sum
 from lipkit.linops.batch_norm import BatchNorm
 from lipkit.linops.block import BlockDiagonal
-from lipkit.linops.composites import StatedRounding, parts_of, with_parts
 from lipkit.linops.circular_conv import CircularConv
+from lipkit.linops.composites import StatedRounding, parts_of, with_parts
 from lipkit.linops.conv import Conv
 from lipkit.linops.conv_transpose import ConvTranspose
 from lipkit.linops.elementary import Dense, DenseStack, Diagonal, Permute, Reshape

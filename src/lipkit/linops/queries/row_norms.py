@@ -10,8 +10,8 @@ from torch import Tensor
 from lipkit.errors import ArgumentError
 from lipkit.linops._base import Adjoint, Compose, LinearOperator, Scaled
 from lipkit.linops.batch_norm import BatchNorm
-from lipkit.linops.composites import StatedRounding
 from lipkit.linops.circular_conv import CircularConv
+from lipkit.linops.composites import StatedRounding
 from lipkit.linops.conv import Conv
 from lipkit.linops.conv_transpose import ConvTranspose
 from lipkit.linops.elementary import Dense, Diagonal, Index, Permute, Reshape

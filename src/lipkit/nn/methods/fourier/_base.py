@@ -2,9 +2,9 @@
 
 import math
 from abc import abstractmethod
+from dataclasses import replace
 
 import torch
-from dataclasses import replace
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 

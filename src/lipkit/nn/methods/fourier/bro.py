@@ -29,14 +29,14 @@ class BRO(FourierMethod):
     which turns the space of the columns of V around and leaves its complement alone. With unequal numbers of inputs and
     outputs it is made for the larger, and cut.
 
-    (V*V + e I)^-1 stands for the inverse, e = 2^-36 with V scaled to norm at most 1: V may be singular or zero, where nothing is turned around. The
-    columns of V are made orthonormal by a Cholesky factor in float64, U = V L^-*, and a Björck step that proves
-    ||U|| <= 1. Then U U* has its eigenvalues in [0, 1], and Q = I - 2 U U* in [-1, 1].
+    (V*V + e I)^-1 stands for the inverse, e = 2^-36 with V scaled to norm at most 1: V may be singular or zero, where
+    nothing is turned around. The columns of V are made orthonormal by a Cholesky factor in float64, U = V L^-*, and a
+    Björck step that proves ||U|| <= 1. Then U U* has its eigenvalues in [0, 1], and Q = I - 2 U U* in [-1, 1].
 
     Guarantee: norm at most 1 as stored, on images of `in_size` with circular padding; an isometry but for V with
-    singular values between 1e-8 and 1e-3 of the norm of its kernel. Reached: at each frequency a reflector of the same rank, so
-    compositions with other layers do the rest. Cost: one Cholesky factor for each frequency of a matrix of twice the
-    rank, in float64; the layer multiplies in Fourier space.
+    singular values between 1e-8 and 1e-3 of the norm of its kernel. Reached: at each frequency a reflector of the same
+    rank, so compositions with other layers do the rest. Cost: one Cholesky factor for each frequency of a matrix of
+    twice the rank, in float64; the layer multiplies in Fourier space.
     Gradient: of the factor.
     Reference: Hu, Leino, Wang and Fredrikson 2024; the regularisation and the proof are ours.
 
@@ -64,7 +64,8 @@ class BRO(FourierMethod):
         rank = max(1, side // 2) if self.rank is None else self.rank
         if rank > side:
             raise ArgumentError(
-                f"BRO.rank must be at most the number of channels of a group, {side}, got {rank}; leave it out for half."
+                f"BRO.rank must be at most the number of channels of a group, {side}, got {rank}; leave it out for "
+                "half of them."
             )
         return (side, rank, *geometry.taps)
 

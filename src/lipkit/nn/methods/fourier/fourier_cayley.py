@@ -21,8 +21,8 @@ class FourierCayley(FourierMethod):
 
         A = U - U* + V*V,   Z = (I + A)^-1,   Q = [2 Z - I; -2 V Z],
 
-    which for as many outputs as inputs is (I - A)(I + A)^-1 with A skew-Hermitian. Fewer outputs than inputs: transposed.
-    It is `Cayley` for each frequency; free numbers with a norm above 2^20 are scaled down to it.
+    which for as many outputs as inputs is (I - A)(I + A)^-1 with A skew-Hermitian. With fewer outputs than inputs it is
+    transposed. It is `Cayley` for each frequency; free numbers with a norm above 2^20 are scaled down to it.
 
     Guarantee: an isometry on images of `in_size` with circular padding, for all free numbers, norm at most 1 as stored.
     Reached: kernels whose symbols have no eigenvalue -1 and whose inverse transform is as small as the free numbers.

@@ -25,9 +25,9 @@ class LOT(FourierMethod):
     them arrive from singular values of 1/2600 of a bound of the largest.
 
     Guarantee: norm at most 1 as stored, on images of `in_size` with circular padding; an isometry where the iteration
-    arrives, which singular symbols do not. Reaches every kernel that is orthogonal on the torus and as small as the free
-    numbers, and others. Cost: `Bjorck` on as many matrices of twice the channels as half of the image has positions; the
-    layer multiplies in Fourier space.
+    arrives, which singular symbols do not. Reaches every kernel that is orthogonal on the torus and as small as the
+    free numbers, and others. Cost: `Bjorck` on matrices of twice the channels, one for each frequency, which are half
+    as many as positions; the layer multiplies in Fourier space.
     Gradient: through all steps.
     Reference: Xu, Li and Li 2022, with Newton's iteration in place of this one.
 
