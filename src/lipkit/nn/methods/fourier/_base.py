@@ -5,7 +5,7 @@ from abc import abstractmethod
 from dataclasses import replace
 
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from lipkit.errors import ArgumentError, UnsupportedError
@@ -15,10 +15,8 @@ from lipkit.linops.fourier_matrices import from_spectrum, rounding_of, spectrum_
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.core.precision import room_for
 from lipkit.nn.methods._base import Blocks, Free, Promise, WeightMethod
+from lipkit.nn.methods.fourier._unitary import Symbols
 from lipkit.norms import Circulant, NearIsometry, Norm
-
-# Complex matrices as real ones: a + b i at (i, j) is the block [[a, -b], [b, a]] at (2 i, 2 j).
-Doubled = Float[Tensor, "_ _ _"]
 
 
 class FourierMethod(WeightMethod):
@@ -28,10 +26,8 @@ class FourierMethod(WeightMethod):
     the torus, made an isometry Q(w) there, and transformed back. So the layer is an isometry on circular images of that
     size: exactly Q(w) at each frequency, semi-orthogonal where channels differ in number.
 
-    Matrices are multiplied as real ones of twice the size, a + b i being [[a, -b], [b, a]]: what methods for matrices
-    prove holds here too. Rounding may break the pattern of the blocks. The mean of what stands for the same number is
-    the mean of two matrices of equal norm, and so is what becomes of a symbol that is not conjugate at w and -w; means
-    of contractions are contractions.
+    Rounding may leave a symbol that is not conjugate at w and -w. The real part of its transform has the mean of one
+    and the conjugate of the other, and means of contractions are contractions.
 
     Guarantee: norm at most 1 as stored. Singular values are 1 up to the room for rounding all entries of the kernel the
     same way, u sqrt(positions channels): 8e-6 in float32 for 64 channels on 16 x 16.
@@ -48,8 +44,8 @@ class FourierMethod(WeightMethod):
             )
 
     @abstractmethod
-    def isometries(self, doubled: Doubled, geometry: Geometry) -> Doubled:
-        """Isometries (batch, 2 rows, 2 cols) of norm at most 1 as stored, from the symbols of the free numbers."""
+    def isometries(self, symbols: Symbols, geometry: Geometry) -> Symbols:
+        """Isometries (batch, rows, cols) of norm at most 1 as stored, from the symbols of the free numbers."""
 
     @abstractmethod
     def level(self, raw: Free) -> Free:
@@ -85,12 +81,8 @@ class FourierMethod(WeightMethod):
         )
 
     def __call__(self, raw: Free, geometry: Geometry) -> Blocks:
-        level = self.level(raw)
-        real, imaginary = spectrum_of(level, self._positions(geometry, raw.device), self.in_size, 1)
-        found = self.isometries(_double(real, imaginary), geometry).to(torch.float64)
-        frequencies = tuple(real.shape[3:])
-        parts = _halve(found, (geometry.groups, *frequencies, geometry.rows, geometry.cols))
-        kernel = from_spectrum(*parts, self.in_size, 1)
+        parts = spectrum_of(self.level(raw), self._positions(geometry, raw.device), self.in_size, 1)
+        kernel = self.kernel_of(self.isometries(_matrices(*parts), geometry), geometry)
         return (kernel * self._room(geometry, raw.dtype)).to(raw.dtype)
 
     def draw(self, geometry: Geometry) -> Free:
@@ -132,17 +124,18 @@ class FourierMethod(WeightMethod):
         symbol = torch.fft.rfftn(weight, dim=tuple(range(3, weight.ndim))).flatten(3).movedim(3, 1)
         return float(torch.linalg.svdvals(symbol).min())
 
-    def doubled_symbol(self, weight: Blocks) -> Doubled:
-        """The symbol of a kernel on the whole torus."""
+    def symbols_of(self, weight: Blocks) -> Symbols:
+        """The matrices of the symbol of a kernel on the whole torus."""
         places = [torch.arange(n, device=weight.device) for n in self.in_size]
-        return _double(*spectrum_of(weight, places, self.in_size, 1))
+        return _matrices(*spectrum_of(weight, places, self.in_size, 1))
 
-    def kernel_of(self, doubled: Doubled, geometry: Geometry) -> Blocks:
-        """The kernel on the whole torus with this symbol."""
+    def kernel_of(self, symbols: Symbols, geometry: Geometry) -> Blocks:
+        """The kernel on the whole torus with these matrices as its symbol, in float64."""
         frequencies = (*self.in_size[:-1], self.in_size[-1] // 2 + 1)
-        return from_spectrum(
-            *_halve(doubled, (geometry.groups, *frequencies, geometry.rows, geometry.cols)), self.in_size, 1
-        )
+        shape = (geometry.groups, *frequencies, *symbols.shape[1:])
+        parts = torch.view_as_real(symbols.to(torch.complex128).resolve_conj()).reshape(*shape, 2)
+        real, imaginary = (part.movedim((-2, -1), (1, 2)) for part in parts.unbind(-1))
+        return from_spectrum(real, imaginary, self.in_size, 1)
 
     def _positions(self, geometry: Geometry, device: torch.device) -> list[Int64[Tensor, "_"]]:
         """For each axis the places of the taps, relative to the output: 0 is the entry at the same place."""
@@ -160,20 +153,7 @@ class FourierMethod(WeightMethod):
         return room_for(geometry.rows, geometry.cols, positions, dtype) * (1 - 2 * lost)
 
 
-def _double(real: Tensor, imaginary: Tensor) -> Doubled:
-    """(groups, rows, cols, *frequencies) -> (groups frequencies, 2 rows, 2 cols)."""
-    a, b = (part.flatten(3).movedim(3, 1) for part in (real, imaginary))
-    rows, cols = a.shape[2:]
-    both = torch.stack([torch.stack([a, -b], -1), torch.stack([b, a], -1)], -3)
-    return both.reshape(-1, 2 * rows, 2 * cols)
-
-
-def _halve(doubled: Doubled, shape: Shape) -> tuple[Tensor, Tensor]:
-    """The parts of complex matrices, of `shape` (groups, *frequencies, rows, cols), with frequencies moved behind.
-
-    The two numbers that stand for each part are replaced by their mean.
-    """
-    blocks = doubled.reshape(*shape[:-1], 2, shape[-1], 2)
-    real = (blocks[..., 0, :, 0] + blocks[..., 1, :, 1]) / 2
-    imaginary = (blocks[..., 1, :, 0] - blocks[..., 0, :, 1]) / 2
-    return real.movedim((-2, -1), (1, 2)), imaginary.movedim((-2, -1), (1, 2))
+def _matrices(real: Tensor, imaginary: Tensor) -> Symbols:
+    """(groups, rows, cols, *frequencies) -> (groups frequencies, rows, cols), complex."""
+    a, b = (part.flatten(3).movedim(3, 1).flatten(0, 1) for part in (real, imaginary))
+    return torch.complex(a, b)

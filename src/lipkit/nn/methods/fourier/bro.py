@@ -11,8 +11,8 @@ from lipkit.linops import Shape
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.methods._arithmetic.safe_scaling import divide_by_largest
 from lipkit.nn.methods._base import Blocks, Free
-from lipkit.nn.methods._isometry import close_isometry
-from lipkit.nn.methods.fourier._base import Doubled, FourierMethod
+from lipkit.nn.methods.fourier._base import FourierMethod
+from lipkit.nn.methods.fourier._unitary import Symbols, close_unitary
 
 # What is added to V*V, where all ||V|| are at most 1: directions in which V is smaller than the root of this, 4e-6, are
 # not reflected. It is more than what rounding in float64 takes away, so that there is always a factor.
@@ -35,8 +35,8 @@ class BRO(FourierMethod):
 
     Guarantee: norm at most 1 as stored, on images of `in_size` with circular padding; an isometry but for V with
     singular values between 1e-8 and 1e-3 of the norm of its kernel. Reached: at each frequency a reflector of the same
-    rank, so compositions with other layers do the rest. Cost: one Cholesky factor for each frequency of a matrix of
-    twice the rank, in float64; the layer multiplies in Fourier space.
+    rank, so compositions with other layers do the rest. Cost: one complex Cholesky factor for each frequency, in
+    complex128; the layer multiplies in Fourier space.
     Gradient: of the factor.
     Reference: Hu, Leino, Wang and Fredrikson 2024; the regularisation and the proof are ours.
 
@@ -69,16 +69,16 @@ class BRO(FourierMethod):
             )
         return (side, rank, *geometry.taps)
 
-    def isometries(self, doubled: Doubled, geometry: Geometry) -> Doubled:
-        gram = torch.bmm(doubled.mT, doubled)
+    def isometries(self, symbols: Symbols, geometry: Geometry) -> Symbols:
+        gram = torch.bmm(symbols.mH, symbols)
         identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
         # Without the check of a factorisation that fails, for which a GPU would be waited for.
         factor = torch.linalg.cholesky_ex(gram + _LEAST * identity).L
-        basis = torch.linalg.solve_triangular(factor.mT, doubled, upper=True, left=False)
-        basis = close_isometry(basis, torch.float64, True)
-        rows, cols = 2 * geometry.rows, 2 * geometry.cols
-        whole = torch.eye(doubled.shape[-2], dtype=gram.dtype, device=gram.device)[:rows, :cols]
-        return torch.baddbmm(whole.expand(len(basis), -1, -1), basis[:, :rows], basis[:, :cols].mT, alpha=-2)
+        basis = torch.linalg.solve_triangular(factor.mH, symbols, upper=True, left=False)
+        basis = close_unitary(basis, may_fall_short=True)
+        rows, cols = geometry.rows, geometry.cols
+        whole = torch.eye(symbols.shape[-2], dtype=gram.dtype, device=gram.device)[:rows, :cols]
+        return whole - 2 * torch.bmm(basis[:, :rows], basis[:, :cols].mH)
 
     def level(self, raw: Free) -> Free:
         wide = divide_by_largest(raw.flatten(2).to(torch.float64))
