@@ -1,9 +1,11 @@
 """Constrained layers beside those of other libraries: seconds, memory, and the singular values they leave.
 
 Claims: for the same mathematics no slower than the fastest peer; evaluation under `frozen` costs what the plain layer
-costs; norms are at most one, where a peer's may not be. Each row is a training step (forward and backward) and an
-evaluation of one layer, the memory of the step (on a GPU its peak; elsewhere the bytes kept for the backward pass), and
-the singular values of its weight after five steps of Adam: a dense SVD for matrices, the symbol for kernels.
+costs; norms are at most one, where a peer's may not be. Convolutions in Fourier space are the exception: an evaluation
+costs several plain ones, and formulas as printed, without a proof, train faster for Cayley and BRO. Each row is a
+training step (forward and backward) and an evaluation of one layer, the memory of the step (on a GPU its peak;
+elsewhere the bytes kept for the backward pass), and the singular values of its weight after five steps of Adam: a dense
+SVD for matrices, the symbol for kernels.
 
     python benchmarks/layers.py [--channels 64 256] [--size 32] [--batch 8] [--peers FOLDER] [--threads 2] [--most 20]
     python benchmarks/layers.py --channels 64 256 1024 --size 8 32 --most 5 --plot layers.png    # on a GPU

@@ -1,7 +1,7 @@
 """The last step of methods for complex matrices, which rounding cannot defeat."""
 
 import torch
-from jaxtyping import Complex, Complex128, Float64
+from jaxtyping import Complex, Complex128
 from torch import Tensor
 
 from lipkit.nn.methods._arithmetic.derivative import Gradients, Tensors, with_derivative
@@ -23,23 +23,12 @@ def close_unitary(tall: Symbols, may_fall_short: bool) -> Complex128[Tensor, "_ 
 def _step(tall: Tensor, flat: bool) -> tuple[Tensor, ...]:
     wide = tall.to(torch.complex128)
     gram = torch.bmm(wide.mH, wide)
-    excess = _excess(gram, flat)
+    excess = excess_of(gram, flat)
     rows, cols = tall.shape[-2:]
     # `room_of_step`, with four times its roundings.
     linear, cubic = step_factors(1.0, 1 - 16 * cols * (rows + cols + 8) * UNIT)
     inner, scaled = gram / excess, wide / excess.sqrt()
     return (torch.baddbmm(scaled, scaled, inner, beta=linear, alpha=cubic),)
-
-
-def _excess(gram: Tensor, flat: bool) -> Float64[Tensor, "_ 1 1"]:
-    fixed = gram.detach()
-    if not flat:
-        # The Schatten norm is that of the squares of the Gram matrix, whose absolute values would lose it.
-        eighth = torch.linalg.matrix_power(fixed, 4)
-        by_power = torch.linalg.vector_norm(eighth, dim=(-2, -1), keepdim=True) ** 0.25
-        by_rows = torch.linalg.vector_norm(fixed, 1, -1, keepdim=True).amax(-2, keepdim=True)
-        return torch.threshold(torch.minimum(by_rows, by_power), 2.9, 1.0)
-    return excess_of(fixed.abs(), flat=True)
 
 
 def _repair_forward(tall: Tensor) -> Tensors:
