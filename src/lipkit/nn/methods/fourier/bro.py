@@ -13,6 +13,7 @@ from lipkit.nn.methods._arithmetic.safe_scaling import divide_by_largest
 from lipkit.nn.methods._base import Blocks, Free
 from lipkit.nn.methods.fourier._base import FourierMethod
 from lipkit.nn.methods.fourier._unitary import Symbols, close_unitary
+from lipkit.rounding.slacks import UNIT
 
 # What is added to V*V, where all ||V|| are at most 1: directions in which V is smaller than the root of this, 4e-6, are
 # not reflected. It is more than what rounding in float64 takes away, so that there is always a factor.
@@ -78,7 +79,10 @@ class BRO(FourierMethod):
         basis = close_unitary(basis, may_fall_short=True)
         rows, cols = geometry.rows, geometry.cols
         whole = torch.eye(symbols.shape[-2], dtype=gram.dtype, device=gram.device)[:rows, :cols]
-        return whole - 2 * torch.bmm(basis[:, :rows], basis[:, :cols].mH)
+        # The product rounds by 4 (rank + 4) u abs(U) abs(U)*, of norm at most rank ||U||^2.
+        rank = basis.shape[-1]
+        room = 1 - 16 * rank * (rank + 4) * UNIT
+        return (whole - 2 * torch.bmm(basis[:, :rows], basis[:, :cols].mH)) * room
 
     def level(self, raw: Free) -> Free:
         wide = divide_by_largest(raw.flatten(2).to(torch.float64))
