@@ -1,16 +1,19 @@
 """Constrained layers beside those of other libraries: seconds, memory, and the singular values they leave.
 
 Claims: for the same mathematics no slower than the fastest peer; evaluation under `frozen` costs what the plain layer
-costs; norms are at most one, where a peer's may not be. Each row is a training step (forward and backward) and an
-evaluation of one layer, the memory of the step (on a GPU its peak; elsewhere the bytes kept for the backward pass), and
-the singular values of its weight after five steps of Adam: a dense SVD for matrices, the symbol for 3 x 3 kernels.
+costs; norms are at most one, where a peer's may not be. Convolutions in Fourier space are the exception: an evaluation
+costs several plain ones, and formulas as printed, without a proof, train faster for Cayley and BRO. Each row is a
+training step (forward and backward) and an evaluation of one layer, the memory of the step (on a GPU its peak;
+elsewhere the bytes kept for the backward pass), and the singular values of its weight after five steps of Adam: a dense
+SVD for matrices, the symbol for kernels.
 
     python benchmarks/layers.py [--channels 64 256] [--size 32] [--batch 8] [--peers FOLDER] [--threads 2] [--most 20]
     python benchmarks/layers.py --channels 64 256 1024 --size 8 32 --most 5 --plot layers.png    # on a GPU
     python benchmarks/layers.py --overhead        # on a GPU: the default convolution against a plain one, bfloat16
 
-Rows whose step takes longer than `--most` seconds, or more memory than there is, are left out and say so; with several
-numbers of channels that is foreseen from the last, by the cube and the square.
+Families called "circle" are convolutions with circular padding; "as printed" is the formula of the paper, in complex
+arithmetic and without a proof. Rows whose step takes longer than `--most` seconds, or more memory than there is, are
+left out and say so; with several numbers of channels that is foreseen from the last, by the cube and the square.
 `--peers` is a folder with deel-torchlip 1.0.5, orthogonium 0.0.4, geotorch 0.4.0 and einops, for example from
 `pip install --no-deps --target FOLDER deel-torchlip==1.0.5 orthogonium==0.0.4 geotorch==0.4.0 einops`.
 """
@@ -33,7 +36,7 @@ from lipkit import nn as lnn
 Build = Callable[[], nn.Module]
 
 
-def ours(channels: int) -> Iterator[tuple[str, str, Build]]:
+def ours(channels: int, size: int) -> Iterator[tuple[str, str, Build]]:
     """Rows of this library: family, name, constructor. Families name the mathematics."""
     c = channels
     yield "matrix, plain", "torch.nn.Linear", lambda: nn.Linear(c, c)
@@ -57,9 +60,17 @@ def ours(channels: int) -> Iterator[tuple[str, str, Build]]:
         ("kernel, spectral", lnn.Spectral()),
     ):
         yield family, f"lipkit {method}", lambda method=method: lnn.Conv2d(c, c, 3, padding=1, method=method)
+    around = {"padding": 1, "padding_mode": "circular"}
+    yield "circle, plain", "torch.nn.Conv2d, circular", lambda: nn.Conv2d(c, c, 3, **around)
+    for family, method in (
+        ("circle, LOT", lnn.LOT((size, size))),
+        ("circle, Cayley", lnn.FourierCayley((size, size))),
+        ("circle, BRO", lnn.BRO((size, size))),
+    ):
+        yield family, f"lipkit {method}", lambda method=method: lnn.Conv2d(c, c, 3, **around, method=method)
 
 
-def peers(channels: int) -> Iterator[tuple[str, str, Build]]:
+def peers(channels: int, size: int) -> Iterator[tuple[str, str, Build]]:
     """Rows of other libraries, where they are installed."""
     c = channels
     orthogonal = nn.utils.parametrizations.orthogonal
@@ -71,6 +82,8 @@ def peers(channels: int) -> Iterator[tuple[str, str, Build]]:
         )
     spectral = nn.utils.parametrizations.spectral_norm
     yield "matrix, spectral", "torch spectral_norm (lower bound)", lambda: spectral(nn.Linear(c, c))
+    for family, formula in (("circle, Cayley", cayley), ("circle, LOT", newton), ("circle, BRO", reflector)):
+        yield family, "as printed, complex64", lambda formula=formula: AsPrinted(c, size, formula)
     with contextlib.suppress(ImportError):
         from deel import torchlip
 
@@ -93,6 +106,57 @@ def peers(channels: int) -> Iterator[tuple[str, str, Build]]:
             return layer
 
         yield "matrix, exponential", "geotorch orthogonal", geo
+
+
+def cayley(symbol: Tensor) -> Tensor:
+    """(I + A)^-1 (I - A) with A = W - W*."""
+    skew, identity = symbol - symbol.mH, torch.eye(symbol.shape[-1], dtype=symbol.dtype, device=symbol.device)
+    return torch.linalg.solve(identity + skew, identity - skew)
+
+
+def newton(symbol: Tensor, steps: int = 10) -> Tensor:
+    """(W W*)^(-1/2) W by Newton's coupled iteration."""
+    identity = torch.eye(symbol.shape[-1], dtype=symbol.dtype, device=symbol.device)
+    gram = symbol @ symbol.mH
+    size = torch.linalg.vector_norm(gram, dim=(-2, -1), keepdim=True)
+    root, inverse = gram / size, identity.expand_as(gram)
+    for _ in range(steps):
+        factor = (3 * identity - inverse @ root) / 2
+        root, inverse = root @ factor, factor @ inverse
+    return inverse @ symbol / size.sqrt()
+
+
+def reflector(symbol: Tensor) -> Tensor:
+    """I - 2 V (V*V)^-1 V* with V the first half of the columns."""
+    half = symbol[..., : symbol.shape[-1] // 2]
+    identity = torch.eye(symbol.shape[-1], dtype=symbol.dtype, device=symbol.device)
+    return identity - 2 * half @ torch.linalg.solve(half.mH @ half, half.mH)
+
+
+class AsPrinted(nn.Module):
+    """A convolution in Fourier space with a published formula at each frequency, in complex64 and without a proof."""
+
+    def __init__(self, channels: int, size: int, formula: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.size, self.formula = size, formula
+        start = torch.zeros(channels, channels, 3, 3)
+        nn.init.orthogonal_(start[..., 1, 1])
+        self.kernel = nn.Parameter(start)
+
+    @property
+    def symbol(self) -> Tensor:
+        """One matrix for each frequency."""
+        found = torch.fft.rfft2(self.kernel, s=(self.size, self.size)).conj()
+        return self.formula(found.permute(2, 3, 0, 1))
+
+    @property
+    def weight(self) -> Tensor:
+        """The kernel on the whole torus."""
+        return torch.fft.irfft2(self.symbol.permute(2, 3, 0, 1).conj(), s=(self.size, self.size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        image = torch.fft.rfft2(x).permute(2, 3, 1, 0)
+        return torch.fft.irfft2((self.symbol @ image).permute(3, 2, 0, 1), s=x.shape[-2:])
 
 
 @dataclass(frozen=True)
@@ -124,6 +188,9 @@ def spread(layer: nn.Module) -> tuple[float, float, float]:
     """
     weight = layer.weight.detach().to(torch.float64)
     n = 16 if len(weight) <= 256 else 4
+    if weight.ndim == 4 and weight.shape[-1] > 7:
+        # A kernel as large as the image has a norm on that size only.
+        n = weight.shape[-1]
     if weight.ndim == 4:
         weight = torch.fft.rfft2(weight, s=(n, n)).permute(3, 2, 0, 1)
     # Through Gram matrices, many times faster than the decomposition, and accurate but for the last digits near 0.
@@ -211,7 +278,7 @@ def table(channels: int, size: int, batch: int, most: float, only: str, before: 
         f"{'sigma max - 1':>13} {'mean':>8} {'min':>8}"
     )
     rows: list[Row] = []
-    for family, name, build in sorted([*ours(channels), *peers(channels)], key=lambda row: row[0]):
+    for family, name, build in sorted([*ours(channels, size), *peers(channels, size)], key=lambda row: row[0]):
         if not family.startswith(only):
             continue
         torch.manual_seed(0)
@@ -287,7 +354,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--most", type=float, default=20.0, help="leave out rows with longer steps, in seconds")
-    parser.add_argument("--only", default="", help="families that start so: matrix, kernel, or 'kernel, RKO'")
+    parser.add_argument("--only", default="", help="families that start so: matrix, kernel, circle, or 'kernel, RKO'")
     parser.add_argument("--plot", help="draw tightness against time, of the last table, into this file")
     parser.add_argument("--peers")
     parser.add_argument("--overhead", action="store_true")

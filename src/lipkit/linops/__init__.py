@@ -10,6 +10,7 @@ from lipkit.linops.batch_norm import BatchNorm as BatchNorm
 from lipkit.linops.block import BlockColumn as BlockColumn
 from lipkit.linops.block import BlockDiagonal as BlockDiagonal
 from lipkit.linops.block import BlockRow as BlockRow
+from lipkit.linops.circular_conv import CircularConv as CircularConv
 from lipkit.linops.composites import StatedRounding as StatedRounding
 from lipkit.linops.composites import factors as factors
 from lipkit.linops.composites import product as product

@@ -95,6 +95,9 @@ from lipkit.nn.methods.bjorck import Bjorck as Bjorck
 from lipkit.nn.methods.cayley import Cayley as Cayley
 from lipkit.nn.methods.clipping import Clip as Clip
 from lipkit.nn.methods.exponential import Exponential as Exponential
+from lipkit.nn.methods.fourier.bro import BRO as BRO
+from lipkit.nn.methods.fourier.fourier_cayley import FourierCayley as FourierCayley
+from lipkit.nn.methods.fourier.lot import LOT as LOT
 from lipkit.nn.methods.frobenius import Frobenius as Frobenius
 from lipkit.nn.methods.householder import Householder as Householder
 from lipkit.nn.methods.lp_ball import LpBall as LpBall

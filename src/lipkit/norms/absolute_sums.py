@@ -48,7 +48,8 @@ class AbsoluteSums(Norm):
 def _log_norm(op: LinearOperator) -> Float64[Tensor, ""]:
     matrix = bare_matrix(op)
     if matrix is None or matrix.is_complex():
-        bound = dominating(op.to(torch.float64))
+        # Only the entries count here, not how an application rounds.
+        bound = dominating(op.to(torch.float64), 1)
         rows, columns = (
             side.apply(torch.ones(side.in_shape, dtype=torch.float64, device=op.device)).flatten().max()
             for side in (bound, bound.T)

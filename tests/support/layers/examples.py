@@ -11,6 +11,7 @@ from lipkit.errors import UnsupportedError
 from lipkit.linops import Shape
 from lipkit.nn import RescaledSide, WeightMethod
 from lipkit.nn.core.geometry import Geometry
+from lipkit.nn.methods.fourier._base import FourierMethod
 from lipkit.nn.methods.qr import QRFactorization
 
 # For processes of their own: one thread, and no matrix tiles, which some virtual machines announce and cannot execute.
@@ -19,12 +20,15 @@ QUIET = {"OMP_NUM_THREADS": "1", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
 METHODS: dict[type[WeightMethod], tuple[WeightMethod, ...]] = {
     lnn.AOL: (lnn.AOL(), lnn.AOL(RescaledSide.SMALLER)),
     lnn.Bjorck: (lnn.Bjorck(), lnn.Bjorck(steps=3)),
+    lnn.BRO: (lnn.BRO((4, 4)), lnn.BRO((5,), rank=1)),
     lnn.Cayley: (lnn.Cayley(),),
     lnn.Clip: (lnn.Clip(),),
     lnn.Exponential: (lnn.Exponential(),),
+    lnn.FourierCayley: (lnn.FourierCayley((4, 4)), lnn.FourierCayley((5,))),
     lnn.Frobenius: (lnn.Frobenius(),),
     lnn.Householder: (lnn.Householder(),),
     lnn.LinearResidual: (lnn.LinearResidual(),),
+    lnn.LOT: (lnn.LOT((4, 4)), lnn.LOT((5,)), lnn.LOT((2, 3, 2))),
     lnn.LpBall: (lnn.LpBall(),),
     lnn.NewtonSchulz: (lnn.NewtonSchulz(),),
     lnn.NonNegative: tuple(map(lnn.NonNegative, lnn.NonNegativeMap)),
@@ -60,6 +64,9 @@ def covers(method: WeightMethod, kernel: bool) -> bool:
 def _with(method: WeightMethod) -> tuple[nn.Module, Shape]:
     if covers(method, kernel=False):
         return lnn.Linear(6, 6, method=method), (6,)
+    if isinstance(method, FourierMethod):
+        kind = (lnn.Conv1d, lnn.Conv2d, lnn.Conv3d)[len(method.in_size) - 1]
+        return kind(2, 4, 3, padding=1, padding_mode="circular", method=method), (2, *method.in_size)
     return lnn.Conv1d(2, 4, 3, padding=1, method=method), (2, 5)
 
 

@@ -13,6 +13,7 @@ from lipkit import nn as lnn
 from lipkit.errors import LipkitError
 from lipkit.linops import Shape
 from lipkit.nn import WeightMethod
+from lipkit.nn.methods.fourier._base import FourierMethod
 from support.operators.conv_geometries import LIMIT, LONGEST, built
 
 CONV = {1: lnn.Conv1d, 2: lnn.Conv2d, 3: lnn.Conv3d}
@@ -98,8 +99,26 @@ def transposed(draw: DrawFn, method: WeightMethod) -> Drawn:
     )
 
 
+@st.composite
+def circular(draw: DrawFn, method: FourierMethod) -> Drawn:
+    """Circular convolutions on the one size that the method is for, sometimes on another."""
+    rank = len(method.in_size)
+    other = draw(st.integers(0, 9)) == 0
+    spatial = (*method.in_size[:-1], method.in_size[-1] + 1) if other else method.in_size
+    kernel = tuple(draw(st.integers(1, _WIDEST[rank])) for _ in range(rank))
+    dilation = tuple(draw(st.sampled_from([1, 1, 2])) for _ in range(rank))
+    groups = draw(st.sampled_from([1, 1, 2]))
+    channels = (groups * draw(st.integers(1, 3)), groups * draw(st.integers(1, 3)))
+    return _built(
+        lambda: CONV[rank](*channels, kernel, 1, "same", dilation, groups, padding_mode="circular", method=method),
+        (channels[0], *spatial),
+    )
+
+
 def layers(method: WeightMethod) -> SearchStrategy[Drawn]:
     """Layers of every kind with this method, small enough for a dense matrix; refused ones with the reason."""
+    if isinstance(method, FourierMethod):
+        return built(circular(method).filter(_small))
     kinds = st.one_of(linear(method), convolution(method), convolution(method), transposed(method))
     return built(kinds.filter(_small))
 

@@ -14,6 +14,7 @@ from lipkit.linops import (
     BlockColumn,
     BlockDiagonal,
     BlockRow,
+    CircularConv,
     Compose,
     Conv,
     ConvTranspose,
@@ -83,6 +84,15 @@ def _avg_pool(draw: DrawFn) -> AvgPool:
     kernel = tuple(draw(st.integers(1, min(4, n))) for n in padded)
     divisor = draw(st.sampled_from([math.prod(kernel), 3, -2]))
     return AvgPool(draw(st.integers(1, 3)), spatial, kernel, draw(shapes(rank, 3)), padding, divisor)
+
+
+@st.composite
+def circular_convs(draw: DrawFn) -> CircularConv:
+    """Kernels as large as the image, of all ranks and with groups."""
+    rank = draw(st.sampled_from([1, 2, 2, 3]))
+    groups = draw(st.integers(1, 2))
+    c_out, c_in = draw(shapes(2, 3 if groups == 1 else 2))
+    return CircularConv(draw(tensors((groups * c_out, c_in, *draw(shapes(rank, LONGEST[rank]))))), groups)
 
 
 @st.composite
@@ -221,6 +231,7 @@ LEAVES: dict[type[LinearOperator], SearchStrategy[LinearOperator]] = {
     DenseStack: dense_stacks(),
     Conv: conv_operators(),
     ConvTranspose: conv_transpose_operators(),
+    CircularConv: circular_convs().filter(small),
     Diagonal: diagonal_operators(),
     BatchNorm: batch_norms(),
     AvgPool: _avg_pool().filter(small),

@@ -7,6 +7,7 @@ from lipkit.linops import (
     BlockColumn,
     BlockDiagonal,
     BlockRow,
+    CircularConv,
     Compose,
     Conv,
     ConvTranspose,
@@ -43,8 +44,10 @@ def describe(op: LinearOperator) -> str:
         case Dense():
             return f"Linear {op.weight.shape[1]}->{op.weight.shape[0]}"
         case Conv():
-            grouped = f" in {op.groups} groups" if op.groups > 1 else ""
-            return f"Conv {_window(op, op.kernel)} on {_by(op.spatial)}{grouped}"
+            return f"Conv {_window(op, op.kernel)} on {_by(op.spatial)}{_grouped(op)}"
+        case CircularConv():
+            ends = f"{op.in_shape[0]}->{op.out_shape[0]}"
+            return f"Conv {ends} {_by(op.spatial)} on a circle of {_by(op.spatial)}{_grouped(op)}"
         case ConvTranspose():
             return f"ConvTranspose {_window(op, tuple(op.weight.shape[2:]))} on {_by(op.spatial)}"
         case BatchNorm():
@@ -85,6 +88,10 @@ def _describe_sum(parts: list[LinearOperator], ends: str) -> str:
 
 def _terms(op: LinearOperator) -> list[LinearOperator]:
     return [*_terms(op.left), *_terms(op.right)] if isinstance(op, Sum) else [op]
+
+
+def _grouped(op: CircularConv | Conv) -> str:
+    return f" in {op.groups} groups" if op.groups > 1 else ""
 
 
 def _window(op: Conv | ConvTranspose, kernel: Shape) -> str:

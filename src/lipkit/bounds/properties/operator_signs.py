@@ -11,6 +11,7 @@ from lipkit.linops import (
     BlockColumn,
     BlockDiagonal,
     BlockRow,
+    CircularConv,
     Compose,
     Conv,
     ConvTranspose,
@@ -38,7 +39,7 @@ Masks = tuple[Mask, Mask]
 # Up to this many entries an operator made of parts is written out, so that what cancels between them is seen.
 _WRITTEN_OUT = 2**20
 _UNDERFLOW = 1e-290
-_WEIGHTS = (Dense, DenseStack, Diagonal, Conv, ConvTranspose, BatchNorm, AvgPool, Index, Permute, Reshape)
+_WEIGHTS = (Dense, DenseStack, Diagonal, CircularConv, Conv, ConvTranspose, BatchNorm, AvgPool, Index, Permute, Reshape)
 
 
 def carried(op: LinearOperator, up: Mask, down: Mask) -> Masks:
@@ -108,6 +109,11 @@ def _structural(op: LinearOperator, up: Mask, down: Mask) -> Masks:
             return _structural(BlockRow(tuple(part.T for part in parts)), up, down)
         case BatchNorm():
             return _structural(op.diagonal, up, down)
+        # Fourier transforms would round entries that are zero.
+        case CircularConv():
+            return _structural(op.conv, up, down)
+        case Adjoint(CircularConv() as inner):
+            return _structural(inner.conv.T, up, down)
         case Adjoint(BatchNorm() as inner):
             return _structural(inner.diagonal, up, down)
         case _:

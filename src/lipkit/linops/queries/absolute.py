@@ -13,6 +13,7 @@ from lipkit._deadline import refuse_late
 from lipkit.linops._base import Adjoint, Compose, LinearOperator, Scaled, Shape, Sum
 from lipkit.linops.batch_norm import BatchNorm
 from lipkit.linops.block import BlockColumn, BlockDiagonal, BlockRow
+from lipkit.linops.circular_conv import CircularConv
 from lipkit.linops.composites import StatedRounding, rebuild
 from lipkit.linops.conv import Conv
 from lipkit.linops.conv_transpose import ConvTranspose
@@ -64,6 +65,12 @@ def _conv(op: Conv) -> LinearOperator:
     if taps_meet(op):
         return absolute.dispatch(LinearOperator)(op)
     return replace(op, weight=op.weight.abs())
+
+
+@absolute.register(CircularConv)
+def _circular_conv(op: CircularConv) -> LinearOperator:
+    # Numbers >= 0 are added up directly: what cancels in Fourier space would leave rounding errors in small sums.
+    return absolute(op.conv)
 
 
 @absolute.register(Diagonal)
@@ -138,8 +145,9 @@ def dominating(op: LinearOperator, written_out: int = 0) -> LinearOperator:
     """D >= |A| entrywise, built from the absolute values of the parts: |A B| <= |A| |B|, |A + B| <= |A| + |B|.
 
     A matrix of at most `written_out` entries in which parts meet is formed, so that D = |A| there; beyond that nothing
-    large is ever formed. With `written_out=0` the rounding errors of A x, evaluated part by part in a standard model of
-    arithmetic, are within gamma_depth D |x|. Cost of D: that of A; of a callable, one adjoint for each output.
+    large is ever formed. With `written_out` >= 1 leaves have D = |A|, whatever their rounding. With `written_out=0` the
+    rounding errors of A x, evaluated part by part in a standard model of arithmetic, are within gamma_depth D |x|.
+    Cost of D: that of A; of a callable, one adjoint for each output.
     """
     if written_out and _parts_meet(op) and op.in_size * op.out_size <= written_out:
         return absolute.dispatch(LinearOperator)(op)
@@ -174,6 +182,16 @@ def _dominating(op: LinearOperator, _written_out: int) -> LinearOperator:
 @_dominating.register(Conv)
 def _dominating_conv(op: Conv, _written_out: int) -> LinearOperator:
     return replace(op, weight=op.weight.abs())
+
+
+@_dominating.register(CircularConv)
+def _dominating_circular_conv(op: CircularConv, written_out: int) -> LinearOperator:
+    if written_out:
+        return absolute(op)
+    # Rounding in Fourier space spreads over all entries: |error_i| <= ||error|| <= c ||x||_2 <= c sum_j |x_j|.
+    column, row = torch.ones(op.out_size, 1), torch.ones(1, op.in_size)
+    spread = Dense(column.to(op.weight) * op.symbol_size().to(op.weight)) @ Dense(row.to(op.weight))
+    return Reshape((op.out_size,), op.out_shape) @ spread @ Reshape(op.in_shape, (op.in_size,))
 
 
 rebuild(_dominating, step=dominating)

@@ -13,6 +13,7 @@ from torch.nn import functional
 from lipkit.errors import UnsupportedError
 from lipkit.linops._base import Adjoint, Compose, LinearOperator, Scaled, Shape
 from lipkit.linops.batch_norm import BatchNorm
+from lipkit.linops.circular_conv import CircularConv
 from lipkit.linops.composites import factors
 from lipkit.linops.conv import Conv
 from lipkit.linops.conv_transpose import ConvTranspose
@@ -113,6 +114,11 @@ def _conv_transpose(op: ConvTranspose) -> Symbol:
     sides = tuple((p, 0) for p in op.padding)
     grid = op.out_shape[1:]
     return _symbol(op.weight, op.groups, grid, op.stride, sides, op.dilation, op.spatial, Padding.ZEROS)
+
+
+@symbol.register(CircularConv)
+def _circular_conv(op: CircularConv) -> Symbol:
+    return symbol(op.conv)
 
 
 @symbol.register(AvgPool)

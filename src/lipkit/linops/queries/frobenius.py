@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lipkit.linops._base import Compose, LinearOperator
 from lipkit.linops.batch_norm import BatchNorm
+from lipkit.linops.circular_conv import CircularConv
 from lipkit.linops.composites import Rules, fold
 from lipkit.linops.conv import Conv
 from lipkit.linops.conv_transpose import ConvTranspose
@@ -53,6 +54,11 @@ def _index(op: Index) -> Float[Tensor, ""]:
 @frobenius.register(Permute)
 def _isometry(op: Reshape | Permute) -> Float[Tensor, ""]:
     return torch.tensor(op.in_size, dtype=torch.float64).sqrt()
+
+
+@frobenius.register(CircularConv)
+def _circular_conv(op: CircularConv) -> Float[Tensor, ""]:
+    return _conv(op.conv)
 
 
 @frobenius.register(AvgPool)

@@ -12,11 +12,14 @@ from lipkit.errors import ArgumentError, TooLargeError
 from lipkit.linops._base import Adjoint, Compose, LinearOperator, Scaled, Sum
 from lipkit.linops.batch_norm import BatchNorm
 from lipkit.linops.block import BlockDiagonal
+from lipkit.linops.circular_conv import CircularConv
 from lipkit.linops.composites import StatedRounding, parts_of, with_parts
 from lipkit.linops.conv import Conv
 from lipkit.linops.conv_transpose import ConvTranspose
 from lipkit.linops.elementary import Dense, DenseStack, Diagonal, Permute, Reshape
 from lipkit.linops.sweep import Sweep
+
+Convolution = CircularConv | Conv | ConvTranspose
 
 # Columns are computed together while inputs and outputs of one application stay below this many entries.
 _CHUNK_ENTRIES = 2**24
@@ -79,6 +82,12 @@ def _conv_matrix(op: Conv) -> Inexact[Tensor, "out in"]:
     if one_position(op) and op.kernel == op.spatial == op.padded and op.groups == 1:
         return op.weight.flatten(1)
     return _by_images(op)
+
+
+@_materialize.register(CircularConv)
+def _circular_conv_matrix(op: CircularConv) -> Inexact[Tensor, "out in"]:
+    # Its entries are those of the kernel; Fourier transforms would round them.
+    return _by_images(op.conv)
 
 
 def bare_matrix(op: LinearOperator) -> Inexact[Tensor, "out in"] | None:
@@ -150,9 +159,10 @@ def _stack_dense(first: Dense, *rest: Dense) -> LinearOperator:
     return DenseStack(torch.stack([op.weight for op in (first, *rest)]))
 
 
+@_stack.register(CircularConv)
 @_stack.register(Conv)
 @_stack.register(ConvTranspose)
-def _stack_conv(first: Conv | ConvTranspose, *rest: Conv | ConvTranspose) -> LinearOperator:
+def _stack_conv(first: Convolution, *rest: Convolution) -> LinearOperator:
     ops = (first, *rest)
     joined = replace(first, weight=torch.cat([op.weight for op in ops]), groups=first.groups * len(ops))
     split = Reshape(joined.out_shape, (len(ops), *first.out_shape))

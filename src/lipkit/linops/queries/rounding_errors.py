@@ -13,13 +13,16 @@ from torch import Tensor
 
 from lipkit.linops._base import LinearOperator, Scaled
 from lipkit.linops.batch_norm import BatchNorm
+from lipkit.linops.circular_conv import CircularConv
 from lipkit.linops.composites import Rules, StatedRounding, flow, fold
 from lipkit.linops.conv import Conv
 from lipkit.linops.conv_transpose import ConvTranspose
 from lipkit.linops.elementary import Dense, DenseStack, Diagonal, Index, Permute, Reshape
+from lipkit.linops.fourier_matrices import rounding_of
 from lipkit.linops.padding import copies
 from lipkit.linops.pool import AvgPool
 from lipkit.linops.sweep import Sweep
+from lipkit.rounding.slacks import UNIT
 
 # Covers the float64 rounding of a magnitude itself, for sums of up to 2^32 terms in any order.
 _INFLATION = 1 + 1e-6
@@ -65,6 +68,14 @@ def _conv_depth(op: Conv) -> int:
     added = [copies(n, sides, op.mode) - 1 for n, sides in zip(op.spatial, op.padding, strict=True)]
     c_out, c_in = op.weight.shape[0] // op.groups, op.weight.shape[1]
     return _terms(max(c_in, c_out) * math.prod(op.kernel), op) + sum(added)
+
+
+@depth.register(CircularConv)
+def _circular_conv_depth(op: CircularConv) -> int:
+    # Three transforms, of the image, of the kernel and back, and the complex product of two sums between them; each is
+    # relative to the size of the whole symbol, which is its `magnitude`; entry by entry too (`dominating`).
+    transforms = 3 * rounding_of(op.spatial) / UNIT
+    return math.ceil(transforms) + 2 * (max(op.weight.shape[0] // op.groups, op.weight.shape[1]) + 4)
 
 
 @depth.register(ConvTranspose)
@@ -181,6 +192,12 @@ def _conv_magnitude(op: Conv) -> float:
     # The norm of the padding is the root of the most copies it makes of one entry.
     most = math.prod(copies(n, sides, op.mode) for n, sides in zip(op.spatial, op.padding, strict=True))
     return _mixed(*_tap_sums(op.weight, op.groups)) * most**0.5 * _INFLATION
+
+
+@_magnitude.register(CircularConv)
+def _circular_conv_magnitude(op: CircularConv) -> float:
+    # By Cauchy and Schwarz more than the Frobenius norm of the sum of |W| over taps.
+    return float(op.symbol_size()) * _INFLATION
 
 
 @_magnitude.register(ConvTranspose)

@@ -10,6 +10,7 @@ from torch import Tensor
 from lipkit.errors import ArgumentError
 from lipkit.linops._base import Adjoint, Compose, LinearOperator, Scaled
 from lipkit.linops.batch_norm import BatchNorm
+from lipkit.linops.circular_conv import CircularConv
 from lipkit.linops.composites import StatedRounding
 from lipkit.linops.conv import Conv
 from lipkit.linops.conv_transpose import ConvTranspose
@@ -90,6 +91,8 @@ def _powers(op: LinearOperator, q: int) -> LinearOperator | None:
             return replace(op, weight=op.weight.abs() ** q)
         case Conv():
             return None if taps_meet(op) else replace(op, weight=op.weight.abs() ** q)
+        case CircularConv():
+            return _powers(op.conv, q)
         case Diagonal():
             return replace(op, scale=op.scale.abs() ** q)
         case BatchNorm():

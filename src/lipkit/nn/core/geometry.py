@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lipkit.errors import ShapeError, UnsupportedError
-from lipkit.linops import Conv, ConvTranspose, Dense, LinearOperator, Padding, Shape
+from lipkit.linops import CircularConv, Conv, ConvTranspose, Dense, LinearOperator, Padding, Shape
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -107,6 +107,8 @@ class Geometry:
             padding = tuple(left for left, _ in self.padding)
             return ConvTranspose(weight, spatial, self.stride, padding, self.output_padding, self.dilation, self.groups)
         self.check_size(spatial)
+        if self.size:
+            return CircularConv(weight, self.groups)
         return Conv(weight, spatial, self.stride, self.padding, self.dilation, self.groups, self.mode)
 
 

@@ -42,7 +42,7 @@ class _Conv(ConstrainedLayer, SizeChecked):
 
     def take_kernel(self, kernel: Geometry) -> None:
         """Become a convolution with a kernel of another size, padded as it says: what torch's own code reads."""
-        self.kernel_size = kernel.taps
+        self.kernel_size, self.dilation = kernel.taps, kernel.dilation
         self.padding = tuple(left for left, _ in kernel.padding)
         self._reversed_padding_repeated_twice = [side for pair in reversed(kernel.padding) for side in pair]
         # Zeros, which every method takes: the numbers are drawn afterwards.

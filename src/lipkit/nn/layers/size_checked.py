@@ -1,4 +1,4 @@
-"""Convolutions that refuse images on which their kernel proves nothing: circular ones with a stride."""
+"""Convolutions that refuse images on which their kernel proves nothing: circular ones with a stride, or of one size."""
 
 from typing import final
 
@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from lipkit.linops import LinearOperator, Shape
 from lipkit.nn.core.geometry import Geometry
+from lipkit.nn.layers.fourier_product import multiply_in_fourier_space
 
 
 class HasKernel(nn.Module):
@@ -13,6 +14,7 @@ class HasKernel(nn.Module):
 
     geometry: Geometry
     weight: Tensor
+    bias: Tensor | None
 
     def linear_operator(self, in_shape: Shape) -> LinearOperator:
         """The layer without its bias, on one input of `in_shape` without batch axis."""
@@ -23,8 +25,10 @@ class SizeChecked(HasKernel):
     """A convolution that checks the size of every input, because its constant may depend on it."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """The convolution, after checking the size of the input."""
+        """The convolution, after checking the size of the input; in Fourier space, if the kernel is made there."""
         self.geometry.check_size(tuple(input.shape[input.ndim - len(self.geometry.taps) :]))
+        if self.geometry.size:
+            return multiply_in_fourier_space(input, self.weight, self.bias, self.geometry.groups)
         return super().forward(input)
 
 

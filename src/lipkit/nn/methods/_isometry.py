@@ -4,7 +4,7 @@ from abc import abstractmethod
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Complex128, Float, Float64
 from torch import Tensor
 
 from lipkit.nn.core.geometry import Geometry
@@ -97,7 +97,9 @@ _repair = with_derivative(_repair_forward, _repair_backward, _repair_jvp)
 
 
 def excess_of(
-    gram: Float64[Tensor, "batch cols cols"], flat: bool, error: Float64[Tensor, "batch 1 1"] | None = None
+    gram: Float64[Tensor, "batch cols cols"] | Complex128[Tensor, "batch cols cols"],
+    flat: bool,
+    error: Float64[Tensor, "batch 1 1"] | None = None,
 ) -> Float64[Tensor, "batch 1 1"]:
     """The divisor of W'W that brings singular values into [0, 3^(1/2)]: 1, where they are proven to lie there.
 

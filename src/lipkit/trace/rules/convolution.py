@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lipkit.linops import BlockDiagonal, Conv, ConvTranspose, LinearOperator, Padding, Reshape, Shape
+from lipkit.linops import BlockDiagonal, CircularConv, Conv, ConvTranspose, LinearOperator, Padding, Reshape, Shape
 from lipkit.linops.padding import Sides
 from lipkit.trace.network import Builder, Ref, constant
 from lipkit.trace.rules._registry import Sample, lowers
@@ -175,3 +175,18 @@ def convolution(
     if transposed:
         return conv_transpose(b, x, weight, bias, stride, padding, output_padding, groups, dilation)
     return conv(b, x, weight, bias, stride, padding, dilation, groups)
+
+
+@lowers(
+    torch.ops.lipkit.circular_convolution.default,
+    samples=lambda: [
+        Sample((_x(1, 4, 5), _x(6, 2, 5), 2)),
+        Sample((_x(1, 2, 3, 4), _x(3, 2, 3, 4), 1)),
+        Sample((_x(2, 3, 4), _x(3, 2, 3, 4), 1)),
+    ],
+)
+def circular_convolution(b: Builder, x: Any, weight: Any, groups: int) -> Ref:
+    """A circular convolution with a kernel as large as the image, which layers write as one operation to be read."""
+    weight = constant(weight, "the kernel")
+    _, many = _spatial_and_count(x, weight.ndim - 2)
+    return apply_to_images(b, CircularConv(weight, groups), x, many, None)

@@ -1,0 +1,1 @@
+"""Orthogonal convolutions made in Fourier space, for images of one size."""
