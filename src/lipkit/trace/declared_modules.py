@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.fx import Node
 from torch.fx.node import map_arg
 
-from lipkit.bound import Scope
+from lipkit.bound import Bound, Scope
 from lipkit.errors import CaptureError, MetricError, UnsupportedError
 from lipkit.regions import Everywhere
 from lipkit.trace.exported_graph import Folded, calls, converts
@@ -93,10 +93,16 @@ def _declare(
     """The call as one node; None if the module promises nothing."""
     source, result = ends
     size, shape = (tuple(node.meta["val"].shape) for node in ends)
+    declares: object = module.declared_lipschitz
     try:
-        promise = module.declared_lipschitz(size[1:])
+        promise = declares(size[1:]) if callable(declares) else declares
     except (UnsupportedError, MetricError):
         return None
+    if not isinstance(promise, Bound):
+        raise CaptureError(
+            f"The module {call or 'itself'} declares {promise!r}; `declared_lipschitz(self, in_shape)` is a method "
+            'that gives a Bound: Bound.from_value(2.0, Kind.UPPER, "why it holds").'
+        )
     if not promise.kind.certifies or promise.region != Everywhere() or promise.of is not Scope.WHOLE:
         raise CaptureError(
             f"The module {call or 'itself'} declares: {promise}. A declaration must be an exact or upper bound of the "
