@@ -17,6 +17,8 @@ _ULPS = 1 + ROUNDINGS_32
 _MINOR = 1e-2
 # Squarings behind a norm: n^(1/64) for rank n, 10 % for a flat spectrum of 500; behind that of a result 0.3 %.
 STEPS, LAST_STEPS = 5, 11
+# The same behind the norm of one of several terms, which is a scale and no more where all are measured together.
+_SCALE_STEPS = 3
 
 
 @final
@@ -47,7 +49,7 @@ def whole_gain(change: Change, gains: Gains, steps: int = STEPS, weight: Tensor 
         if share <= left:
             total, left = total + rough[s], left - share
         else:
-            major[s] = spectral_above(parts[s].flatten(1), STEPS)
+            major[s] = spectral_above(parts[s].flatten(1), _SCALE_STEPS)
     flat = {s: parts[s].flatten(1) for s in major}
     return (total + _together(flat, major, gains, steps)) * (1 + ROUNDINGS_512)
 
