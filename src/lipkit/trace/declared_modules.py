@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
+import torch
 from torch import Tensor
 from torch.fx import Node
 from torch.fx.node import map_arg
@@ -123,4 +124,20 @@ def _declare(
             f"every_norm of the module {call or 'itself'} must be True or False, got {type(always).__name__}; write it "
             "as an attribute or a property."
         )
-    return Declared(fn, size, shape, tuple(tensors.values()), promise, call, always)
+    return _refuse_nan(Declared(fn, size, shape, tuple(tensors.values()), promise, call, always))
+
+
+def _refuse_nan(node: Declared) -> Declared:
+    """Refuse a module whose weights make it compute NaN: its declaration is believed and looks at no weight."""
+    broken = [t for t in node.parameters if t.is_floating_point() and bool(torch.isnan(t.detach()).any())]
+    if broken:
+        with torch.no_grad():
+            zero = torch.zeros((1, *node.shape), dtype=torch.float64, device=broken[0].device)
+            # Memory that is written before it is read may hold anything.
+            seen = bool(torch.isnan(node(zero)).any())
+        if seen:
+            raise CaptureError(
+                f"The module {node.path or 'itself'} declares a constant and computes NaN, because a parameter or a "
+                "weight that it computes is NaN; repair its parameters, or load an earlier checkpoint."
+            )
+    return node
