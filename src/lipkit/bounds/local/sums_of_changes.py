@@ -74,11 +74,12 @@ def _together(parts: Mapping[int, Tensor], norms: Mapping[int, Tensor], gains: G
     """
     terms = {s: norm * gains[s] for s, norm in norms.items()}
     apart = sum(terms.values(), next(iter(gains.values())).new_zeros(()))
-    # At most the largest term is left, so there may be nothing to gain; and a term of zero has no scale.
-    most = torch.stack([*terms.values(), torch.zeros_like(apart)]).amax(0)
-    if not bool((apart > (1 + _MINOR) * most).any()) or not all(bool((term > 0).all()) for term in terms.values()):
+    # At least the first term is left, whose norm is a good one, so there may be nothing to gain.
+    if not bool((apart > (1 + _MINOR) * terms.get(0, torch.zeros_like(apart))).any()):
         return apart
-    scaled = [t * (gains[s] / norms[s]).sqrt()[..., None, None] for s, t in parts.items()]
+    # A term of zero adds nothing, whatever its scale.
+    scales = {s: torch.where(terms[s] > 0, (gains[s] / norms[s]).sqrt(), 0.0) for s in parts}
+    scaled = [t * scales[s][..., None, None] for s, t in parts.items()]
     joint = torch.cat(scaled, -2)
     # Scales are rounded: relative to all entries, which are at most the root of the rank times the norm.
     slack = 1 + ROUNDINGS_32 * joint.shape[-1] ** 0.5
