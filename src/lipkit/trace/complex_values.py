@@ -121,6 +121,12 @@ def rows_on_pairs(
     result: int | None,
     like: Tensor,
 ) -> Value:
+    """Rows for one result of an operation that is jointly linear in the leaves of (args, kwargs) at `linear`.
+
+    Args:
+        result: Which one of several results; None where there is one.
+        like: What torch gives, for its shape and type.
+    """
     leaves, spec = pytree.tree_flatten((args, kwargs))
     moving = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Ref | Paired)]
     if not linear.issuperset(moving):

@@ -203,7 +203,7 @@ def _evaluate(node: Node, values: Mapping[Node, object], same: Mapping[Node, Nod
     assert callable(node.target)
     try:
         found = node.target(*map_arg(node.args, value), **map_arg(node.kwargs, value))
-    except torch.linalg.LinAlgError as error:
+    except torch.linalg.LinAlgError as error:  # pyright: ignore[reportPrivateImportUsage]
         why = str(error).partition("\n")[0]
         raise CaptureError(
             f"{module_path(node) or 'The model'}: a weight that is computed from parameters has none, {why} Check the "
