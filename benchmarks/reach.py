@@ -66,6 +66,62 @@ class Pairs(nn.Module):
         return self.layer(x[:, :4], x[:, 4:])
 
 
+class Mixing(nn.Module):
+    """A block of FNet: transforms over tokens and channels, then two layers, each beside its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The tokens again."""
+        mixed = x + torch.fft.fft2(x, norm="ortho").real
+        return mixed + self.last(nn.functional.gelu(self.first(mixed)))
+
+
+class Filters(nn.Module):
+    """A block of a global filter network: one complex number for each frequency and channel, then a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filters, self.last = nn.Parameter(torch.randn(8, 5, 4, 2)), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """From (batch, 8, 8, 4)."""
+        seen = torch.fft.rfft2(x, dim=(1, 2), norm="ortho") * torch.view_as_complex(self.filters)
+        return x + torch.relu(self.last(torch.fft.irfft2(seen, s=(8, 8), dim=(1, 2), norm="ortho")))
+
+
+class Operator(nn.Module):
+    """Two layers of a Fourier neural operator: matrices at the lowest frequencies beside a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spectral = nn.ParameterList(torch.randn(4, 4, 6, dtype=torch.cfloat) / 4 for _ in range(2))
+        self.direct = nn.ModuleList(nn.Conv1d(4, 4, 1) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """From (batch, 4, 32)."""
+        for weight, direct in zip(self.spectral, self.direct, strict=True):
+            kept = torch.zeros(len(x), 4, 17, dtype=torch.cfloat, device=x.device)
+            kept[:, :, :6] = torch.einsum("bix,iox->box", torch.fft.rfft(x)[:, :, :6], weight)
+            x = nn.functional.gelu(torch.fft.irfft(kept, n=32) + direct(x))
+        return x
+
+
+class Spectrogram(nn.Module):
+    """Magnitudes of a short-time transform, then two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(9 * 9, 32), nn.ReLU(), nn.Linear(32, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """From (batch, 64)."""
+        window = torch.hann_window(16, dtype=x.dtype, device=x.device)
+        return self.layers(torch.stft(x, 16, 8, window=window, normalized=True, return_complex=True).abs())
+
+
 def report(name: str, model: nn.Module, x: Tensor, radius: float | None = None, ranges: bool = False) -> None:
     """One line."""
     region = lipkit.Everywhere() if radius is None else lipkit.Ball(x[0], radius)
@@ -112,6 +168,16 @@ def main() -> None:
     image = torch.randn(1, 3, 16, 16)
     report("LPPool2d(2, 3, stride=2)", nn.LPPool2d(2, 3, stride=2), image)
     report("Conv2d(3, 8, 3), LPPool2d(2, 2)", nn.Sequential(nn.Conv2d(3, 8, 3), nn.LPPool2d(2, 2)), image)
+    torch.manual_seed(0)
+    spectral = {
+        "block of FNet, 8 tokens of 8": (Mixing(), torch.randn(1, 8, 8)),
+        "block of a global filter network, 8 x 8 x 4": (Filters(), torch.randn(1, 8, 8, 4)),
+        "Fourier neural operator, 2 layers, 32 points": (Operator(), torch.randn(1, 4, 32)),
+        "magnitudes of a short-time transform, MLP": (Spectrogram(), torch.randn(1, 64)),
+    }
+    for name, (model, sample) in spectral.items():
+        report(name, model, sample)
+        report(f"{name}, ball of 0.1", model, sample, 0.1)
 
 
 if __name__ == "__main__":

@@ -94,8 +94,8 @@ def test_an_output_is_chosen_by_name_or_position(output: str | int, shape: tuple
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, r"returns 3 tensors; say which one with output=, one of \{0: hidden, 1: parts\[0\], 2: parts\[1\]\}"),
-        ({"output": "logits"}, r"no tensor called 'logits'"),
+        ({}, r"returns 3 tensors; name one of them by output .*: hidden \(0\), parts\[0\] \(1\), parts\[1\] \(2\)"),
+        ({"output": "logits"}, r"no tensor called 'logits'; output .* is one of: hidden \(0\), parts"),
         ({"output": 3}, r"no tensor called 3"),
         ({"output": "parts[1]"}, r"the output is torch.int64"),
         (

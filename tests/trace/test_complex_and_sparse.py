@@ -1,4 +1,4 @@
-"""Sparse constants are bounded as the dense matrices they are; complex numbers are refused where they begin."""
+"""Sparse constants are bounded as the dense matrices they are; complex inputs are refused."""
 
 from collections.abc import Callable
 from typing import Any
@@ -100,41 +100,7 @@ def test_sparse_values_that_depend_on_the_input_are_refused(run: Callable[..., A
         capture(with_weight(run, weights().to_sparse()), vector(batch=1))
 
 
-# Complex numbers.
-
-
-def turning(_self: Any, x: Tensor) -> Tensor:
-    pairs = torch.view_as_complex(x.reshape(-1, 3, 2))
-    return torch.view_as_real(pairs * torch.polar(torch.ones(3), torch.arange(3.0))).flatten(1)
-
-
-COMPLEX: list[tuple[str, Callable[..., Tensor]]] = [
-    ("fft_fft", lambda _self, x: torch.fft.fft(x).abs()),
-    ("fft_rfft", lambda _self, x: torch.fft.irfft(torch.fft.rfft(x) * torch.ones(4, dtype=torch.complex128), n=6)),
-    ("fft_fft", lambda _self, x: torch.fft.fft(x).real),
-    ("view_as_complex", turning),
-    ("mul.Tensor", lambda _self, x: (x * torch.ones(6, dtype=torch.complex128)).real),
-    ("mul.Tensor", lambda _self, x: (x * (1 + 2j)).imag),
-    ("div.Tensor", lambda _self, x: (x / torch.ones(6, dtype=torch.complex128)).real),
-    ("add.Tensor", lambda _self, x: (x + torch.full((6,), 1j, dtype=torch.complex128)).abs()),
-    ("to.dtype", lambda _self, x: (x.to(torch.complex128) @ torch.ones(6, 2, dtype=torch.complex128)).abs()),
-    ("to.dtype", lambda _self, x: torch.einsum("bi,io->bo", x.cfloat(), torch.ones(6, 2, dtype=torch.cfloat)).imag),
-    ("cat", lambda _self, x: torch.cat([x, torch.ones(1, 6, dtype=torch.complex128)], 1).real),
-    ("where.self", lambda _self, x: torch.where(torch.arange(6) > 2, x, 1j * torch.ones(6)).real),
-    ("polar", lambda _self, x: torch.polar(x.abs(), x).real),
-    ("stft", lambda _self, x: torch.stft(x, 4, window=torch.ones(4, dtype=x.dtype), return_complex=True).abs()),
-    ("fft_fft", lambda _self, x: torch.fft.fft(x)),
-]
-
-
-@pytest.mark.parametrize(("op", "run"), COMPLEX)
-def test_complex_numbers_are_refused_where_they_begin_and_nowhere_else(op: str, run: Callable[..., Tensor]):
-    with pytest.raises(CaptureError, match="1 operation of this model") as caught:
-        capture(Model(run), vector(batch=1))
-    _, _, row = str(caught.value).splitlines()
-    assert row.startswith(op)
-    assert "computes with complex numbers" in row
-    assert "real and imaginary parts" in row
+# Complex numbers; values that depend on the input are in test_complex_values.py.
 
 
 def test_complex_inputs_are_refused():

@@ -202,3 +202,12 @@ def test_a_source_inside_a_declared_module_breaks_its_promise():
     network = capture(module, example(), wrt="0.inner")
     assert promises(network) == []
     assert network.source == (3, 4)
+
+
+@pytest.mark.parametrize("declared", [2.0, lambda _self, _shape: 2.0])
+def test_a_declaration_is_a_method_that_gives_a_bound(declared: Any):
+    class Number(Wavy):
+        declared_lipschitz = declared  # pyright: ignore[reportAssignmentType]
+
+    with pytest.raises(CaptureError, match=r"The module 0 declares 2.0; .* gives a Bound: Bound.from_value"):
+        _ = capture(nn.Sequential(Number()).double(), example())

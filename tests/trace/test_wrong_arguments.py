@@ -46,14 +46,14 @@ def refusal(model: Any, example: Any, kind: type[LipkitError] = CaptureError, **
     [
         (small, (4,), r"runs on (1, 4): give x[None]"),
         (images, (1, 6, 6), r"runs on (1, 1, 6, 6): give x[None]"),
-        (images, (6, 6), r"runs on (1, 1, 6, 6): give x[None, None]"),
+        (images, (6, 6), r"runs on (1, 1, 6, 6): give x[None, None] (--shape 1,6,6 on the command line)."),
         (lambda: nn.Conv2d(3, 4, 3), (3, 6, 6), r"runs on (1, 3, 6, 6): give x[None]"),
         (lambda: nn.Sequential(nn.Flatten(), nn.Linear(108, 4)), (3, 6, 6), r"give x[None]"),
     ],
 )
 def test_a_missing_batch_axis_is_named(make: Callable[[], nn.Module], shape: tuple[int, ...], remedy: str):
     text = refusal(make(), torch.randn(shape))
-    assert "no batch axis" in text
+    assert "no batch axis or no channels" in text
     assert remedy in text
     assert "Branches on values" not in text
 

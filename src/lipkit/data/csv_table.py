@@ -15,6 +15,8 @@ from lipkit.errors import ArgumentError, RecordError
 
 # Characters of one cell that a message shows.
 _LONG = 40
+# Names of classes that a message shows.
+_NAMES = 8
 # More classes than any data set has; a label beyond is no class index.
 _CLASSES = 10**6
 
@@ -35,12 +37,32 @@ def csv_table(path: str | Path, label: str | None = None, classes: Sequence[str]
     indices = [_index(cell, classes) for cell in cells]
     if None in indices:
         line = indices.index(None)
-        said = "one of the names that were given" if classes else "a whole number from 0"
-        more = "check the names" if classes else "name the classes in their order, or the column of the labels"
-        raise RecordError(f"{path} has the label {cells[line][:_LONG]!r} for sample {line}, expected {said}; {more}.")
+        raise RecordError(
+            f"{path} has the label {cells[line][:_LONG]!r} for sample {line}{_place(Path(path), label)}, expected "
+            f"{_expected(classes)}; name the classes in the order of the scores (`classes`, --classes), or the column "
+            "of the labels (`label`, --label)."
+        )
     labels = torch.tensor([one for one in indices if one is not None])
     names = tuple(classes) if classes else tuple(str(k) for k in range(int(labels.max()) + 1))
     return Examples(inputs, labels, names, Path(path).name)
+
+
+def _expected(classes: Sequence[str] | None) -> str:
+    if not classes:
+        return "a whole number from 0"
+    some = ", ".join(classes[:_NAMES]) + (", ..." if len(classes) > _NAMES else "")
+    return f"one of the {len(classes)} names {some}"
+
+
+def _place(path: Path, label: str | None) -> str:
+    """Which column the labels are read from, and what the first line is taken for."""
+    first = _rows(path)[0]
+    header = None if _all_numbers(first, label) else first
+    at = _column(path, label, header, len(first))
+    last = ", the last one," if label is None else ""
+    if header is None:
+        return f" in column {at}{last} of a table whose first line is a sample"
+    return f" in column {at} ({header[at].strip()}){last} of a table whose first line names the columns"
 
 
 def read_columns(path: Path, label: str | None) -> tuple[Float32[Tensor, "count features"], list[str]]:

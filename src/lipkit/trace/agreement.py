@@ -184,9 +184,9 @@ def _first_difference(
 
 def _narrowest(example: Sequence[Tensor], steps: Sequence[Node]) -> torch.dtype:
     """The floating-point type with the fewest digits, of the input and of all that is computed from it."""
-    results = pytree.tree_leaves([step.meta.get("val") for step in steps])
-    types = {t.dtype for t in (*example, *results) if isinstance(t, Tensor) and t.is_floating_point()}
-    return _coarsest(types)
+    results = pytree.tree_leaves([*example, *(step.meta.get("val") for step in steps)])
+    inexact = [t for t in results if isinstance(t, Tensor) and (t.is_floating_point() or t.is_complex())]
+    return _coarsest({t.dtype.to_real() for t in inexact})
 
 
 def _share(dtype: torch.dtype) -> float:

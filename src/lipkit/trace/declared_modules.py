@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
+import torch
 from torch import Tensor
 from torch.fx import Node
 from torch.fx.node import map_arg
 
-from lipkit.bound import Scope
+from lipkit.bound import Bound, Scope
 from lipkit.errors import CaptureError, MetricError, UnsupportedError
 from lipkit.regions import Everywhere
 from lipkit.trace.exported_graph import Folded, calls, converts
@@ -93,10 +94,16 @@ def _declare(
     """The call as one node; None if the module promises nothing."""
     source, result = ends
     size, shape = (tuple(node.meta["val"].shape) for node in ends)
+    declares: object = module.declared_lipschitz
     try:
-        promise = module.declared_lipschitz(size[1:])
+        promise = declares(size[1:]) if callable(declares) else declares
     except (UnsupportedError, MetricError):
         return None
+    if not isinstance(promise, Bound):
+        raise CaptureError(
+            f"The module {call or 'itself'} declares {promise!r}; `declared_lipschitz(self, in_shape)` is a method "
+            'that gives a Bound: Bound.from_value(2.0, Kind.UPPER, "why it holds").'
+        )
     if not promise.kind.certifies or promise.region != Everywhere() or promise.of is not Scope.WHOLE:
         raise CaptureError(
             f"The module {call or 'itself'} declares: {promise}. A declaration must be an exact or upper bound of the "
@@ -117,4 +124,20 @@ def _declare(
             f"every_norm of the module {call or 'itself'} must be True or False, got {type(always).__name__}; write it "
             "as an attribute or a property."
         )
-    return Declared(fn, size, shape, tuple(tensors.values()), promise, call, always)
+    return _refuse_nan(Declared(fn, size, shape, tuple(tensors.values()), promise, call, always))
+
+
+def _refuse_nan(node: Declared) -> Declared:
+    """Refuse a module whose weights make it compute NaN: its declaration is believed and looks at no weight."""
+    broken = [t for t in node.parameters if t.is_floating_point() and bool(torch.isnan(t.detach()).any())]
+    if broken:
+        with torch.no_grad():
+            zero = torch.zeros((1, *node.shape), dtype=torch.float64, device=broken[0].device)
+            # Memory that is written before it is read may hold anything.
+            seen = bool(torch.isnan(node(zero)).any())
+        if seen:
+            raise CaptureError(
+                f"The module {node.path or 'itself'} declares a constant and computes NaN, because a parameter or a "
+                "weight that it computes is NaN; repair its parameters, or load an earlier checkpoint."
+            )
+    return node

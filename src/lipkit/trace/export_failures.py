@@ -102,10 +102,18 @@ def batch_axis_missing(model: nn.Module, args: Args, kwargs: Kwargs) -> str | No
         )
         if run_error(model, more, named) is None:
             return (
-                f"the example has no batch axis. Its shape is {_shapes(args, kwargs)}, and the model runs on "
-                f"{_shapes(more, named)}: give {code}."
+                f"the example has no batch axis or no channels. Its shape is {_shapes(args, kwargs)}, and the model "
+                f"runs on {_shapes(more, named)}: give {code}{_shape_option(more, named)}."
             )
     return None
+
+
+def _shape_option(args: Args, kwargs: Kwargs) -> str:
+    """How the command line says the shape of one tensor, which it takes without the batch axis."""
+    tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    if len(tensors) != 1 or tensors[0].ndim < 2 or tensors[0].shape[0] != 1:
+        return ""
+    return f" (--shape {','.join(map(str, tensors[0].shape[1:]))} on the command line)"
 
 
 def needs_a_batch(error: Exception) -> bool:

@@ -15,6 +15,8 @@ from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
+from lipkit.errors import CaptureError
+
 aten = torch.ops.aten
 
 # Batch statistics, which mix the samples of a batch.
@@ -199,7 +201,14 @@ def _evaluate(node: Node, values: Mapping[Node, object], same: Mapping[Node, Nod
         return torch.zeros(like.shape, dtype=like.dtype, device=like.device)
 
     assert callable(node.target)
-    found = node.target(*map_arg(node.args, value), **map_arg(node.kwargs, value))
+    try:
+        found = node.target(*map_arg(node.args, value), **map_arg(node.kwargs, value))
+    except torch.linalg.LinAlgError as error:  # pyright: ignore[reportPrivateImportUsage]
+        why = str(error).partition("\n")[0]
+        raise CaptureError(
+            f"{module_path(node) or 'The model'}: a weight that is computed from parameters has none, {why} Check the "
+            "parameters for NaN and infinite numbers, and load an earlier checkpoint if there are any."
+        ) from error
     if node.target in _UNWRITTEN and isinstance(found, Tensor) and found.is_floating_point():
         return found.fill_(torch.nan)
     return found

@@ -1,7 +1,8 @@
 """From the operations of a graph to the rows of a network, by the rules of `trace.rules`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -13,6 +14,8 @@ from torch.utils import _pytree as pytree
 
 from lipkit.errors import CaptureError, LipkitError
 from lipkit.linops import Shape
+from lipkit.trace.complex_rules import COMPLEX_RULES, lower_complex
+from lipkit.trace.complex_values import Paired
 from lipkit.trace.export_failures import first_line
 from lipkit.trace.exported_graph import (
     Folded,
@@ -32,7 +35,7 @@ from lipkit.trace.rules import RULES, Refusal
 from lipkit.trace.rules._registry import DISCONTINUOUS
 from lipkit.trace.rules.products.choices import MASKS
 
-_REAL = "write it on real and imaginary parts, two real tensors: complex constants and Fourier transforms are matrices"
+_REAL = "return its real and imaginary parts (torch.view_as_real), or its absolute values"
 _REPORT = "report this model; until then replace the layer, or declare a constant (`declared_lipschitz`)"
 _DECLARE = "declare a constant on the module (`declared_lipschitz`), replace the layer, or register a rule (`lowers`)"
 
@@ -53,15 +56,22 @@ class Lowering:
             self._builder.origin = origin_of(node)
             self._builder.dtype = _precision(node)
             if node in promises:
-                declared, source = promises[node]
-                self._values[node] = self._builder.node(declared, self._values[self._folded.representative(source)])
+                self._values[node] = self._promised(node, *promises[node])
             elif node not in inside:
                 self._values[node] = self._lower(node)
+
+    def _promised(self, node: Node, declared: Declared, source: Node) -> object:
+        value = self._value(source)
+        if isinstance(value, Paired) or gives(node, Tensor.is_complex):
+            why = "a module with a declared constant takes or gives complex numbers"
+            self._gaps.append(Gap(origin_of(node), Verdict.REFUSED, why, "declare it of a module between real values"))
+            return _refs_to_nothing(node)
+        return self._builder.node(declared, value)
 
     def _lower(self, node: Node) -> object:
         if is_item(node):
             return self._item(node)
-        # Said once, where complex or sparse values begin.
+        # Said once, where sparse values begin.
         found = _refs_to_nothing(node) if _refused_before(node, self._folded) else self._try_rules(node)
         if not isinstance(found, Gap) and _is_discrete(node.meta.get("val")) and node.target not in MASKS:
             why = "computes with whole numbers or truth values that depend on the input"
@@ -78,10 +88,9 @@ class Lowering:
         if gap is not None:
             return gap
         refusals: list[Refusal] = []
-        assert isinstance(node.target, OpOverload)
-        for rule in RULES[node.target]:
+        for rule in self._rules(node):
             try:
-                return rule.lower(self._builder, *map_arg(node.args, self._dense), **map_arg(node.kwargs, self._dense))
+                return rule(*map_arg(node.args, self._dense), **map_arg(node.kwargs, self._dense))
             except Refusal as error:
                 refusals.append(error)
             except LipkitError as error:
@@ -90,6 +99,14 @@ class Lowering:
                 refusals.append(Refusal(f"its rule failed, {type(error).__name__}: {first_line(error)}", _REPORT))
         reasons, remedies = (dict.fromkeys(r.reason for r in refusals), dict.fromkeys(r.remedy for r in refusals))
         return Gap(origin_of(node), Verdict.REFUSED, "; ".join(reasons), "; ".join(remedies))
+
+    def _rules(self, node: Node) -> list[Callable[..., object]]:
+        """What may lower a node, in the order in which it is tried."""
+        assert isinstance(node.target, OpOverload)
+        if not _meets_complex(node, self._folded):
+            return [partial(rule.lower, self._builder) for rule in RULES[node.target]]
+        op, like = node.target, node.meta["val"]
+        return [lambda *args, **kwargs: lower_complex(self._builder, op, args, kwargs, like)]
 
     def _hopeless(self, node: Node) -> Gap | None:
         origin = origin_of(node)
@@ -102,8 +119,6 @@ class Lowering:
         if is_batch_statistic(node):
             why = "normalises by the statistics of the batch, so samples are mixed"
             return Gap(origin, Verdict.BATCH, why, "track running statistics and evaluate with them")
-        if gives(node, Tensor.is_complex):
-            return Gap(origin, Verdict.REFUSED, "computes with complex numbers", _REAL)
         if gives(node, is_sparse):
             why = "gives a sparse tensor that depends on the input"
             return Gap(origin, Verdict.REFUSED, why, "compute with dense tensors; sparse weights may stay as they are")
@@ -115,7 +130,7 @@ class Lowering:
         if node.target in DISCONTINUOUS:
             why = DISCONTINUOUS[node.target]
             return Gap(origin, Verdict.REFUSED, why, "replace the layer, or compute it from something constant")
-        if node.target not in RULES:
+        if node.target not in RULES and not _meets_complex(node, self._folded):
             return Gap(origin, Verdict.UNKNOWN, _hint(node), _DECLARE)
         if not _has_fixed_shapes(node):
             why = "the shape of its result depends on values"
@@ -147,17 +162,16 @@ class Lowering:
         expected = node.meta["val"]
         pairs = zip(found, expected, strict=True) if isinstance(found, tuple) else [(found, expected)]
         for ref, value in pairs:
-            if isinstance(ref, Ref) and ref.shape != tuple(value.shape):
+            if isinstance(ref, Ref | Paired) and ref.shape != tuple(value.shape):
                 raise CaptureError(f"The rule of {node.target} gives shape {ref.shape}, torch {tuple(value.shape)}.")
 
     def finish(self, result: Node) -> Network:
         """The network that computes `result`, without its batch axis; a single number has one axis of length one."""
         value = self._values.get(self._folded.representative(result))
         like = result.meta["val"]
-        if not like.is_floating_point() and not (self._gaps and like.is_complex()):
-            self._gaps.append(
-                Gap(origin_of(result), Verdict.REFUSED, f"the output is {like.dtype}", "choose a real output")
-            )
+        if not like.is_floating_point():
+            remedy = _REAL if like.is_complex() else "choose a real output"
+            self._gaps.append(Gap(origin_of(result), Verdict.REFUSED, f"the output is {like.dtype}", remedy))
         if self._gaps:
             raise refusal_of(self._gaps)
         ref = self._builder.constant(value) if isinstance(value, Tensor) else value
@@ -172,20 +186,27 @@ def without_rule(folded: Folded, inside: frozenset[Node]) -> set[OpOverload]:
         node
         for node in folded.steps
         if not (node in inside or is_random(node) or is_batch_statistic(node) or _refused_before(node, folded))
-        and not any(gives(node, test) for test in _NOT_LOWERED)
+        and not gives(node, is_sparse)
     )
-    ops = {node.target for node in steps if isinstance(node.target, OpOverload)}
-    return {op for op in ops if op not in RULES and op not in DISCONTINUOUS}
-
-
-# Values that no rule speaks of: what gives one is refused, and what follows from that is not said again.
-_NOT_LOWERED = (Tensor.is_complex, is_sparse)
+    ops = {(node.target, _meets_complex(node, folded)) for node in steps if isinstance(node.target, OpOverload)}
+    return {
+        op for op, meets in ops if op not in DISCONTINUOUS and (op not in COMPLEX_RULES if meets else op not in RULES)
+    }
 
 
 def _refused_before(node: Node, folded: Folded) -> bool:
-    """Whether a node takes a complex or sparse value that depends on the input."""
-    moving = [arg for arg in node.all_input_nodes if folded.representative(arg) not in folded.constants]
-    return any(gives(arg, test) for arg in moving for test in _NOT_LOWERED)
+    """Whether a node takes a sparse value that depends on the input, which no rule speaks of."""
+    return any(gives(arg, is_sparse) for arg in _moving(node, folded))
+
+
+def _meets_complex(node: Node, folded: Folded) -> bool:
+    """Whether a node takes or gives a complex value that depends on the input."""
+    return any(gives(end, Tensor.is_complex) for end in (node, *_moving(node, folded)))
+
+
+def _moving(node: Node, folded: Folded) -> list[Node]:
+    """The arguments of a node that depend on the input."""
+    return [arg for arg in node.all_input_nodes if folded.representative(arg) not in folded.constants]
 
 
 def _without_nan(network: Network) -> Network:
@@ -225,8 +246,8 @@ def _precision(node: Node) -> torch.dtype:
     for end in (node, *(node.all_input_nodes if node.target in MASKS else ())):
         like = end.meta.get("val")
         first = like[0] if isinstance(like, tuple | list) and like else like
-        if isinstance(first, Tensor) and first.is_floating_point():
-            return first.dtype
+        if isinstance(first, Tensor) and (first.is_floating_point() or first.is_complex()):
+            return first.dtype.to_real()
     return torch.float64
 
 
@@ -243,9 +264,12 @@ def _has_fixed_shapes(node: Node) -> bool:
 def _refs_to_nothing(node: Node) -> object:
     """References to nothing, so that the operations behind a gap are still tried and their own gaps found."""
     like = node.meta.get("val")
-    if isinstance(like, Tensor):
-        return Ref(-1, _shape(like))
-    return tuple(Ref(-1, _shape(part)) for part in like) if isinstance(like, tuple | list) else Ref(-1, ())
+    return tuple(map(_nothing, like)) if isinstance(like, tuple | list) else _nothing(like)
+
+
+def _nothing(like: object) -> Ref | Paired:
+    paired = isinstance(like, Tensor) and like.is_complex()
+    return Paired(Ref(-1, (*_shape(like), 2))) if paired else Ref(-1, _shape(like))
 
 
 def _shape(value: object) -> Shape:

@@ -214,10 +214,19 @@ def choose_output(program: ExportedProgram, graph: Graph, output: str | int | No
         return position, list(tensors.values())[position]
     if not tensors:
         raise CaptureError("The model returns no tensor, so there is nothing to bound; return one from its forward.")
-    known = ", ".join(f"{at}: {name}" for at, name in enumerate(tensors))
+    # Positions are names too, and are said where they are the only ones.
+    named = list(tensors) != [str(at) for at in range(len(tensors))]
+    known = ", ".join(f"{name} ({at})" if named else name for at, name in enumerate(tensors))
     if output is None:
-        raise CaptureError(f"The model returns {len(tensors)} tensors; say which one with output=, one of {{{known}}}.")
-    raise CaptureError(f"The model returns no tensor called {output!r}; output= must be one of {{{known}}}.")
+        raise CaptureError(
+            f"The model returns {len(tensors)} tensors; name one of them by output (--output on the command line): "
+            f"{known}."
+        )
+    if len(tensors) == 1:
+        raise CaptureError(f"The model returns one tensor, so output {output!r} names nothing; leave it out.")
+    raise CaptureError(
+        f"The model returns no tensor called {output!r}; output (--output on the command line) is one of: {known}."
+    )
 
 
 def _result_names(program: ExportedProgram, count: int) -> list[str]:

@@ -88,3 +88,30 @@ def test_outside_l2_and_on_the_whole_space_nothing_changes():
         reach, _ = around(node, 1e-3, False, 0, 1.0)
         if not isinstance(node, MatrixProduct):
             assert node.within(reach).split(1.0).center is None
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, node in NODES.items() if isinstance(node, Normalization | Unit | Softmax)]
+)
+def test_groups_with_distances_of_their_own_have_smaller_rests_that_hold(name: str):
+    node = NODES[name]
+    assert isinstance(node, Normalization | Unit | Softmax)
+    reach, points = around(node, 0.4, False, 3, 1.0)
+    # The groups move by a tenth, two tenths, ... of what the ball allows, around another point than its center.
+    share = torch.arange(1, node.shape[0] + 1, dtype=torch.float64)[:, None] / 10
+    other = reach.center + 0.01
+    moved = other + (points - reach.center) * share
+    inside = torch.linalg.vector_norm((moved - reach.center).flatten(1), dim=1) <= 0.4
+    plain, closer = node.within(reach), node.within(reach).closer(other, 0.4 * share)
+    rests = [one.split(2.0).scale.apply(torch.ones(node.target, dtype=torch.float64)) for one in (plain, closer)]
+    assert bool((rests[1] <= rests[0]).all())
+    if name not in ("unit across", "unit inside"):
+        assert float(rests[1][0].max()) < 0.7 * float(rests[0][0].max())
+    split, size = closer.split(2.0), points[0].numel()
+    center = torch.zeros(size, size, dtype=torch.float64)
+    if split.center is not None:
+        center = materialize(split.center).reshape(size, size)
+    found = torch.func.vmap(torch.func.jacrev(lambda z: node(z[None])[0]))(moved[inside]).reshape(-1, size, size)
+    # Autograd rounds by 1e-15 or so.
+    assert float(torch.linalg.matrix_norm((found - center) / rests[1].flatten()[:, None], 2).max()) <= 1 + 1e-9
+    assert float(torch.linalg.matrix_norm(found, 2).max()) <= float(closer.log_constant(2.0).exp()) * (1 + 1e-12)

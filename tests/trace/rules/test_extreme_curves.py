@@ -97,6 +97,20 @@ def test_curves_without_a_constant_are_refused(make: Callable[[], nn.Module], re
             lipkit.lipschitz(make().to(dtype), torch.tensor([[0.5, -0.3, 2.0]], dtype=dtype), DAG())
 
 
+def test_a_celu_that_loses_the_digits_of_its_input_is_refused():
+    # What torch computes is steeper than the function, because the quotient by alpha is no normal number.
+    x = torch.tensor([0.0, -0.75e-15])
+    y = nn.CELU(1e30)(x)
+    assert float((y[0] - y[1]) / (x[0] - x[1])) > 1.1
+    example = torch.tensor([[0.5, -0.3, 2.0]])
+    with pytest.raises(CaptureError, match=r"divides by alpha 1e\+30 first.*use the identity"):
+        lipkit.lipschitz(nn.CELU(1e30), example, DAG())
+    with pytest.raises(CaptureError, match=r"loses the digits of small inputs in torch\.float64"):
+        lipkit.lipschitz(nn.CELU(1e16), example.double(), DAG())
+    module = nn.CELU(8e6)
+    assert steepest(module, torch.float32, 1.0) <= float(lipkit.lipschitz(module, example, DAG()).value)
+
+
 @pytest.mark.parametrize("module", [nn.ELU(math.nan), nn.ELU(math.inf), nn.LeakyReLU(math.nan), nn.Softplus(math.inf)])
 def test_the_table_of_slopes_refuses_numbers_that_are_none(module: nn.Module):
     with pytest.raises(lipkit.errors.UnsupportedError):

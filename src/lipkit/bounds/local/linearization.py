@@ -15,40 +15,21 @@ from lipkit.bounds.local.attention_in_steps import attention_in_steps
 from lipkit.bounds.local.local import each_sample
 from lipkit.bounds.local.measured_network import Affine, MeasuredNetwork, measure_network
 from lipkit.bounds.local.ranges import input_reach, middle, propagate_ranges, tighten
+from lipkit.bounds.local.sums_of_changes import LAST_STEPS, STEPS, Change, group_gains, whole_gain
 from lipkit.errors import ArgumentError, NotProvenError, TooLargeError
 from lipkit.linops import Diagonal, LinearOperator, depth
 from lipkit.norms import AbsoluteSums, dual_exponent
 from lipkit.regions import Ball, Box, Region
-from lipkit.rounding.float64 import exp_of, gamma, log_up, norm_up, vector_norms
+from lipkit.rounding.float64 import exp_of, gamma, log_up, vector_norms
 from lipkit.rounding.slacks import ROUNDINGS_32, ROUNDINGS_512
 from lipkit.trace import Network, Reach
 from lipkit.trace.nodes import MatrixProduct, Node, Normalization, Pointwise, Softmax, Split, Unit
-from lipkit.trace.nodes._small_norms import spectral_above
 
 _ULPS = 1 + ROUNDINGS_32
 # More than products may lose to underflow.
 _UNDERFLOW = 1e-280
-# The share of a norm that terms measured by their Frobenius norms may add to it.
-_MINOR = 1e-2
-# Squarings behind a norm: n^(1/64) for rank n, 10 % for a flat spectrum of 500; behind that of the result 0.3 %.
-_STEPS, _LAST_STEPS = 5, 11
 # Nodes of which every group of entries with one factor of the rest depends on the same entries of the input.
 _SEPARATE = (Pointwise, Normalization, Unit, Softmax)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class _Change:
-    """A difference of two values of one tensor as sum_s T_s w_s + e, with |w_s| <= gain_s and |e| <= error, all in
-    units of the difference of the inputs; w_0 is that of the inputs itself. T_s is stored as (columns, *shape).
-    """
-
-    parts: dict[int, Tensor]
-    error: Tensor
-
-    def mass(self, gains: dict[int, Tensor]) -> Tensor:
-        """sum_s |T_s|_F gain_s: what rounding errors are relative to."""
-        return sum((norm_up(t.flatten(), 1) * gains[s] for s, t in self.parts.items()), torch.zeros_like(self.error))
 
 
 @final
@@ -64,7 +45,7 @@ class _Sweep:
         size = math.prod(found.network.source)
         start = torch.eye(size, dtype=torch.float64, device=found.device).reshape(size, *found.network.source)
         zero = start.new_zeros(())
-        self._changes = {0: _Change({0: start}, zero)}
+        self._changes = {0: Change({0: start}, zero)}
         self._gains = {0: zero + 1}
         self._plain = {0: zero + 1}
         self._last = {j: k for k, row in found.fused.items() if k not in found.inside for j in row.blocks}
@@ -75,7 +56,7 @@ class _Sweep:
         row = self._found.fused[k]
         change = self._through_row(row)
         last = k == self._found.network.sink
-        gain = torch.minimum(self._gain(change, _LAST_STEPS if last else _STEPS), self._folded(row))
+        gain = torch.minimum(whole_gain(change, self._gains, LAST_STEPS if last else STEPS), self._folded(row))
         z = _intersect(z, self._around(k, change, gain))
         self._require_finite(k, gain)
         if last:
@@ -86,7 +67,7 @@ class _Sweep:
             del self._changes[j]
         return z
 
-    def _through_row(self, row: Affine) -> _Change:
+    def _through_row(self, row: Affine) -> Change:
         parts: dict[int, Tensor] = {}
         error = row.shift.new_zeros(()) + _UNDERFLOW
         for j, block in row.blocks.items():
@@ -96,29 +77,14 @@ class _Sweep:
                 parts[s] = parts[s] + image if s in parts else image
             lost = row.slack() * float(AbsoluteSums()(block.op).value) * before.mass(self._gains)
             error = (error + block.norm * before.error + lost) * _ULPS
-        return _Change(parts, error)
-
-    def _gain(self, change: _Change, steps: int = _STEPS, weight: Tensor | None = None) -> Tensor:
-        """|P| + sum_s |T_s| gain_s, of the change times a weight <= 1; small terms by their Frobenius norms."""
-        parts = change.parts if weight is None else {s: t * weight for s, t in change.parts.items()}
-        rough = {s: norm_up(t.flatten(), 1) * self._gains[s] for s, t in parts.items()}
-        total, left = change.error, _MINOR
-        exact = spectral_above(parts[0].flatten(1), steps) if 0 in parts else torch.zeros_like(total)
-        total = total + exact
-        for s in sorted((s for s in rough if s), key=lambda s: float(rough[s])):
-            share = float(rough[s]) / max(float(exact), 1e-300)
-            if share <= left:
-                total, left = total + rough[s], left - share
-            else:
-                total = total + spectral_above(parts[s].flatten(1), _STEPS) * self._gains[s]
-        return total * (1 + ROUNDINGS_512)
+        return Change(parts, error)
 
     def _folded(self, row: Affine) -> Tensor:
         """sum_j |A_j| |y_j - y_j'|, each from the constant of its own node."""
         zero = row.shift.new_zeros(())
         return sum((block.norm * self._plain[j] for j, block in row.blocks.items()), zero) * (1 + ROUNDINGS_512)
 
-    def _around(self, k: int, change: _Change, gain: Tensor) -> Reach:
+    def _around(self, k: int, change: Change, gain: Tensor) -> Reach:
         """z_k around its value at the center: entry by entry, and in l2."""
         center, r = self._centers[k - 1], self._input.radius
         near = change.error.expand(center.center.numel())
@@ -134,11 +100,11 @@ class _Sweep:
         width = (width + off) * _ULPS + ROUNDINGS_32 * center.center.abs()
         return Reach(center.center - width, center.center + width, center.center, (gain * r + center.radius) * _ULPS)
 
-    def _through_node(self, k: int, node: Node, z: Reach, change: _Change, gain: Tensor) -> _Change:
+    def _through_node(self, k: int, node: Node, z: Reach, change: Change, gain: Tensor) -> Change:
         self._plain[k] = gain
         if node.is_identity:
             return change
-        node = node.within(z)
+        node = self._closer(k, node.within(z), change)
         self._plain[k] = gain * exp_of(node.log_constant(2.0), 1.0).to(gain) * _ULPS
         if isinstance(node, MatrixProduct):
             return self._through_product(k, node, change, gain)
@@ -149,27 +115,37 @@ class _Sweep:
         parts = linear.parts
         if len(rest):
             parts[k] = rest
-            self._gains[k] = gain if weight is None else torch.minimum(gain, self._gain(change, weight=weight))
+            self._gains[k] = (
+                gain if weight is None else torch.minimum(gain, whole_gain(change, self._gains, weight=weight))
+            )
         return linear
+
+    def _closer(self, k: int, node: Node, change: Change) -> Node:
+        """The node with every group of entries as near to the center as its own gain says, which is below the whole."""
+        if not isinstance(node, Normalization | Unit | Softmax):
+            return node
+        center, shape = self._centers[k - 1], (*node.shape[:-1], 1)
+        far = group_gains(change, self._gains, math.prod(shape)) * self._input.radius + center.radius
+        return node.closer(center.center, (far * _ULPS).reshape(shape))
 
     def _require_finite(self, k: int, number: Tensor) -> None:
         if not bool(torch.isfinite(number).all()):
             origin = self._found.network.origin(k)
             raise NotProvenError(f"{origin} has no finite constant on the {self._region}; take a smaller region.")
 
-    def _linearly(self, center: LinearOperator | None, change: _Change) -> _Change:
+    def _linearly(self, center: LinearOperator | None, change: Change) -> Change:
         """The change of C z; of nothing where there is no linear part."""
         if center is None:
-            return _Change({}, torch.zeros_like(change.error))
+            return Change({}, torch.zeros_like(change.error))
         center = center.to(device=change.error.device)
         absolute = float(AbsoluteSums()(center).value)
         lost = gamma(depth(center) + 8) * change.mass(self._gains)
-        return _Change(
+        return Change(
             {s: center.apply(columns) for s, columns in change.parts.items()},
             (absolute * (change.error + lost) + _UNDERFLOW) * _ULPS,
         )
 
-    def _through_product(self, k: int, node: MatrixProduct, change: _Change, gain: Tensor) -> _Change:
+    def _through_product(self, k: int, node: MatrixProduct, change: Change, gain: Tensor) -> Change:
         """A B - A' B' - C (z - z') = (A - A0)(B - B') + (A - A')(B' - B0), for each group, with C the derivative at z0.
 
         So the rest is at most max_g |A - A0| |B - B'| + max_g |B - B0| |A - A'|, where distances of single groups from
@@ -180,24 +156,15 @@ class _Sweep:
         far: list[Tensor] = []
         gains: list[Tensor] = []
         for at in (slice(0, cut), slice(cut, None)):
-            half = _Change({s: t[:, at] for s, t in change.parts.items()}, change.error)
-            gains.append(torch.minimum(gain, self._gain(half)))
-            far.append(torch.minimum(gains[-1], self._group_gains(half, node.groups)) * r + center.radius)
+            half = Change({s: t[:, at] for s, t in change.parts.items()}, change.error)
+            gains.append(torch.minimum(gain, whole_gain(half, self._gains)))
+            far.append(torch.minimum(gains[-1], group_gains(half, self._gains, node.groups).max()) * r + center.radius)
         moved = (far[0] * gains[1] + far[1] * gains[0]) * (1 + ROUNDINGS_512)
         linear = self._linearly(node.derivative(center.center), change)
         size = math.prod(node.target)
         units = torch.eye(size, dtype=torch.float64, device=gain.device)
         linear.parts[k], self._gains[k] = units.reshape(size, *node.target), moved
         return linear
-
-    def _group_gains(self, change: _Change, groups: int) -> Tensor:
-        """The largest gain of one of the groups that the entries fall into, one after the other."""
-        parts = {s: t.reshape(len(t), groups, -1).transpose(0, 1) for s, t in change.parts.items()}
-        total = change.error.expand(groups)
-        for s, t in parts.items():
-            rough = norm_up(t, 2)
-            total = total + (spectral_above(t, _STEPS) if s == 0 else rough) * self._gains[s]
-        return total.max() * (1 + ROUNDINGS_512)
 
     def _rest(self, node: Node, split: Split, device: torch.device) -> tuple[Tensor, Tensor | None]:
         """T and W with R psi(z) = T w, |w - w'| <= |W (z - z')| and 0 <= W <= 1, as columns and as weights.
@@ -247,8 +214,9 @@ class Linearization(RegionMethod):
     where P_sj is the linear map from y_j to z_s through the C_k alone. The same sums, row by row and times the radius,
     say how far z_s can lie from its value at the center; that is where node s is split. One pass finds both, so that a
     region of radius 0 gives the norm of the derivative at a point, and a small one little more. Attention counts as
-    three nodes (`attention_in_steps`). Rests of nodes that keep groups of entries apart are weighed by group, and a
-    product of matrices has the rest |A - A0| |B - B'| + |B - B0| |A - A'|.
+    three nodes (`attention_in_steps`). Rests of nodes that keep groups of entries apart are weighed by group, each with
+    its own distance from the center, and a product of matrices has the rest |A - A0| |B - B'| + |B - B0| |A - A'|.
+    The sum of norms is replaced by the norm of all terms beside each other where that is smaller (`sums_of_changes`).
 
     Guarantee: UPPER, all rounding counted, no random number. l2 only.
     Cost: every value is a matrix with a column for each input and for each entry of every node before it, written out:

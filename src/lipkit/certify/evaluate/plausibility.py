@@ -1,7 +1,7 @@
 """Results that are proven and still mean nothing: one answer for everything, and numbers of an absurd size."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from jaxtyping import Float
@@ -18,7 +18,9 @@ _HUGE, _VANISHING = 1e9, 1e-9
 _ROOM = 1.05
 
 
-def find_warnings(evaluation: Evaluation, inputs: Float[Tensor, "count ..."], bound: Bound) -> tuple[str, ...]:
+def find_warnings(
+    evaluation: Evaluation, inputs: Float[Tensor, "count ..."], bound: Bound, classes: Sequence[str] = ()
+) -> tuple[str, ...]:
     """One sentence for each thing that makes a result implausible; empty for ordinary results.
 
     Warned of are: a classifier that gave one answer to all inputs; inputs that are all the same; radii in 255ths where
@@ -26,18 +28,21 @@ def find_warnings(evaluation: Evaluation, inputs: Float[Tensor, "count ..."], bo
     largest distance that two inputs can have; constants above 1e9 or below 1e-9; constants that were stated instead of
     computed; samples that the model as it runs decides otherwise than in exact arithmetic. Radii and certificates stay
     what they are: they are proven, as far as the constant is.
-    `inputs` are those that were evaluated, and `bound` the constant that was used.
+    `inputs` are those that were evaluated, `bound` the constant that was used, and `classes` names for what is not
+    called by its number.
     Cost: one pass over the inputs.
     """
-    return (*_answers(evaluation), *_scales(evaluation, inputs), *_constants(bound), *_claims(evaluation))
+    return (*_answers(evaluation, classes), *_scales(evaluation, inputs), *_constants(bound), *_claims(evaluation))
 
 
-def _answers(evaluation: Evaluation) -> Iterator[str]:
+def _answers(evaluation: Evaluation, classes: Sequence[str]) -> Iterator[str]:
     samples = evaluation.samples
     answers, labels = {s.predicted for s in samples}, {s.label for s in samples}
     if len(samples) < 2 or len(answers) > 1:
         return
-    given = f"The model gave the same answer, class {answers.pop()}, to all {len(samples)} samples"
+    answer = answers.pop()
+    name = f" ({classes[answer]})" if answer < len(classes) and classes[answer] != str(answer) else ""
+    given = f"The model gave the same answer, class {answer}{name}, to all {len(samples)} samples"
     if len(labels) > 1:
         yield f"{given}: a classifier with one answer is robust and useless, so its radii say nothing about quality."
     else:

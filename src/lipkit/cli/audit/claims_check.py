@@ -207,7 +207,7 @@ def check_shares(file: Path, run: AuditedRun, evaluation: Evaluation, bound: Bou
             stored = json.loads(file.read_bytes())
         except ValueError as error:
             raise RecordError(f"{file} is no JSON ({error}); give the file that --json of the run wrote.") from error
-        found = plain(evaluation, find_warnings(evaluation, run.test.inputs, bound))
+        found = plain(evaluation, find_warnings(evaluation, run.test.inputs, bound, run.test.classes))
         for place, says, here in find_differences(stored, json.loads(json.dumps(found))):
             findings.differ(file, place, says, here, ANEW)
             return

@@ -101,7 +101,7 @@ def _evaluate(
     found = evaluate_goal("evaluating", model, test, bound, goal, request.seed, records)
     if team.leads:
         say = terminal().print
-        warnings = find_warnings(found, test.inputs, bound)
+        warnings = find_warnings(found, test.inputs, bound, test.classes)
         say(str(found), markup=False, highlight=False)
         print_warnings(warnings)
         say(by_class(found, test.classes), soft_wrap=True, markup=False, highlight=False)

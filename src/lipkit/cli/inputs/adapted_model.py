@@ -173,6 +173,7 @@ def name_classes(test: Examples, names: Sequence[str]) -> Examples:
     """The examples with these names for their classes, one for each score of the model."""
     if len(names) != len(test.classes):
         raise ArgumentError(
-            f"--classes has {len(names)} names, and the model gives {len(test.classes)} scores; give one name for each."
+            f"--classes has {len(names)} names ({names[0]}, ..., {names[-1]}), and the model gives "
+            f"{len(test.classes)} scores; give one name for each, in their order."
         )
     return replace(test, classes=tuple(names))

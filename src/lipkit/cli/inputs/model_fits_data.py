@@ -9,6 +9,8 @@ from lipkit._runtime import evaluating
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError, NonFiniteError
 
+_OTHER_COLUMN = ", or name the column of its labels by --label, without which it is the last one"
+
 
 def fit_to_model(model: nn.Module, test: Examples, target: str, data: str) -> Examples:
     """The examples with a name for every class that the model tells apart; numbers for those the data do not have.
@@ -27,7 +29,7 @@ def fit_to_model(model: nn.Module, test: Examples, target: str, data: str) -> Ex
     if last >= classes:
         raise ArgumentError(
             f"{data} has labels up to {last}, but {target} gives {classes} scores, for the classes 0..{classes - 1}; "
-            "give the data that the model was made for."
+            f"give the data that the model was made for{_OTHER_COLUMN if data.endswith('.csv') else ''}."
         )
     require_finite(scores, target, data)
     rest = range(len(test.classes), classes)

@@ -120,7 +120,7 @@ def _run(order: Order, recipe: Recipe, team: Team, here: Identity) -> Result:
         weights = hashlib.sha256((order.out / "model.safetensors").read_bytes()).hexdigest()
         about = _about(order, recipe, seconds, team, hash_sources(weights, test, source(recipe)))
         publish_report(order.out, trained.model, test, evaluation, bound, trained.journal, about, recipe.goal.attack)
-    return Result(evaluation, bound, trained.model, find_warnings(evaluation, test.inputs, bound))
+    return Result(evaluation, bound, trained.model, find_warnings(evaluation, test.inputs, bound, test.classes))
 
 
 def name_after_folder(test: Examples, data: Path | None) -> Examples:

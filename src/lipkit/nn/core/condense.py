@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from lipkit.errors import ArgumentError, NotProvenError, UnsupportedError
+from lipkit.errors import ArgumentError, NonFiniteError, NotProvenError, UnsupportedError
 from lipkit.linops import Padding
 from lipkit.nn.core.constrained import Constrained, parametrized_names, sites
 from lipkit.nn.core.geometry import Geometry
@@ -48,6 +48,12 @@ def condense(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
     """
     if dtype is not None and not dtype.is_floating_point:
         raise ArgumentError(f"Weights are floating-point numbers, got dtype {dtype}; use torch.bfloat16, for example.")
+    for name, parameter in model.named_parameters():
+        if not bool(torch.isfinite(parameter.detach()).all()):
+            raise NonFiniteError(
+                f"The parameter {name} of the model is NaN or infinite somewhere, so there is no weight to condense; "
+                "repair it, or load an earlier checkpoint."
+            )
     plain = copy.deepcopy(model)
     weights: dict[nn.Module, dict[str, nn.Parameter]] = {}
     for site in sites(plain):

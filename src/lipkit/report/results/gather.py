@@ -101,7 +101,7 @@ def gather_contents(
         data=DataUsed.of(test),
         attack=None if attack is None else AttackUsed.of(attack),
         precision=_precision(model),
-        warnings=find_warnings(evaluation, test.inputs, bound),
+        warnings=find_warnings(evaluation, test.inputs, bound, test.classes),
         constant=Constant.of_bound(bound),
         classes=test.classes,
         eps=evaluation.eps,

@@ -80,6 +80,14 @@ def distances(
     return torch.minimum(round_up(box, center.shape[-1] + 4), radius)
 
 
+def apart(
+    center: Float64[Tensor, "... d"], other: Float64[Tensor, "... d"], distance: Float64[Tensor, "... 1"]
+) -> Float64[Tensor, "... 1"]:
+    """How far each group can lie from that of `other`, if it lies within `distance` of that of the center."""
+    between = torch.linalg.vector_norm(center - other, dim=-1, keepdim=True)
+    return round_up(distance + between, center.shape[-1] + 4)
+
+
 def change_of_projection(least: Float64[Tensor, "..."], moved: Float64[Tensor, "..."]) -> Float64[Tensor, "..."]:
     """An upper bound of |J(w) - J(w0)|_2 for J = (I - u u') / s, the Jacobian of u = w / s with s^2 = |w|^2 + eps.
 

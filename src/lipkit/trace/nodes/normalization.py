@@ -15,6 +15,7 @@ from lipkit.rounding.float64 import log_up, round_down, round_up
 from lipkit.rounding.slacks import ROUNDINGS_8
 from lipkit.trace.nodes._base import Node, Split
 from lipkit.trace.nodes._variance import (
+    apart,
     centered_box,
     change_of_projection,
     distances,
@@ -80,6 +81,15 @@ class Normalization(Node):
         box = (least_spread if self.centered else least_norm)(reach.low, reach.high)
         near = (reach.center, distances(reach.low, reach.high, reach.center, reach.radius))
         return replace(self, spread=torch.maximum(ball, box).clamp(min=0.0), near=near)
+
+    def closer(self, center: Float64[Tensor, "..."], distance: Float64[Tensor, "... 1"]) -> "Normalization":
+        """The same on a region where each group also lies within a distance of that of another point."""
+        assert self.near is not None, "known on a region"
+        assert self.spread is not None, "known on a region"
+        z, moved = self.near
+        moved = torch.minimum(moved, apart(center, z, distance))
+        spread = round_down((group_norms(z, self.centered)[0] - moved).clamp(min=0.0), 1)
+        return replace(self, near=(z, moved), spread=torch.maximum(self.spread, spread))
 
     def split(self, p: float) -> Split:
         d = self.size[-1]

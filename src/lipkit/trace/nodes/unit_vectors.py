@@ -14,7 +14,7 @@ from lipkit.regions import Reach, reach_of, tighten
 from lipkit.rounding.float64 import exp_of, log_up, round_down, round_up
 from lipkit.rounding.slacks import ROUNDINGS_8
 from lipkit.trace.nodes._base import Node, Split
-from lipkit.trace.nodes._variance import change_of_projection, distances, group_norms, least_norm
+from lipkit.trace.nodes._variance import apart, change_of_projection, distances, group_norms, least_norm
 
 # Entries up to which the Jacobians of all vectors are written out.
 _WRITTEN_OUT = 2**24
@@ -63,6 +63,15 @@ class Unit(Node):
         ball = round_down((group_norms(reach.center, False)[0] - reach.radius).clamp(min=0.0), 1)
         near = (reach.center, distances(reach.low, reach.high, reach.center, reach.radius))
         return replace(self, least=torch.maximum(ball, least_norm(reach.low, reach.high)), near=near)
+
+    def closer(self, center: Float64[Tensor, "..."], distance: Float64[Tensor, "... 1"]) -> "Unit":
+        """The same on a region where each vector also lies within a distance of that of another point."""
+        assert self.near is not None, "known on a region"
+        assert self.least is not None, "known on a region"
+        z, moved = self.near
+        moved = torch.minimum(moved, apart(center, z, distance))
+        least = round_down((group_norms(z, False)[0] - moved).clamp(min=0.0), 1)
+        return replace(self, near=(z, moved), least=torch.maximum(self.least, least))
 
     def split(self, p: float) -> Split:
         d = self.size[-1]

@@ -54,6 +54,7 @@ def constant_pad(b: Builder, x: Ref, widths: Sequence[int], value: float = 0) ->
 
 
 Result = Ref | tuple[Ref, ...]
+Mover = Reshape | Index
 
 
 def broadcast(shape: Shape, target: Shape) -> LinearOperator:
@@ -72,6 +73,14 @@ def move_entries(
     In those arguments a reference is a value of the network, and a tensor a constant that is moved along; elsewhere a
     reference is refused.
     """
+    refs = tuple(_row(b, parts, fill) for parts, fill in movements(op, args, kwargs, at))
+    return refs if _several(op) else refs[0]
+
+
+def movements(
+    op: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], at: Sequence[int]
+) -> list[tuple[list[tuple[Mover, Ref]], Tensor]]:
+    """For each result of an operation as in `move_entries`: where the entries of the values go, and the constants."""
     outside = [value for i, value in enumerate(args) if i not in at]
     if any(isinstance(leaf, Ref) for leaf in pytree.tree_leaves((outside, kwargs))):
         raise Refusal(
@@ -91,7 +100,7 @@ def move_entries(
             raise Refusal(f"torch does not run it: {why}", "give it what it takes, or replace the layer") from error
         return list(found) if isinstance(found, tuple | list) else [found]
 
-    terms: list[list[tuple[LinearOperator, Ref]]] = []
+    terms: list[list[tuple[Mover, Ref]]] = []
     fills: list[Tensor] = []
     for slot, leaf in enumerate(leaves):
         if isinstance(leaf, Ref):
@@ -102,11 +111,10 @@ def move_entries(
             terms = [[*known, one] for known, one in zip(terms or [[] for _ in found], found, strict=True)]
     if any(isinstance(leaf, Tensor) for leaf in leaves):
         fills = run(_at_zero(leaves), (args, kwargs))
-    refs = tuple(_row(b, parts, fill) for parts, fill in zip(terms, fills, strict=True))
-    return refs if _several(op) else refs[0]
+    return list(zip(terms, fills, strict=True))
 
 
-def _row(b: Builder, parts: list[tuple[LinearOperator, Ref]], fill: Tensor) -> Ref:
+def _row(b: Builder, parts: Sequence[tuple[Mover, Ref]], fill: Tensor) -> Ref:
     bias = fill if bool((fill != 0).any()) else None
     op, x = parts[0]
     if len(parts) == 1 and bias is None and isinstance(op, Reshape) and op.source == op.target:
@@ -129,7 +137,7 @@ def _probe(value: object, factor: int) -> object:
     return torch.zeros_like(value, dtype=torch.float64, device="cpu") if isinstance(value, Tensor) else value
 
 
-def _mover(once: Tensor, twice: Tensor, source: Shape) -> LinearOperator:
+def _mover(once: Tensor, twice: Tensor, source: Shape) -> Mover:
     """The gather behind two probes: their difference is 1 + position where an entry came through, else zero."""
     position = torch.where(once == twice, 0, twice - once).long() - 1
     shape = tuple(position.shape)

@@ -212,7 +212,17 @@ def _elu(b: Builder, x: Ref, alpha: float = 1.0, scale: float = 1.0, input_scale
 
 @lowers(aten.celu.default, samples=lambda: [Sample((_line(),)), Sample((_line(), 0.5))])
 def _celu(b: Builder, x: Ref, alpha: float = 1.0) -> Ref:
-    """Exponential below 0, linear above, with one slope at 0."""
+    """Exponential below 0, linear above, with one slope at 0.
+
+    torch divides by alpha first. Where that leaves the normal numbers for inputs of ordinary size, what it computes is
+    steeper than the function: 1.12 with alpha 1e30 in float32. Up to 1 / eps it happens below eps^-1 of the smallest
+    normal number only.
+    """
+    if not alpha <= 1 / torch.finfo(b.dtype).eps:
+        raise Refusal(
+            f"divides by alpha {alpha:g} first, which loses the digits of small inputs in {b.dtype}",
+            "use the identity, which it is for such an alpha, or a smaller one",
+        )
     return _entrywise(b, celu(float(alpha)), x)
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lipkit.bounds import DAG
 from lipkit.trace.capture import capture
 from lipkit.trace.nodes import Activation, Pointwise
 from lipkit.trace.nodes.activations.composed import Composed
@@ -29,6 +30,17 @@ class Formula(nn.Module):
 def xtanh_slope() -> float:
     x = torch.linspace(0, 5, 2_000_001, dtype=torch.float64)
     return float((x.tanh() + x / x.cosh() ** 2).max())
+
+
+@pytest.mark.parametrize("sharp", [1.0, 1e4, 1e8, 1e16, 1e30])
+@pytest.mark.parametrize("power", [True, False])
+def test_bells_of_every_width_have_their_slope(sharp: float, power: bool):
+    # exp(-c x^2) is steepest at 1 / sqrt(2 c), with slope sqrt(2 c / e).
+    formula = Formula((lambda x: torch.exp(-sharp * x**2)) if power else (lambda x: torch.exp(-sharp * x * x)))
+    bound = float(DAG()(capture(formula, torch.zeros(1, 1, dtype=torch.float64))).value)
+    truth = math.sqrt(2 * sharp / math.e)
+    # Pieces are 1 % of their distance from 0 wide, and the curvature is zero at the steepest point.
+    assert truth * (1 - 1e-12) <= bound <= truth * 1.001
 
 
 # The formula, and its largest slope: a closed form, or the largest on a fine grid.

@@ -1,5 +1,6 @@
 """Functions of one variable that are made of several steps, and their slopes by interval arithmetic."""
 
+import math
 from dataclasses import dataclass
 from typing import final
 
@@ -16,6 +17,8 @@ from lipkit.trace.nodes.pointwise import Activation
 
 # How many pieces an interval is cut into: as many as this for all entries together, within these limits.
 _PIECES, _FEWEST, _MOST = 2**16, 8, 2**14
+# The power of ten at which cuts around 0 begin.
+_NEAREST = -20
 
 
 @final
@@ -62,6 +65,11 @@ class Composed(Activation):
         # Cuts are shared by the pieces on both sides, so their rounding leaves no gap.
         cuts = torch.minimum(torch.maximum(start + (end - start) * at, start), end)
         cuts = torch.cat([start[None], cuts[1:-1], end[None]])
+        if pieces == _MOST:
+            # Of few intervals also at every scale around 0, where a formula such as exp(-c x^2) may be steep.
+            near = torch.logspace(_NEAREST, math.log10(FAR), pieces // 4, dtype=torch.float64, device=low.device)
+            near = torch.cat([near, -near]).reshape(-1, *(1,) * low.ndim)
+            cuts = torch.cat([cuts, torch.minimum(torch.maximum(near, start), end)]).sort(0).values
         found = self._enclose(cuts[:-1], cuts[1:])[order]
         if order < 2:
             found = self._by_middle(cuts[:-1], cuts[1:], found, order)

@@ -14,7 +14,7 @@ from lipkit.regions import Reach, reach_of, tighten
 from lipkit.rounding.float64 import exp_of, log_up, round_up
 from lipkit.rounding.slacks import ROUNDINGS_8
 from lipkit.trace.nodes._base import Node, Split
-from lipkit.trace.nodes._variance import distances
+from lipkit.trace.nodes._variance import apart, distances
 from lipkit.trace.nodes.activations.curve import Interval
 from lipkit.trace.nodes.attention.probabilities import jacobian_change, jacobian_norm, probabilities
 
@@ -71,6 +71,12 @@ class Softmax(Node):
         center = self._seen(reach.center, 0.0)
         moved = distances(self._seen(reach.low, 0.0), self._seen(reach.high, 0.0), center, reach.radius)
         return replace(self, domain=(reach.low, reach.high), near=(center, moved[..., 0]))
+
+    def closer(self, center: Float64[Tensor, "..."], distance: Float64[Tensor, "... 1"]) -> "Softmax":
+        """The same on a region where each row also lies within a distance of that of another point."""
+        assert self.near is not None, "known on a region"
+        z, moved = self.near
+        return replace(self, near=(z, torch.minimum(moved, apart(self._seen(center, 0.0), z, distance)[..., 0])))
 
     def split(self, p: float) -> Split:
         n = self.size[-1]
