@@ -115,7 +115,7 @@ class CosineAttention(SelfAttention):
         self.mixing = CosineMixing(num_heads, 1.0 if scale is None else scale, length, device).to(dtype)
         _ = self.gain
 
-    def forward(self, x: Float[Tensor, "... tokens size"]) -> Float[Tensor, "... tokens size"]:
+    def forward(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """The mixed tokens."""
         self.length_of(tuple(x.shape))
         z = self.in_proj(x)

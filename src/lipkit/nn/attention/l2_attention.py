@@ -130,7 +130,7 @@ class L2Attention(SelfAttention):
         self.log_scale = nn.Parameter(torch.full((num_heads,), start, device=device, dtype=dtype))
         _ = self.gain
 
-    def forward(self, x: Float[Tensor, "... tokens size"]) -> Float[Tensor, "... tokens size"]:
+    def forward(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """The mixed tokens."""
         tokens = self.length_of(tuple(x.shape))
         z = self.in_proj(x)

@@ -87,7 +87,7 @@ class LipsFormerBlock(Stated):
         one = Bound.from_value(1.0, Kind.EXACT, "the identity")
         return one.sum(second.scale(self.alpha)).compose(one.sum(first.scale(self.alpha)))
 
-    def forward(self, x: Float[Tensor, "... tokens size"]) -> Float[Tensor, "... tokens size"]:
+    def forward(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """The block."""
         y = x + self._weighted(self.attention(self.norm1(x)), self.weight1)
         hidden = self.activation(self.linear1(self.norm2(y)))

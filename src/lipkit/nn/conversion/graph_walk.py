@@ -15,7 +15,7 @@ from lipkit.nn.conversion import attention_modules, functions, joined_branches, 
 from lipkit.nn.conversion.conversion_report import ConversionVerdict, Row
 from lipkit.nn.conversion.converted_layers import Shift
 from lipkit.nn.conversion.in_place_changes import find_overwritten
-from lipkit.nn.conversion.modules import DROPOUT, replacement
+from lipkit.nn.conversion.modules import DROPOUT, TRANSFORMERS, replacement
 from lipkit.nn.conversion.replacement import Choices, Refusal, Replacement
 from lipkit.nn.conversion.ties import Ties
 from lipkit.nn.core.gain import gain_of
@@ -121,6 +121,8 @@ class Walk:
         if isinstance(original, recurrent_modules.CELLS):
             raise Refusal(f"use nn.{type(original).__name__.removesuffix('Cell')} over the whole sequence in its place")
         source = self.only_input(node)
+        if isinstance(original, TRANSFORMERS) and (len(node.args) > 1 or node.kwargs):
+            raise Refusal("masks that are tensors have no counterpart; call it with the sequence alone")
         if getattr(module, "inplace", False):
             vars(module)["inplace"] = False
         if target not in self.done:

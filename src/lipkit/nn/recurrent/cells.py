@@ -37,8 +37,8 @@ class _Cell(Stated):
         return self.step.bound()
 
     def forward(
-        self, x: Float[Tensor, "batch inputs"], h: Float[Tensor, "batch hidden"] | None = None
-    ) -> Float[Tensor, "batch hidden"]:
+        self, x: Float[Tensor, "..."], h: Float[Tensor, "..."] | None = None
+    ) -> Float[Tensor, "..."]:
         """The next state."""
         state = x.new_zeros(*x.shape[:-1], self.hidden_size) if h is None else h
         if tuple(state.shape) != (*x.shape[:-1], self.hidden_size):

@@ -93,7 +93,7 @@ class OrthogonalRNN(Stated):
                 found = found.compose(carried)
         return found
 
-    def forward(self, x: Float[Tensor, "batch tokens inputs"]) -> Float[Tensor, "batch tokens hidden"]:
+    def forward(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """All states, divided."""
         if x.ndim != 3:
             raise ShapeError(f"OrthogonalRNN takes batches of sequences, got {tuple(x.shape)}; give one as x[None].")

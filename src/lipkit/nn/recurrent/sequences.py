@@ -70,7 +70,7 @@ class _Recurrent(Stated):
                     found = found.compose(one)
         return found
 
-    def forward(self, x: Float[Tensor, "batch tokens inputs"]) -> Float[Tensor, "batch tokens hidden"]:
+    def forward(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """The outputs of the last layer, for all tokens."""
         if x.ndim != 3:
             raise ShapeError(

@@ -52,8 +52,8 @@ class Step(nn.Module):
         return linear_norm(self.linear).scale(self.slope)
 
     def prepared(
-        self, x: Float[Tensor, "batch *tokens size"]
-    ) -> tuple[Float[Tensor, "batch *tokens wide"], Float[Tensor, "wide hidden"]]:
+        self, x: Float[Tensor, "..."]
+    ) -> tuple[Float[Tensor, "..."], Float[Tensor, "wide hidden"]]:
         """The part of W (x, h) + b that does not depend on h, for all tokens at once, and the weight of h.
 
         The weight is computed once for a whole sequence.
@@ -63,12 +63,12 @@ class Step(nn.Module):
         of_x, of_h = self.linear.weight.split(self.sizes, 1)
         return functional.linear(x, of_x, self.linear.bias), of_h
 
-    def advance(self, prepared: Tensor, weight: Tensor, h: Tensor) -> Float[Tensor, "batch outputs"]:
+    def advance(self, prepared: Tensor, weight: Tensor, h: Tensor) -> Float[Tensor, "... outputs"]:
         """f of the whole sum."""
         return self.function(prepared + functional.linear(h, weight))
 
     @abstractmethod
-    def function(self, z: Float[Tensor, "batch wide"]) -> Float[Tensor, "batch outputs"]:
+    def function(self, z: Float[Tensor, "... wide"]) -> Float[Tensor, "... outputs"]:
         """f."""
 
 
@@ -93,7 +93,7 @@ class PlainStep(Step):
         """The constant of the activation, at least 1: another one may have taken its place."""
         return max(1.0, gain_of(self.activation))
 
-    def function(self, z: Float[Tensor, "batch wide"]) -> Float[Tensor, "batch outputs"]:
+    def function(self, z: Float[Tensor, "... wide"]) -> Float[Tensor, "... outputs"]:
         """The activation."""
         return self.activation(z)
 
@@ -116,7 +116,7 @@ class GatedStep(Step):
         start = as_logarithm(length, "length")
         self.log_length = nn.Parameter(torch.full((), start, device=device, dtype=dtype))
 
-    def function(self, z: Float[Tensor, "batch wide"]) -> Float[Tensor, "batch outputs"]:
+    def function(self, z: Float[Tensor, "... wide"]) -> Float[Tensor, "... outputs"]:
         """The mixture of the candidates."""
         length = learnt(self.log_length, z)
         kept, gate, new = (z / length).chunk(3, -1)
