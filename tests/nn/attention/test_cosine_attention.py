@@ -83,7 +83,7 @@ def test_the_published_sum_of_parts_is_larger():
 
 
 def test_without_smoothing_there_is_no_constant_and_for_fixed_length_there_is():
-    """Remark 4.1: the module "remains not globally Lipschitz" because of n; it is for each n, once rows are smoothed."""
+    """Remark 4.1: the module "remains not globally Lipschitz" because of n; it is for each n, with smooth rows."""
     plain = nn.Module()
     plain.forward = lambda x: x / x.norm(dim=-1, keepdim=True)  # pyright: ignore[reportAttributeAccessIssue]
     for size in (1e-2, 1e-6):

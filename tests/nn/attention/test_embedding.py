@@ -1,5 +1,7 @@
 """Embeddings: how far substitutions move them, by brute force over all pairs of tokens."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -93,7 +95,7 @@ def test_short_vectors_stay_and_padding_gets_no_gradient():
         ((4, 3, None, 0.0), "max_norm must be a positive number, got 0.0"),
     ],
 )
-def test_wrong_arguments(arguments: tuple[int, ...], said: str):
+def test_wrong_arguments(arguments: tuple[Any, ...], said: str):
     with pytest.raises(ArgumentError, match=said):
         lnn.Embedding(*arguments)
 

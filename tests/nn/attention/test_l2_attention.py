@@ -105,9 +105,9 @@ def test_columns_of_probabilities_are_as_short_as_the_proof_says(is_causal: bool
         assert best > 0.4 * most
 
 
-def layer(tokens: int | None = None, **options: bool) -> lnn.L2Attention:
+def layer(tokens: int | None = None, is_causal: bool = False) -> lnn.L2Attention:
     torch.manual_seed(0)
-    return lnn.L2Attention(6, 2, tokens=tokens, scale=1.5, **options).double().eval()
+    return lnn.L2Attention(6, 2, tokens=tokens, scale=1.5, is_causal=is_causal).double().eval()
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
@@ -148,7 +148,9 @@ def test_huge_tiny_and_equal_tokens(dtype: torch.dtype, is_causal: bool):
     for x in cases:
         x = x.clamp(-huge, huge).requires_grad_()
         y = module(x)
-        gradients = torch.autograd.grad(y.square().sum() / y.detach().abs().max().clamp(min=1) ** 2, [x, *module.parameters()])
+        gradients = torch.autograd.grad(
+            y.square().sum() / y.detach().abs().max().clamp(min=1) ** 2, [x, *module.parameters()]
+        )
         assert bool(torch.isfinite(y).all())
         assert all(bool(torch.isfinite(g).all()) for g in gradients)
     # Far tokens see themselves alone, equal ones their common value: both times every token stays.

@@ -1,5 +1,7 @@
 """The start with norm 1: singular values of the written-out operators."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -17,7 +19,9 @@ def largest(layer: nn.Module, shape: tuple[int, ...]) -> float:
 
 def test_every_plain_layer_of_a_model_has_norm_one():
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(2, 4, 3, 1, 1), nn.ReLU(), nn.Conv2d(4, 4, 3, 2, 1), nn.Flatten(), nn.Linear(36, 5))
+    model: Any = nn.Sequential(
+        nn.Conv2d(2, 4, 3, 1, 1), nn.ReLU(), nn.Conv2d(4, 4, 3, 2, 1), nn.Flatten(), nn.Linear(36, 5)
+    )
     assert lnn.spectral_(model) is model
     for layer, shape in ((model[0], (2, 12, 12)), (model[2], (4, 12, 12)), (model[4], (36,))):
         found = largest(layer, shape)
@@ -33,7 +37,7 @@ def test_every_plain_layer_of_a_model_has_norm_one():
 
 
 def test_constrained_layers_are_left_alone():
-    model = nn.Sequential(lnn.Linear(4, 4), nn.Linear(4, 4))
+    model: Any = nn.Sequential(lnn.Linear(4, 4), nn.Linear(4, 4))
     before = model[0].weight.detach().clone()
     lnn.spectral_(model)
     assert torch.equal(model[0].weight, before)

@@ -47,7 +47,7 @@ def test_they_are_those_of_torch_times_the_root_of_eps(eps: float):
     image, root = torch.randn(2, 4, 6, dtype=torch.float64), math.sqrt(eps)
     pairs = (
         (lnn.LayerNorm(6, eps), nn.LayerNorm(6, eps)),
-        (lnn.LayerNorm((4, 6), eps), nn.LayerNorm((4, 6), eps)),
+        (lnn.LayerNorm((4, 6), eps), nn.LayerNorm([4, 6], eps)),
         (lnn.RMSNorm(6, eps), nn.RMSNorm(6, eps)),
         (lnn.GroupNorm(2, 4, eps), nn.GroupNorm(2, 4, eps)),
     )
@@ -66,11 +66,11 @@ def test_the_constant_of_the_originals():
 
 def test_weights_keep_their_ratios_and_get_gradients():
     module = lnn.RMSNorm(3)
+    assert module.weight is not None
     with torch.no_grad():
         module.weight.copy_(torch.tensor([4.0, 2.0, -1.0]))
     found = module(torch.full((1, 3), 1e-3))
     assert torch.allclose(found / 1e-3, torch.tensor([[1.0, 0.5, -0.25]]), rtol=1e-5)
-    assert module.weight is not None
     (gradient,) = torch.autograd.grad(found.sum(), module.weight)
     # Clipped at 1, the first two would have none.
     assert bool((gradient[1:] != 0).all())

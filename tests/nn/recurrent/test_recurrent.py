@@ -110,7 +110,7 @@ def test_states_that_are_kept_and_given_out_are_counted_at_every_step():
     """The reason why outputs of `RNN` are not its states: the last state has constant 1, all together have more."""
     cell = lnn.RNNCell(1, 1, bias=False, activation=nn.Identity()).double()
     with torch.no_grad():
-        cell.step.linear.parametrizations.weight.original.copy_(torch.tensor([[0.3, 0.95]]))
+        cell.step.linear.get_parameter("parametrizations.weight.original").copy_(torch.tensor([[0.3, 0.95]]))
 
     def states(x: Tensor) -> Tensor:
         h, found = None, []
@@ -129,7 +129,7 @@ def test_the_sum_of_all_inputs_attains_the_constant_of_orthogonal_layers():
         layer = lnn.OrthogonalRNN(1, 1, bias=False, activation=nn.Identity()).double()
         with torch.no_grad():
             for part in (layer.input, layer.state):
-                part.parametrizations.weight.original.fill_(1.0)
+                part.get_parameter("parametrizations.weight.original").fill_(1.0)
         found = norm_at(layer, torch.zeros(1, tokens, 1).double())
         # Weights and factor are made smaller by some units of float32.
         assert found == pytest.approx(1, rel=1e-5 * tokens)

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from lipkit.nn.attention.l2_attention import SelfAttention, hidden_keys
 from lipkit.nn.core.known_constants import SAFE
 from lipkit.nn.core.precision import uncast
-from lipkit.nn.layers.linear import Linear
 from lipkit.nn.core.shortened import as_logarithm, learnt, shortened
+from lipkit.nn.layers.linear import Linear
 from lipkit.nn.methods._base import WeightMethod
 from lipkit.nn.methods.bjorck import Bjorck
 
@@ -20,7 +20,7 @@ _STEEPEST = 20.0
 
 
 class CosineMixing(nn.Module):
-    """(Q, K, V) -> softmax(scale Q^ K^') V^ / c, where ^ makes rows shorter than a learnt length e, and e = 1 in scores.
+    """(Q, K, V) -> softmax(scale Q^ K^') V^ / c, where ^ makes rows shorter than a learnt length e, 1 in scores.
 
     For e = 1 and rows of at most 1, with c1 the largest column sum of P, t the scale, and variances of at most 1, the
     derivatives in V, Q and K are at most sqrt(c1), t and t sqrt(c1) (see `lipkit.trace.nodes.attention.attention`), so
@@ -80,8 +80,8 @@ class CosineAttention(SelfAttention):
     e = sqrt(eps) times that is 1. c depends on the learnt scale t and the number of tokens (`CosineMixing`).
 
     Guarantee: constant 1 in l2 on the whole space, in training and in evaluation, for sequences up to `tokens`; with
-    None each is divided by the constant for its own length. For n tokens c is at most sqrt(n (1 + t^2) + t^2), where the
-    sum of the published parts is of order n t. Cost: two products, and tokens^2 embed_dim for the attention.
+    None each is divided by the constant for its own length. For n tokens c is at most sqrt(n (1 + t^2) + t^2), where
+    the sum of the published parts is of order n t. Cost: two products, and tokens^2 embed_dim for the attention.
     Reference: Qi et al. 2023 (LipsFormer); the constant is ours.
 
     Args:

@@ -14,10 +14,10 @@ from lipkit.linops import Shape
 from lipkit.nn.attention.l2_constants import distance_attention_constant
 from lipkit.nn.core.gain import gain_of
 from lipkit.nn.core.known_constants import SAFE, Stated
-from lipkit.nn.core.precision import uncast
-from lipkit.nn.layers.linear import Linear
 from lipkit.nn.core.linear_norm import linear_norm
+from lipkit.nn.core.precision import uncast
 from lipkit.nn.core.shortened import as_logarithm, learnt, wide
+from lipkit.nn.layers.linear import Linear
 from lipkit.nn.methods._base import WeightMethod
 from lipkit.nn.methods.bjorck import Bjorck
 from lipkit.rounding.slacks import ROUNDINGS_32
@@ -88,14 +88,14 @@ class SelfAttention(Stated):
 class L2Attention(SelfAttention):
     """Multi-head self-attention whose scores are distances: x -> W_out (P_h z_h / c)_h, z = W_in x.
 
-    z is cut into heads z_h of width embed_dim / num_heads, and P_ij ~ exp(-s |z_i - z_j|^2) in each, with a learnt scale
-    s > 0. The constant c of Z -> P Z depends on the number of tokens alone, not on s (`distance_attention_constant`);
+    z is cut into heads z_h of width embed_dim / num_heads, and P_ij ~ exp(-s |z_i - z_j|^2) in each, with a learnt
+    scale s > 0. The constant c of Z -> P Z depends on the number of tokens alone, not on s (`distance_attention_constant`);
     heads act on disjoint parts, and ||W_in||, ||W_out|| <= 1 by `method`. The layer of Kim et al., P z A W_V W_O with
     z = x W_Q, has values that are linear in z too: its further factors are part of W_out here, and sizes part of s.
 
     Guarantee: constant 1 in l2 on the whole space, in training and in evaluation. With `tokens`, for sequences up to
-    that length, all divided by the same number; with None, each divided by the number for its own length. c is 2.3, 6.5,
-    9.7 and 19.3 for 2, 8, 16 and 64 tokens; searches for large Jacobians found 1.6 and 2.6 for 2 and 8.
+    that length, all divided by the same number; with None, each divided by the number for its own length. c is 2.3,
+    6.5, 9.7 and 19.3 for 2, 8, 16 and 64 tokens; searches for large Jacobians found 1.6 and 2.6 for 2 and 8.
     Cost: two products, and tokens^2 embed_dim for the attention. Dot-product attention has no constant.
     Reference: Kim, Papamakarios, Mnih 2021; the constant and the form are ours.
 

@@ -71,8 +71,8 @@ def distance_attention_constant(tokens: int, is_causal: bool = False) -> float:
     o_i = sum_j P_ij z_j and C_i the covariance of the z_j under P_i:
         do_i = sum_j P_ij dz_j + 2 s C_i dz_i - 2 s sum_j P_ij (z_j - o_i) ((z_j - z_i) . dz_j).
     (1) |P| <= sqrt(largest column sum), rows sum to 1. Let w_i = P_ij for a fixed j, i != j, let z_j = 0 and
-    k_i = exp(-s |z_i|^2). Then P_ij = 1/(1 + sum_l k_l exp(2 s z_i . z_l)), and w_l <= k_l/(1 + k_l), because a token is
-    nearest to itself: so w_l <= 1/2 and w_l <= k_l. Summing w_i times the denominator over i gives
+    k_i = exp(-s |z_i|^2). Then P_ij = 1/(1 + sum_l k_l exp(2 s z_i . z_l)), and w_l <= k_l/(1 + k_l), because a token
+    is nearest to itself: so w_l <= 1/2 and w_l <= k_l. Summing w_i times the denominator over i gives
         N >= sum w_i + sum_il w_i w_l exp(2 s z_i . z_l) >= W + W^2,  W = sum w_i,
     by Jensen, since sum_il w_i w_l z_i . z_l = |sum w_i z_i|^2 >= 0. Causal sums are over l <= i, at least half.
     (2) s |C_i| <= sum_j P_ij t_ij <= k (Kim et al.).

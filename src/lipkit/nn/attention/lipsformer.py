@@ -13,8 +13,8 @@ from lipkit.nn.activations.rescaled import GELU
 from lipkit.nn.attention.cosine_attention import CosineAttention
 from lipkit.nn.core.gain import gain_of
 from lipkit.nn.core.known_constants import Stated
-from lipkit.nn.layers.linear import Linear
 from lipkit.nn.core.linear_norm import linear_norm
+from lipkit.nn.layers.linear import Linear
 from lipkit.nn.layers.normalization import CenterNorm
 from lipkit.nn.methods._base import WeightMethod
 from lipkit.nn.methods.bjorck import Bjorck
@@ -23,7 +23,7 @@ from lipkit.rounding.slacks import ROUNDINGS_32
 
 @final
 class LipsFormerBlock(Stated):
-    """y = x + a (attention(norm(x))), then y + b (W_2 GELU(W_1 norm(y))), with learnt a, b for each channel, |.| <= alpha.
+    """y = x + a attention(norm(x)), then y + b W_2 GELU(W_1 norm(y)), with learnt a, b for each channel, |.| <= alpha.
 
     norm is `CenterNorm`, attention `CosineAttention`, GELU is divided by its largest slope, and the linear layers have
     norm at most 1 by `method`. Each branch has constant 1, so each sum has 1 + alpha.

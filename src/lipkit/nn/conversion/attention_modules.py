@@ -28,7 +28,7 @@ _ARGUMENTS = inspect.signature(nn.MultiheadAttention.forward)
 
 @final
 class MixedTokens(nn.Module):
-    """softmax(t q^ k^') v^ / c of three tensors that are 1-Lipschitz functions of one input: so is it. See `CosineMixing`.
+    """softmax(t q^ k^') v^ / c (`CosineMixing`) of three tensors that are 1-Lipschitz functions of one input: so is it.
 
     Together the three have constant sqrt(3), by which the result is divided too.
 
@@ -103,7 +103,9 @@ def convert_function(walk: "Walk", node: fx.Node) -> None:
     if not all(part in walk.scales for part in parts):
         raise Refusal("queries, keys and values that do not all depend on the input have no counterpart")
     if arguments["attn_mask"] is not None or arguments["enable_gqa"] is not False:
-        raise Refusal("masks that are tensors, and shared keys, have no counterpart; leave them out, or set is_causal=True")
+        raise Refusal(
+            "masks that are tensors, and shared keys, have no counterpart; leave them out, or set is_causal=True"
+        )
     if not isinstance(arguments["is_causal"], bool):
         raise Refusal("whether it is causal must be a plain value; write is_causal=True or is_causal=False")
     dropped = ", without dropout" if arguments["dropout_p"] != 0.0 else ""
@@ -122,7 +124,7 @@ IS_ATTENTION = functional.scaled_dot_product_attention
 
 
 def keep_first(node: fx.Node, remedy: str) -> None:
-    """Let a node that gave a tuple give its first part: its users take a part each; others than the first are refused."""
+    """Let a node that gave a tuple give its first part; users of other parts are refused."""
     for user in list(node.users):
         first = user.args[1:] == (0,)
         if user.op != "call_function" or user.args[0] is not node or (user.users and not first):

@@ -108,7 +108,9 @@ def _replace_embedding(module: nn.Embedding) -> Replacement:
     return Replacement(found, f"Embedding, times {ratio:.3g}: the constant is one in the root of changed tokens", ratio)
 
 
-def _replace_transformer_layer(module: nn.TransformerEncoderLayer, choices: Choices, like: Tensor | None) -> Replacement:
+def _replace_transformer_layer(
+    module: nn.TransformerEncoderLayer, choices: Choices, like: Tensor | None
+) -> Replacement:
     """x mixed with its attention, then with two dense layers; normalised before or after, as in the original."""
 
     def part(old: nn.Module) -> nn.Module:
@@ -133,7 +135,9 @@ def _replace_transformer(module: nn.TransformerEncoder, choices: Choices, like: 
     found = [_replacement(part, 1.0, choices, like) for part in parts]
     if any(one.module is None for one in found):
         raise Refusal("build nn.TransformerEncoder from nn.TransformerEncoderLayer and a normalisation")
-    return Replacement(nn.Sequential(*(one.module for one in found if one.module is not None)), "a chain: " + found[0].words)
+    return Replacement(
+        nn.Sequential(*(one.module for one in found if one.module is not None)), "a chain: " + found[0].words
+    )
 
 
 def _replace_known(module: nn.Module) -> Replacement:

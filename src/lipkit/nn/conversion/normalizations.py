@@ -77,7 +77,7 @@ def _started(
     """The substitute with the weights and the bias of the original, divided by the largest weight."""
     place = like if module.weight is None else module.weight
     found = found if place is None else found.to(place)
-    if found.weight is not None:
+    if found.weight is not None and module.weight is not None:
         start, largest = split_largest(module.weight)
         with torch.no_grad():
             found.weight.copy_(start)

@@ -23,7 +23,9 @@ def recurrent_twin(module: nn.RNNBase, choices: Choices) -> RNN | GRU:
     if not module.batch_first:
         raise Refusal(f"sequences come as (tokens, batch, size); build {name} with batch_first=True")
     if module.bidirectional or module.proj_size:
-        raise Refusal(f"build {name} without bidirectional and proj_size; read the reverse with a second one, on x.flip(1)")
+        raise Refusal(
+            f"build {name} without bidirectional and proj_size; read the reverse with a second one, on x.flip(1)"
+        )
     weight = next(module.parameters())
     sizes = module.input_size, module.hidden_size, module.num_layers, module.bias, weight.device, weight.dtype
     if isinstance(module, nn.RNN):

@@ -134,7 +134,7 @@ class RMSNorm(_LastAxes):
 
 @final
 class GroupNorm(_Normalization):
-    """`LayerNorm` for each of `num_groups` groups of channels, on axis 1, with one weight and one bias for each channel.
+    """`LayerNorm` for each of `num_groups` groups of channels, on axis 1, with a weight and a bias for each channel.
 
     Guarantee: constant 1, in training and in evaluation: groups are disjoint. Cost: a few passes. Our substitute.
 

@@ -36,9 +36,7 @@ class _Cell(Stated):
             raise ShapeError(f"{type(self).__name__} takes ({self.input_size},) at a time, got {tuple(in_shape)}.")
         return self.step.bound()
 
-    def forward(
-        self, x: Float[Tensor, "..."], h: Float[Tensor, "..."] | None = None
-    ) -> Float[Tensor, "..."]:
+    def forward(self, x: Float[Tensor, "..."], h: Float[Tensor, "..."] | None = None) -> Float[Tensor, "..."]:
         """The next state."""
         state = x.new_zeros(*x.shape[:-1], self.hidden_size) if h is None else h
         if tuple(state.shape) != (*x.shape[:-1], self.hidden_size):
@@ -85,8 +83,8 @@ class GRUCell(_Cell):
     """h' = g u + (1 - g) n, a gate between two candidates, all from one matrix of norm at most 1: see `GatedStep`.
 
     (u, a, b) = W (x, h) + bias, g = sigmoid(a/r), u clipped to [-r, r], n = r tanh(b/r), with a learnt r > 0. torch's
-    gated unit keeps h itself in the place of u, and multiplies h by a second gate; on the whole space it has no constant,
-    and neither has its long short-term memory, because gates multiply states of any size.
+    gated unit keeps h itself in the place of u, and multiplies h by a second gate; on the whole space it has no
+    constant, and neither has its long short-term memory, because gates multiply states of any size.
 
     Guarantee: |h' - g'|^2 <= |x - y|^2 + |h - g|^2, as of `RNNCell`. Cost: one product. Our derivation.
 

@@ -58,7 +58,9 @@ class OrthogonalRNN(Stated):
     ) -> None:
         super().__init__()
         if tokens is not None and tokens < 1:
-            raise ArgumentError(f"OrthogonalRNN.tokens is the length of the longest sequence, at least 1, got {tokens}.")
+            raise ArgumentError(
+                f"OrthogonalRNN.tokens is the length of the longest sequence, at least 1, got {tokens}."
+            )
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.tokens = tokens
@@ -77,8 +79,8 @@ class OrthogonalRNN(Stated):
         grown = gain_of(self.state) * gain_of(self.activation)
         if grown > 1:
             raise UnsupportedError(
-                f"The state of OrthogonalRNN may grow by {grown:.6g} in a step, because its weight has fewer digits than "
-                "float32 or its activation was exchanged: no constant holds for every length; use `declared_lipschitz` "
+                f"The state of OrthogonalRNN may grow by {grown:.6g} in a step, because its weight has fewer digits "
+                "than float32 or its activation was exchanged: no constant holds for every length; use `declared_lipschitz` "
                 "for one length."
             )
         return gain_of(self.input) * max(1.0, gain_of(self.activation)) * (1 + ROUNDINGS_32)

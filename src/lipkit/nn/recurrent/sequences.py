@@ -53,8 +53,8 @@ class _Recurrent(Stated):
         """1, for every length; refused where a step may have more, because that would grow with the length."""
         if any(step.gain > 1 for step in self.linear_steps):
             raise UnsupportedError(
-                f"A step of {type(self).__name__} may have a constant above 1, because its weight has fewer digits than "
-                "float32 or its activation was exchanged: no constant holds for every length; use `declared_lipschitz` "
+                f"A step of {type(self).__name__} may have a constant above 1, because its weight has fewer digits "
+                "than float32 or its activation was exchanged: no constant holds for every length; use `declared_lipschitz` "
                 "for one length."
             )
         return 1.0

@@ -51,9 +51,7 @@ class Step(nn.Module):
         """The same for the weight as it is, constrained or plain."""
         return linear_norm(self.linear).scale(self.slope)
 
-    def prepared(
-        self, x: Float[Tensor, "..."]
-    ) -> tuple[Float[Tensor, "..."], Float[Tensor, "wide hidden"]]:
+    def prepared(self, x: Float[Tensor, "..."]) -> tuple[Float[Tensor, "..."], Float[Tensor, "wide hidden"]]:
         """The part of W (x, h) + b that does not depend on h, for all tokens at once, and the weight of h.
 
         The weight is computed once for a whole sequence.
