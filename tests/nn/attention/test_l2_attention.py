@@ -184,7 +184,7 @@ def test_wrong_arguments(arguments: dict[str, float], said: str):
         lnn.L2Attention(**arguments)  # pyright: ignore[reportArgumentType] - what is refused
 
 
-@pytest.mark.parametrize("shape", [(2, 9, 6), (2, 3, 5), (6,)])
+@pytest.mark.parametrize("shape", [(2, 9, 6), (2, 3, 5), (2, 0, 6), (6,)])
 def test_wrong_inputs(shape: tuple[int, ...]):
     module = layer(tokens=8)
     with pytest.raises(ShapeError, match=str(shape[-1])):

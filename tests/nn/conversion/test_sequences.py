@@ -57,7 +57,10 @@ class Unpacked(nn.Module):
         self.head = nn.Linear(5, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        out, _ = self.layer(x)
+        if isinstance(self.layer, nn.LSTM):
+            out, (_, _) = self.layer(x)
+        else:
+            out, _ = self.layer(x)
         return self.head(out[:, -1])
 
 

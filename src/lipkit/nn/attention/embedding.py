@@ -17,8 +17,8 @@ class Embedding(Stated):
     """nn.Embedding whose vectors have length at most `max_norm`: |E(s) - E(t)| <= 2 max_norm sqrt(d(s, t)).
 
     d is the number of places in which two texts of one length differ, and the norm is l2 over all places. Tokens have
-    no other distance: numbers of tokens are names. A model of constant K behind it moves by at most 2 max_norm K for one
-    substitution, by sqrt(k) times that for k. Insertions and deletions move all tokens behind them, and count as so
+    no other distance: numbers of tokens are names. A model of constant K behind it moves by at most 2 max_norm K for
+    one substitution, by sqrt(k) times that for k. Insertions and deletions move all tokens behind them, and count as so
     many substitutions; for them see `lipkit.certify.text`.
     The same for mixtures: if p and q are probabilities of tokens, E' p and E' q differ by at most max_norm |p - q|_1,
     since E' (p - q) is |p - q|_1 / 2 times a difference of means. In l2, from one-hot vectors to the whole space, the

@@ -64,9 +64,10 @@ class SelfAttention(Stated):
     def length_of(self, shape: tuple[int, ...]) -> int:
         """The number of tokens of an input, the last axis but one; refuses what the constant does not hold for."""
         name = type(self).__name__
-        if len(shape) < 2 or shape[-1] != self.embed_dim:
+        if len(shape) < 2 or shape[-1] != self.embed_dim or not shape[-2]:
             raise ShapeError(
-                f"{name} takes sequences (batch, tokens, {self.embed_dim}), got an input of shape {tuple(shape)}."
+                f"{name} takes sequences (batch, tokens, {self.embed_dim}) of at least one token, got an input of "
+                f"shape {tuple(shape)}."
             )
         if self.tokens is not None and shape[-2] > self.tokens:
             raise ShapeError(
@@ -89,9 +90,10 @@ class L2Attention(SelfAttention):
     """Multi-head self-attention whose scores are distances: x -> W_out (P_h z_h / c)_h, z = W_in x.
 
     z is cut into heads z_h of width embed_dim / num_heads, and P_ij ~ exp(-s |z_i - z_j|^2) in each, with a learnt
-    scale s > 0. The constant c of Z -> P Z depends on the number of tokens alone, not on s (`distance_attention_constant`);
-    heads act on disjoint parts, and ||W_in||, ||W_out|| <= 1 by `method`. The layer of Kim et al., P z A W_V W_O with
-    z = x W_Q, has values that are linear in z too: its further factors are part of W_out here, and sizes part of s.
+    scale s > 0. The constant c of Z -> P Z depends on the number of tokens alone, not on s
+    (`distance_attention_constant`); heads act on disjoint parts, and ||W_in||, ||W_out|| <= 1 by `method`. The layer of
+    Kim et al., P z A W_V W_O with z = x W_Q, has values that are linear in z too: its further factors are part of W_out
+    here, and sizes part of s.
 
     Guarantee: constant 1 in l2 on the whole space, in training and in evaluation. With `tokens`, for sequences up to
     that length, all divided by the same number; with None, each divided by the number for its own length. c is 2.3,

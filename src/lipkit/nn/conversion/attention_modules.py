@@ -1,6 +1,7 @@
 """Attention in a traced model, as attention with a constant."""
 
 import inspect
+import operator
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -125,14 +126,23 @@ IS_ATTENTION = functional.scaled_dot_product_attention
 
 def keep_first(node: fx.Node, remedy: str) -> None:
     """Let a node that gave a tuple give its first part; users of other parts are refused."""
+    _drop_unused(node)
     for user in list(node.users):
         first = user.args[1:] == (0,)
-        if user.op != "call_function" or user.args[0] is not node or (user.users and not first):
+        if user.target is not operator.getitem or not first:
             raise Refusal(f"more than its first result is used; {remedy}")
     for user in list(node.users):
-        if user.users:
-            user.replace_all_uses_with(node)
+        user.replace_all_uses_with(node)
         node.graph.erase_node(user)
+
+
+def _drop_unused(node: fx.Node) -> None:
+    """Erase the parts that a model takes out and leaves, as in `out, (h, c) = lstm(x)`."""
+    for user in list(node.users):
+        if user.target is operator.getitem:
+            _drop_unused(user)
+            if not user.users:
+                node.graph.erase_node(user)
 
 
 def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:

@@ -127,7 +127,9 @@ def _replace_transformer_layer(
         found = nn.Sequential(ConvexResidual(first), ConvexResidual(second))
     else:
         found = nn.Sequential(ConvexResidual(attention), norms[0], ConvexResidual(nn.Sequential(*dense)), norms[1])
-    return Replacement(found, f"L2Attention and dense layers in ConvexResiduals, without dropout, {choices.start}")
+    return Replacement(
+        found, f"L2Attention and dense layers, each in a ConvexResidual, without dropout, {choices.start}"
+    )
 
 
 def _replace_transformer(module: nn.TransformerEncoder, choices: Choices, like: Tensor | None) -> Replacement:

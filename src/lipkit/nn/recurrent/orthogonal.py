@@ -67,6 +67,8 @@ class OrthogonalRNN(Stated):
         self.activation = Absolute() if activation is None else activation
         self.input = Linear(input_size, hidden_size, bias, device, dtype, method=method)
         self.state = Linear(hidden_size, hidden_size, False, device, dtype, method=method)
+        # Refuses methods that say nothing in l2.
+        _ = gain_of(self.input)
         if gain_of(self.activation) > 1:
             raise ArgumentError(
                 f"OrthogonalRNN needs an activation of constant at most 1, got {activation} with "
@@ -80,8 +82,8 @@ class OrthogonalRNN(Stated):
         if grown > 1:
             raise UnsupportedError(
                 f"The state of OrthogonalRNN may grow by {grown:.6g} in a step, because its weight has fewer digits "
-                "than float32 or its activation was exchanged: no constant holds for every length; use `declared_lipschitz` "
-                "for one length."
+                "than float32 or its activation was exchanged: no constant holds for every length; use "
+                "`declared_lipschitz` for one length."
             )
         return gain_of(self.input) * max(1.0, gain_of(self.activation)) * (1 + ROUNDINGS_32)
 

@@ -54,8 +54,8 @@ class _Recurrent(Stated):
         if any(step.gain > 1 for step in self.linear_steps):
             raise UnsupportedError(
                 f"A step of {type(self).__name__} may have a constant above 1, because its weight has fewer digits "
-                "than float32 or its activation was exchanged: no constant holds for every length; use `declared_lipschitz` "
-                "for one length."
+                "than float32 or its activation was exchanged: no constant holds for every length; use "
+                "`declared_lipschitz` for one length."
             )
         return 1.0
 
