@@ -10,7 +10,7 @@ import lipkit
 from lipkit import nn as lnn
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.nn.attention.l2_attention import distance_attention
-from lipkit.nn.attention.l2_constants import distance_attention_constant, l2_attention_constant
+from lipkit.nn.attention.l2_constants import distance_attention_constant, inverse_phi, l2_attention_constant
 from support.jacobians import climbed, norm_at
 
 # Dense decompositions in float64 are off by some units of 2^-53.
@@ -196,3 +196,33 @@ def test_wrong_inputs(shape: tuple[int, ...]):
 def test_no_constant_for_no_tokens():
     with pytest.raises(ArgumentError, match="at least one token"):
         distance_attention_constant(0)
+
+
+@pytest.mark.parametrize("tokens", [2, 4, 9, 30])
+def test_every_part_of_the_proof(tokens: int):
+    """The three parts of the derivative, each against its own bound; the second one is attained."""
+    torch.manual_seed(0)
+    others = tokens - 1
+    column = min(others / 2, (math.sqrt(4 * others + 1) - 1) / 2)
+    share = min(column / others, 0.2178117)
+    spread, third, reached = inverse_phi(others), others * share * math.log((1 - share) / share), 0.0
+    # The distance of a star at which rows are spread most is sqrt(1 + spread).
+    on_a_line = torch.zeros(tokens, 1, dtype=torch.float64)
+    on_a_line[1:] = math.sqrt(1 + spread)
+    star = torch.cat([torch.zeros(1, others), torch.eye(others)]).double()
+    drawn = [size * torch.randn(tokens, width).double() for size in (0.3, 1.0, 2.0) for width in (1, 3, tokens)]
+    stars = [size * star for size in torch.linspace(0.2, 3, 15).tolist()]
+    for z in (on_a_line, *drawn, *stars):
+        p = (-torch.cdist(z, z, compute_mode="donot_use_mm_for_euclid_dist").square()).softmax(1)
+        gaps = z[None] - z[:, None]
+        rest = z[None] - (p @ z)[:, None]
+        covariances = torch.einsum("ij,ijc,ijd->icd", p, rest, rest)
+        whole = torch.einsum("ij,ijc,ijd->icjd", p, rest, gaps).reshape(z.numel(), z.numel())
+        reached = max(reached, float((p * gaps.square().sum(-1)).sum(1).max()))
+        assert float(torch.linalg.matrix_norm(p, 2)) <= math.sqrt(1 + column) * ROUNDING
+        assert float(torch.linalg.matrix_norm(covariances, 2).max()) <= spread * ROUNDING
+        assert float(torch.linalg.matrix_norm(whole, 2)) <= math.sqrt(spread * third) * ROUNDING
+    assert reached == pytest.approx(spread, rel=1e-9)
+    assert distance_attention_constant(tokens) == pytest.approx(
+        math.sqrt(1 + column) + 2 * spread + 2 * math.sqrt(spread * third), rel=1e-6
+    )
