@@ -223,3 +223,27 @@ def test_a_twin_in_other_types():
         assert twin(x).dtype == dtype
         assert {tensor.dtype for tensor in twin.parameters()} == {dtype}
     assert steepest(twin.eval(), (1, 3, 4), points=1) <= ROUNDING
+
+
+@pytest.mark.parametrize("name", ["blocks", "function", "encoder", "lstm"])
+def test_a_condensed_twin_has_a_constant_too(name: str):
+    """Nothing promises K any more; the parts declare what their plain weights have, and the bound is of that order."""
+    torch.manual_seed(0)
+    twin, _ = lnn.lipschitzify(MODELS[name]().eval(), K=2.0)
+    found = float(lipkit.lipschitz(lnn.condense(twin).eval(), torch.randn(1, 3, 4)).value.detach())
+    assert 0 < found <= 2 * 3**0.5
+
+
+@pytest.mark.parametrize(
+    "branch", [lnn.LayerNorm(4), lnn.RMSNorm(4), lnn.L2Attention(4, 2), lnn.CosineAttention(4, 2), lnn.RNN(4, 4)]
+)
+def test_a_plain_sum_around_a_layer_is_read(branch: nn.Module):
+    class Sum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.branch = branch
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.branch(x)
+
+    assert float(lipkit.lipschitz(Sum().eval(), torch.randn(1, 3, 4)).value.detach()) <= 2 + 1e-9

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
+from lipkit.errors import ShapeError
 from lipkit.nn.attention.cosine_attention import CosineMixing
 from lipkit.nn.attention.l2_attention import L2Attention
 from lipkit.nn.conversion.conversion_report import ConversionVerdict
 from lipkit.nn.conversion.replacement import Choices, Refusal
 from lipkit.nn.conversion.transfer import take_bias, take_weight
-from lipkit.nn.core.known_constants import SAFE
+from lipkit.nn.core.known_constants import SAFE, Contraction
 from lipkit.nn.core.precision import uncast
 from lipkit.nn.core.shortened import wide
 
@@ -25,6 +26,22 @@ if TYPE_CHECKING:
 _SCALE = 50.0
 _LENGTH = 0.3
 _ARGUMENTS = inspect.signature(nn.MultiheadAttention.forward)
+
+
+@final
+class JoinedMixing(Contraction):
+    """`CosineMixing` of queries, keys and values that come side by side, as one input. Guarantee: constant 1."""
+
+    def __init__(self, is_causal: bool, length: float) -> None:
+        super().__init__()
+        self.is_causal = is_causal
+        self.mixing = CosineMixing(1, 1.0, length)
+
+    def forward(self, joined: Tensor, width: int) -> Tensor:
+        """The mixed values; queries and keys have `width` entries each."""
+        q, k, v = joined.split((width, width, joined.shape[-1] - 2 * width), -1)
+        with uncast(q.device.type):
+            return self.mixing(wide(q), wide(k), wide(v), None, self.is_causal).to(joined.dtype)
 
 
 @final
@@ -40,14 +57,16 @@ class MixedTokens(nn.Module):
 
     def __init__(self, is_causal: bool, length: float = _LENGTH) -> None:
         super().__init__()
-        self.is_causal = is_causal
-        self.mixing = CosineMixing(1, 1.0, length)
+        self.joined = JoinedMixing(is_causal, length)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """The mixed values."""
-        with uncast(q.device.type):
-            mixed = self.mixing(wide(q), wide(k), wide(v), None, self.is_causal)
-            return (mixed * (SAFE / 3**0.5)).to(q.dtype)
+        if not q.shape[:-1] == k.shape[:-1] == v.shape[:-1]:
+            raise ShapeError(
+                f"Queries, keys and values of one sequence have shapes that differ in the last axis at most, got "
+                f"{tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}; attend to the same sequence."
+            )
+        return self.joined(torch.cat([q, k, v], -1), q.shape[-1]) * (SAFE / 3**0.5)
 
 
 def attention_twin(module: nn.MultiheadAttention, is_causal: bool, choices: Choices) -> L2Attention:

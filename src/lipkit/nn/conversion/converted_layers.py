@@ -47,7 +47,7 @@ class ScaledMean(Contraction):
         """The sum over sqrt(entries)."""
         if 0 in {axis % x.ndim for axis in self.dim}:
             raise ShapeError(f"The axes {self.dim} of an input of shape {tuple(x.shape)} contain the batch.")
-        entries = math.prod(x.shape[axis] for axis in self.dim)
+        entries = math.prod([x.shape[axis] for axis in self.dim])
         return x.mean(self.dim, keepdim=self.keepdim) * (math.sqrt(entries) * SAFE)
 
 

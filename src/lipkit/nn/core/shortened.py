@@ -42,4 +42,5 @@ def learnt(logarithm: Tensor, like: Tensor) -> Tensor:
 
 def wide(x: Tensor) -> Tensor:
     """x in float32 at least: bfloat16 and float16 have too few digits for sums of squares and softmax."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+    # A conversion that changes nothing would stay in exports, as another name of x that others use too.
+    return x if x.dtype in (torch.float32, torch.float64) else x.to(torch.float32)
