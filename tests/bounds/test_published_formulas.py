@@ -21,7 +21,7 @@ from lipkit.trace import Network, chain
 from lipkit.trace.nodes import RELU, Attention, Identity, Pointwise, Softmax, WindowMax
 from lipkit.trace.nodes.activations.gated import GELU
 from lipkit.trace.nodes.activations.powers import SQUARE
-from lipkit.trace.nodes.attention.l2_attention import l2_attention_constant, linf_attention_constant
+from lipkit.nn.attention.l2_constants import l2_attention_constant, linf_attention_constant
 from support.networks.random_graphs import random_network
 from support.networks.slope_chains import two_slopes
 from support.printed import bounds as printed

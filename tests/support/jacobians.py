@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from lipkit.nn import condense
+
 
 def jacobian(module: nn.Module, x: Tensor) -> Tensor:
     """The dense Jacobian at one point, as a matrix; `x` has a batch axis of length one, or is the whole batch."""
@@ -27,3 +29,24 @@ def steepest(module: nn.Module, shape: tuple[int, ...], points: int = 8, seed: i
     return max(
         norm_at(module, x) for x in (*drawn, torch.zeros(shape, dtype=torch.float64), torch.ones(shape).double())
     )
+
+
+def climbed(module: nn.Module, starts: list[Tensor], steps: int = 60, rate: float = 0.05) -> float:
+    """The largest norm of the Jacobian that gradient ascent finds from these inputs, each with a batch axis of one."""
+    best = 0.0
+    # Weights that are computed are not computed again at every step.
+    plain = condense(module).requires_grad_(False)
+    for start in starts:
+        x = start.detach().clone().requires_grad_()
+        optimizer = torch.optim.Adam([x], rate)
+        for _ in range(steps):
+            full = torch.func.jacrev(lambda z: plain(z[None])[0])(x[0])
+            value = torch.linalg.matrix_norm(full.reshape(-1, x.numel()), 2)
+            best = max(best, value.item())
+            if not value.requires_grad:
+                # Piecewise linear: slopes do not change nearby.
+                break
+            optimizer.zero_grad()
+            (-value).backward()
+            optimizer.step()
+    return best

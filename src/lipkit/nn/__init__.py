@@ -17,6 +17,10 @@ from lipkit.nn.activations.sorting import GroupSort as GroupSort
 from lipkit.nn.activations.sorting import MaxMin as MaxMin
 from lipkit.nn.activations.spline import Spline as Spline
 from lipkit.nn.activations.stairs import TriangularStairs as TriangularStairs
+from lipkit.nn.attention.cosine_attention import CosineAttention as CosineAttention
+from lipkit.nn.attention.embedding import Embedding as Embedding
+from lipkit.nn.attention.l2_attention import L2Attention as L2Attention
+from lipkit.nn.attention.lipsformer import LipsFormerBlock as LipsFormerBlock
 from lipkit.nn.combinators.branch import Branch as Branch
 from lipkit.nn.combinators.branch import Concat as Concat
 from lipkit.nn.combinators.branch import Parallel as Parallel
@@ -90,6 +94,10 @@ from lipkit.nn.layers.space_to_depth import DepthToSpace as DepthToSpace
 from lipkit.nn.layers.space_to_depth import SpaceToDepth as SpaceToDepth
 from lipkit.nn.layers.warp import AffineWarp as AffineWarp
 from lipkit.nn.layers.warp import RigidWarp as RigidWarp
+from lipkit.nn.layers.spectral_start import spectral_ as spectral_
+from lipkit.nn.layers.token_normalization import GroupNorm as GroupNorm
+from lipkit.nn.layers.token_normalization import LayerNorm as LayerNorm
+from lipkit.nn.layers.token_normalization import RMSNorm as RMSNorm
 from lipkit.nn.methods._base import WeightMethod as WeightMethod
 from lipkit.nn.methods.bjorck import Bjorck as Bjorck
 from lipkit.nn.methods.cayley import Cayley as Cayley
@@ -114,6 +122,11 @@ from lipkit.nn.methods.unit_rows import UnitLines as UnitLines
 from lipkit.nn.methods.unit_rows import UnitRows as UnitRows
 from lipkit.nn.residual.contractive_step import ContractiveStep as ContractiveStep
 from lipkit.nn.residual.contractive_step import ContractiveStepConv as ContractiveStepConv
+from lipkit.nn.recurrent.cells import GRUCell as GRUCell
+from lipkit.nn.recurrent.cells import RNNCell as RNNCell
+from lipkit.nn.recurrent.orthogonal import OrthogonalRNN as OrthogonalRNN
+from lipkit.nn.recurrent.sequences import GRU as GRU
+from lipkit.nn.recurrent.sequences import RNN as RNN
 from lipkit.nn.residual.cpl import CPL as CPL
 from lipkit.nn.residual.cpl import CPLConv as CPLConv
 from lipkit.nn.residual.invertible import InvertibleResidual as InvertibleResidual

@@ -11,7 +11,7 @@ from torch.nn import functional
 from lipkit import nn as lnn
 from lipkit.errors import ShapeError, UnsupportedError
 from lipkit.nn.conversion.converted_functions import Clamp, Extreme, NearestUpsample, Sharpened
-from lipkit.nn.conversion.converted_layers import ChannelScale, GroupCentering, ScaledMean
+from lipkit.nn.conversion.converted_layers import ChannelScale, ScaledMean
 from support.jacobians import norm_at, steepest
 
 # Dense decompositions in float64 are off by some units of 2^-53.
@@ -45,6 +45,9 @@ CASES: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "rms norm": (scaled(nn.RMSNorm(5)), (1, 3, 5)),
     "rms norm without weights": (nn.RMSNorm(5, elementwise_affine=False), (1, 5)),
     "layer norm": (scaled(nn.LayerNorm(5)), (1, 3, 5)),
+    "layer norm over two axes": (scaled(nn.LayerNorm([3, 5])), (1, 3, 5)),
+    "layer norm without bias": (scaled(nn.LayerNorm(5, bias=False)), (1, 5)),
+    "rms norm over two axes": (nn.RMSNorm([3, 5]), (1, 3, 5)),
     "upsample": (nn.Upsample(scale_factor=2), (1, 2, 3, 2)),
     "upsample by axes": (nn.Upsample(scale_factor=(3, 2)), (1, 1, 2, 2)),
     "interpolate": (Applied(lambda x: functional.interpolate(x, scale_factor=2)), (1, 2, 3)),
@@ -70,16 +73,6 @@ def test_the_constant_is_one(name: str, start: lnn.ConversionStart):
     twin, _ = lnn.lipschitzify(module, start=start)
     assert twin(x).shape == module(x).shape
     assert steepest(twin.double().eval(), shape, points=3) <= ROUNDING
-
-
-def test_group_centering_takes_away_the_mean_of_each_group():
-    x = torch.randn(3, 6, 2, 2, dtype=torch.float64)
-    found = GroupCentering(3)(x)
-    for group in range(3):
-        part = x[:, 2 * group : 2 * group + 2]
-        assert torch.allclose(found[:, 2 * group : 2 * group + 2], part - part.mean((1, 2, 3), keepdim=True))
-    with pytest.raises(ShapeError, match="split into that many groups"):
-        GroupCentering(4)(x)
 
 
 def test_upsampling_is_the_one_of_torch_over_its_constant():

@@ -13,6 +13,12 @@ def test_layers_are_built_and_called_without_numbers() -> None:
         (lnn.Linear(4, 4, method=lnn.Spectral(), device=torch.device("meta")), (4,)),
         (lnn.ShiftBlock(8, device=torch.device("meta")), (8, 4, 4)),
         (lnn.CPL(6, device=torch.device("meta")), (6,)),
+        (lnn.L2Attention(4, 2, device=torch.device("meta")), (3, 4)),
+        (lnn.CosineAttention(4, 2, device=torch.device("meta")), (3, 4)),
+        (lnn.LipsFormerBlock(4, 2, device=torch.device("meta")), (3, 4)),
+        (lnn.LayerNorm(4, device=torch.device("meta")), (3, 4)),
+        (lnn.GRU(4, 2, device=torch.device("meta")), (3, 4)),
+        (lnn.OrthogonalRNN(4, 2, device=torch.device("meta")), (3, 4)),
     )
     for layer, shape in layers:
         assert all(parameter.is_meta for parameter in layer.parameters())

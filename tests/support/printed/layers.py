@@ -38,6 +38,21 @@ def center_norm() -> list[str]:
     return [f"{norm(gamma @ centring):.4f}"]
 
 
+def cosine_attention() -> list[str]:
+    x = np.array([1e-6, 0.0])
+    size = np.linalg.norm(x)
+    slope = norm((np.eye(2) - np.outer(x, x) / size**2) / size)
+    n, tau, eps = 4, 3.0, 0.01
+    column = n / (1 + (n - 1) * np.exp(-2 * tau))
+    assert round(np.log10(slope)) == 6
+    return ["10⁶", f"{np.sqrt((column + tau**2 + tau**2 * column) / eps):.1f} for n = {n}"]
+
+
+def weighted_sum() -> list[str]:
+    alpha = -1.0
+    return [f"constant {1 + alpha * -1.0:.0f}", f"printed bound is {1 + max([alpha]):.0f}"]
+
+
 def stairs() -> list[str]:
     s = 0.5
     a = (1 + s) / 2
@@ -172,6 +187,8 @@ NUMBERS: dict[str, Callable[[], list[str]]] = {
     "How fast rescaling nears one": rescaling_rate,
     "Where rescaling starts, and which activations it allows": rescaling_start,
     "The scale in CenterNorm": center_norm,
+    "Cosine attention has a constant for every length": cosine_attention,
+    "Weights below zero in a residual sum": weighted_sum,
     "A jump in the triangular stairs": stairs,
     "A reflection by half": reflector,
     "A square in the definition of the spectral norm": squared_norm,

@@ -35,28 +35,6 @@ class ChannelScale(Contraction):
 
 
 @final
-class GroupCentering(Contraction):
-    """x without the mean of each of `groups` groups of channels, on axis 1: a projector. Guarantee: constant 1.
-
-    Group normalisation itself divides by a deviation and has the constant max|gamma| / sqrt(eps).
-    """
-
-    def __init__(self, groups: int) -> None:
-        super().__init__()
-        self.groups = groups
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The centered groups."""
-        if x.ndim < 2 or x.shape[1] % self.groups:
-            raise ShapeError(
-                f"GroupCentering({self.groups}) got an input of shape {tuple(x.shape)}; it takes batches whose axis 1 "
-                "can be split into that many groups."
-            )
-        parts = x.reshape(x.shape[0], self.groups, -1)
-        return (parts - parts.mean(-1, keepdim=True)).reshape(x.shape)
-
-
-@final
 class ScaledMean(Contraction):
     """The mean over axes times sqrt(number of entries): constant 1, whatever the size."""
 
@@ -69,7 +47,7 @@ class ScaledMean(Contraction):
         """The sum over sqrt(entries)."""
         if 0 in {axis % x.ndim for axis in self.dim}:
             raise ShapeError(f"The axes {self.dim} of an input of shape {tuple(x.shape)} contain the batch.")
-        entries = math.prod(x.shape[axis] for axis in self.dim)
+        entries = math.prod([x.shape[axis] for axis in self.dim])
         return x.mean(self.dim, keepdim=self.keepdim) * (math.sqrt(entries) * SAFE)
 
 

@@ -32,6 +32,7 @@ ADD: frozenset[object] = frozenset({operator.add, operator.iadd, torch.add, "add
 SUB: frozenset[object] = frozenset({operator.sub, operator.isub, torch.sub, torch.subtract, "sub", "sub_"})
 MUL: frozenset[object] = frozenset({operator.mul, operator.imul, torch.mul, "mul", "mul_"})
 DIV: frozenset[object] = frozenset({operator.truediv, operator.itruediv, torch.div, "div", "div_"})
+PRODUCTS: frozenset[object] = frozenset({operator.matmul, torch.matmul, torch.bmm, torch.einsum, "matmul", "bmm"})
 CAT: frozenset[object] = frozenset({torch.cat, torch.concat, torch.concatenate})
 STACK: frozenset[object] = frozenset({torch.stack})
 

@@ -1,6 +1,7 @@
 """The walk over a traced model: one verdict for each operation, and its replacement in the graph."""
 
 import operator
+from collections.abc import Callable
 from typing import TypeVar, final
 
 import torch
@@ -10,11 +11,11 @@ from torch.nn import functional
 from lipkit.errors import LipkitError
 from lipkit.nn.combinators.branch import Concat
 from lipkit.nn.combinators.sums import ConvexSum
-from lipkit.nn.conversion import functions, joined_branches
+from lipkit.nn.conversion import attention_modules, functions, joined_branches, recurrent_modules
 from lipkit.nn.conversion.conversion_report import ConversionVerdict, Row
 from lipkit.nn.conversion.converted_layers import Shift
 from lipkit.nn.conversion.in_place_changes import find_overwritten
-from lipkit.nn.conversion.modules import DROPOUT, replacement
+from lipkit.nn.conversion.modules import DROPOUT, TRANSFORMERS, replacement
 from lipkit.nn.conversion.replacement import Choices, Refusal, Replacement
 from lipkit.nn.conversion.ties import Ties
 from lipkit.nn.core.gain import gain_of
@@ -41,6 +42,7 @@ class Walk:
         self.unbounded: list[str] = []
         self.done: dict[str, Replacement] = {}
         self.was: dict[str, str] = {}
+        self.originals: dict[str, nn.Module] = {}
         self.offsets: dict[tuple[str, float], Shift] = {}
         self.ties = Ties(body)
         self.overwritten = find_overwritten(body)
@@ -109,7 +111,18 @@ class Walk:
         if module in self.skipped:
             self._skip(node, module)
             return
+        original = self.originals.setdefault(target, module)
+        if isinstance(original, nn.MultiheadAttention):
+            attention_modules.convert_attention(self, node, original)
+            return
+        if isinstance(original, nn.RNNBase):
+            recurrent_modules.convert_recurrent(self, node, original)
+            return
+        if isinstance(original, recurrent_modules.CELLS):
+            raise Refusal(f"use nn.{type(original).__name__.removesuffix('Cell')} over the whole sequence in its place")
         source = self.only_input(node)
+        if isinstance(original, TRANSFORMERS) and (len(node.args) > 1 or node.kwargs):
+            raise Refusal("masks that are tensors have no counterpart; call it with the sequence alone")
         if getattr(module, "inplace", False):
             vars(module)["inplace"] = False
         if target not in self.done:
@@ -121,6 +134,16 @@ class Walk:
         if found.module is not None:
             self.body.set_submodule(target, found.module)
         self.scales[node] = self.scales[source] * found.ratio
+
+    def exchange(self, node: fx.Node, source: fx.Node, build: Callable[[], nn.Module]) -> None:
+        """Put a module of one input in the place of one that took and gave several tensors, the same at every call."""
+        target = str(node.target)
+        if target not in self.done:
+            self.done[target] = Replacement(build(), "")
+            self.body.set_submodule(target, self.done[target].module or nn.Identity())
+        node.args, node.kwargs = (source,), {}
+        # What it gives has little to do with the size of what the original gave.
+        self.scales[node] = 1.0
 
     def _skip(self, node: fx.Node, module: nn.Module) -> None:
         try:
@@ -144,6 +167,8 @@ class Walk:
             joined_branches.convert_sum(self, node)
         elif target in functions.MUL or target in functions.DIV:
             joined_branches.convert_factor(self, node)
+        elif target is attention_modules.IS_ATTENTION:
+            attention_modules.convert_function(self, node)
         elif target in functions.CAT or target in functions.STACK:
             joined_branches.convert_concatenation(self, node)
         elif target is operator.getitem or target in functions.MOVES or target is functional.pad:
@@ -178,6 +203,11 @@ class Walk:
         self.scales[node] = self.scales[source]
 
     def _replace_function(self, node: fx.Node) -> None:
+        if node.target in functions.PRODUCTS and len(self._live_arguments(node)) > 1:
+            raise Refusal(
+                "a product of two tensors that depend on the input has no constant; write attention as "
+                "F.scaled_dot_product_attention(q, k, v) or nn.MultiheadAttention"
+            )
         source = self.only_input(node)
         build = functions.BUILDERS.get(node.target)
         module = None if build is None else build(*node.args, **node.kwargs)

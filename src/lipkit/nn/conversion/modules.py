@@ -11,6 +11,9 @@ from torch.nn import functional
 from lipkit.errors import LipkitError
 from lipkit.nn.activations.prelu import PReLU
 from lipkit.nn.activations.rescaled import GELU, Mish, Rescaled, SiLU, Softplus
+from lipkit.nn.attention.embedding import Embedding
+from lipkit.nn.combinators.residual import ConvexResidual
+from lipkit.nn.conversion.attention_modules import attention_twin
 from lipkit.nn.conversion.converted_functions import Clamp, Sharpened
 from lipkit.nn.conversion.functions import BUILDERS
 from lipkit.nn.conversion.normalizations import replace_normalization
@@ -36,6 +39,9 @@ _SMOOTH: dict[type[nn.Module], Callable[[Any], Contraction]] = {
     nn.SiLU: lambda _: SiLU(),
     nn.Mish: lambda _: Mish(),
 }
+# nn.TransformerEncoderLayer keeps an activation that was named as the function itself.
+_FUNCTIONS: dict[object, type[nn.Module]] = {functional.relu: nn.ReLU, functional.gelu: nn.GELU}
+TRANSFORMERS = (nn.TransformerEncoderLayer, nn.TransformerEncoder)
 DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 _MAX: dict[type[nn.Module], type[Any]] = {nn.MaxPool1d: MaxPool1d, nn.MaxPool2d: MaxPool2d, nn.MaxPool3d: MaxPool3d}
 _AVG: dict[type[nn.Module], type[Any]] = {
@@ -71,6 +77,12 @@ def _replacement(module: nn.Module, scale: float, choices: Choices, like: Tensor
     norm = replace_normalization(module, scale, start, like)
     if norm is not None:
         return norm
+    if type(module) is nn.Embedding:
+        return _replace_embedding(module)
+    if type(module) is nn.TransformerEncoderLayer:
+        return _replace_transformer_layer(module, choices, like)
+    if type(module) is nn.TransformerEncoder:
+        return _replace_transformer(module, choices, like)
     if isinstance(module, DROPOUT):
         return Replacement(None, "random in training: the constant is that of evaluation")
     if isinstance(module, nn.PReLU):
@@ -81,6 +93,53 @@ def _replacement(module: nn.Module, scale: float, choices: Choices, like: Tensor
         limits = [None if limit is None else limit * scale for limit in (module.low, module.high)]
         return Replacement(Clamp(*limits), f"constant 1, limits times {scale:.3g}")
     return _replace_smooth(module, scale, start, like) or _replace_sizes(module) or _replace_known(module)
+
+
+def _replace_embedding(module: nn.Embedding) -> Replacement:
+    if module.max_norm is not None or module.sparse:
+        raise Refusal("build nn.Embedding without max_norm and sparse")
+    weight = module.weight
+    place = {"device": weight.device, "dtype": weight.dtype}
+    found = Embedding(module.num_embeddings, module.embedding_dim, module.padding_idx, **place)
+    with torch.no_grad():
+        largest = float(torch.linalg.vector_norm(weight.to(torch.float64), dim=1).max())
+        ratio = found.max_norm / largest if largest > 0 else 1.0
+        found.weight.copy_(weight * ratio)
+    return Replacement(found, f"Embedding, times {ratio:.3g}: the constant is one in the root of changed tokens", ratio)
+
+
+def _replace_transformer_layer(
+    module: nn.TransformerEncoderLayer, choices: Choices, like: Tensor | None
+) -> Replacement:
+    """x mixed with its attention, then with two dense layers; normalised before or after, as in the original."""
+
+    def part(old: nn.Module) -> nn.Module:
+        return _replacement(old, 1.0, choices, like).module or old
+
+    if not isinstance(module.activation, nn.Module) and module.activation not in _FUNCTIONS:
+        raise Refusal("give nn.TransformerEncoderLayer the activation 'relu' or 'gelu', or a module")
+    bend = module.activation if isinstance(module.activation, nn.Module) else _FUNCTIONS[module.activation]()
+    dense = (part(module.linear1), part(bend), part(module.linear2))
+    norms = part(module.norm1), part(module.norm2)
+    attention = attention_twin(module.self_attn, False, choices)
+    if module.norm_first:
+        first, second = nn.Sequential(norms[0], attention), nn.Sequential(norms[1], *dense)
+        found = nn.Sequential(ConvexResidual(first), ConvexResidual(second))
+    else:
+        found = nn.Sequential(ConvexResidual(attention), norms[0], ConvexResidual(nn.Sequential(*dense)), norms[1])
+    return Replacement(
+        found, f"L2Attention and dense layers, each in a ConvexResidual, without dropout, {choices.start}"
+    )
+
+
+def _replace_transformer(module: nn.TransformerEncoder, choices: Choices, like: Tensor | None) -> Replacement:
+    parts = [*module.layers, *([] if module.norm is None else [module.norm])]
+    found = [_replacement(part, 1.0, choices, like) for part in parts]
+    if any(one.module is None for one in found):
+        raise Refusal("build nn.TransformerEncoder from nn.TransformerEncoderLayer and a normalisation")
+    return Replacement(
+        nn.Sequential(*(one.module for one in found if one.module is not None)), "a chain: " + found[0].words
+    )
 
 
 def _replace_known(module: nn.Module) -> Replacement:

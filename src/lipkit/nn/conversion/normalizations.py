@@ -1,16 +1,19 @@
-"""Normalisations, as layers that center and scale by at most one: none divides by a deviation."""
+"""Normalisations, as layers that center and scale by at most one: none divides by a small deviation."""
 
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lipkit.nn.conversion.converted_layers import ChannelScale, GroupCentering, split_largest
+from lipkit.nn.conversion.converted_layers import ChannelScale, split_largest
 from lipkit.nn.conversion.replacement import Refusal, Replacement
 from lipkit.nn.conversion.transfer import ConversionStart
-from lipkit.nn.layers.normalization import BatchCentering, CenterNorm
+from lipkit.nn.layers.normalization import BatchCentering
+from lipkit.nn.layers.token_normalization import GroupNorm, LayerNorm, RMSNorm
 
 _BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+# Signals in a twin have entries of a tenth to a hundredth of one: at the start they are divided by little more than 1.
+_EPS = 1.0
 
 
 def replace_normalization(
@@ -54,35 +57,31 @@ def _batch_norm(module: Any, scale: float, start: ConversionStart) -> Replacemen
 
 
 def _layer_norm(module: nn.LayerNorm, scale: float, like: Tensor | None) -> Replacement:
-    if len(module.normalized_shape) != 1:
-        raise Refusal("use nn.LayerNorm over the last axis, or lipkit.nn.LayerCentering")
-    (features,) = module.normalized_shape
-    found = CenterNorm(features)
-    found = found if like is None else found.to(like)
-    if isinstance(module.weight, Tensor):
-        found = found.to(module.weight)
-        start, largest = split_largest(module.weight)
-        with torch.no_grad():
-            found.weight.copy_(start)
-            if isinstance(module.bias, Tensor):
-                found.bias.copy_(module.bias / largest)
-    # Layer normalisation forgets the size of its input: what it gives is compared with one.
-    return Replacement(found, "CenterNorm: centered, not divided by the deviation", 1 / scale)
+    found = LayerNorm(module.normalized_shape, _EPS, module.elementwise_affine, module.bias is not None)
+    return _started(found, module, scale, like, "LayerNorm of constant 1, centered and divided by at least 1")
 
 
 def _group_norm(module: nn.GroupNorm, scale: float, like: Tensor | None) -> Replacement:
-    ones = torch.ones(module.num_channels) if like is None else like.new_ones(module.num_channels)
-    # Without an affine part the channels still get factors, which training may lower.
-    factors, largest = split_largest(module.weight if module.affine else ones)
-    bias = module.bias / largest if module.affine else torch.zeros_like(ones)
-    found = nn.Sequential(GroupCentering(module.num_groups), ChannelScale(factors, 1, bias))
-    return Replacement(found, "GroupCentering and ChannelScale, not divided by the deviation", 1 / scale)
+    found = GroupNorm(module.num_groups, module.num_channels, _EPS, module.affine)
+    return _started(found, module, scale, like, "GroupNorm of constant 1, centered and divided by at least 1")
 
 
 def _rms_norm(module: nn.RMSNorm, scale: float, like: Tensor | None) -> Replacement:
-    if len(module.normalized_shape) != 1:
-        raise Refusal("use nn.RMSNorm over the last axis")
-    (features,) = module.normalized_shape
-    ones = torch.ones(features) if like is None else like.new_ones(features)
-    factors, _ = split_largest(module.weight if isinstance(module.weight, Tensor) else ones)
-    return Replacement(ChannelScale(factors, -1), "ChannelScale, not divided by the root mean square", 1 / scale)
+    found = RMSNorm(module.normalized_shape, _EPS, module.elementwise_affine)
+    return _started(found, module, scale, like, "RMSNorm of constant 1, divided by at least 1")
+
+
+def _started(
+    found: LayerNorm | GroupNorm | RMSNorm, module: Any, scale: float, like: Tensor | None, words: str
+) -> Replacement:
+    """The substitute with the weights and the bias of the original, divided by the largest weight."""
+    place = like if module.weight is None else module.weight
+    found = found if place is None else found.to(place)
+    if found.weight is not None and module.weight is not None:
+        start, largest = split_largest(module.weight)
+        with torch.no_grad():
+            found.weight.copy_(start)
+            if found.bias is not None:
+                found.bias.copy_(module.bias / largest)
+    # These forget the size of their input: what they give is compared with one.
+    return Replacement(found, words, 1 / scale)

@@ -87,7 +87,10 @@ def lipschitzify(
 
     nn.Linear and convolutions become constrained layers, by `linear` (Bjorck()) and `conv` (AOL()); sums become convex
     combinations, concatenations are scaled, batch normalisation becomes centering and a bounded scale, pooling is
-    divided by its constant, activations with slopes above 1 by their slope. What has no place in a model with a
+    divided by its constant, activations with slopes above 1 by their slope. Self-attention becomes `L2Attention`, or
+    attention by angles where torch's function is called; LSTM and GRU become `GRU`, layer, group and root mean square
+    normalisation those of lipkit.nn. With nn.Embedding the input is tokens, and K holds for the root of the number of
+    changed ones. What has no place in a model with a
     constant is refused, all of it at once, with place and remedy.
 
     The twin is to be trained; `start` says from where. An isometry near each original layer, halves in each sum, and

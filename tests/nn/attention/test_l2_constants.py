@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lipkit.errors import ArgumentError
-from lipkit.trace.nodes.attention.l2_attention import inverse_phi, l2_attention_constant, linf_attention_constant
+from lipkit.nn.attention.l2_constants import inverse_phi, l2_attention_constant, linf_attention_constant
 
 
 def attention(x: Tensor, wq: Tensor, wv: Tensor, wo: Tensor) -> Tensor:

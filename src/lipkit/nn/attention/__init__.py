@@ -1,0 +1,1 @@
+"""Attention with a constant on the whole space."""

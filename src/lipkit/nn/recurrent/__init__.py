@@ -1,0 +1,1 @@
+"""Recurrent layers with a constant for whole sequences."""
