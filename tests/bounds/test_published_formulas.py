@@ -15,13 +15,13 @@ from lipkit.bounds.sdp.cuts import cut_vertices, split_at
 from lipkit.bounds.sdp.diagonal_maximum import Alignment
 from lipkit.errors import KindError, MetricError, NeedsRegion
 from lipkit.linops import Dense, LinearOperator, Reshape
+from lipkit.nn.attention.l2_constants import l2_attention_constant, linf_attention_constant
 from lipkit.norms import Power
 from lipkit.regions import Ball, Box
 from lipkit.trace import Network, chain
 from lipkit.trace.nodes import RELU, Attention, Identity, Pointwise, Softmax, WindowMax
 from lipkit.trace.nodes.activations.gated import GELU
 from lipkit.trace.nodes.activations.powers import SQUARE
-from lipkit.nn.attention.l2_constants import l2_attention_constant, linf_attention_constant
 from support.networks.random_graphs import random_network
 from support.networks.slope_chains import two_slopes
 from support.printed import bounds as printed
