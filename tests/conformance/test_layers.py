@@ -44,7 +44,7 @@ def test_every_method_is_in_the_suite() -> None:
 
 
 def test_every_layer_is_in_the_suite() -> None:
-    # PICNN, sums and Concat take several inputs, Embedding takes tokens, and LipschitzTwin is what conversion makes; they
+    # PICNN, sums and Concat take several inputs, Embedding takes tokens, and LipschitzTwin comes from conversion; they
     # have tests of their own.
     others = {"Concat", "ConvexSum", "Embedding", "ScaledSum", "LipschitzTwin", "PICNN"}
     public = {name for name, v in vars(lnn).items() if inspect.isclass(v) and issubclass(v, torch.nn.Module)}

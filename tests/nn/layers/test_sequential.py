@@ -25,8 +25,8 @@ from lipkit.nn import (
 )
 from lipkit.nn.core.gain import gain_of
 from lipkit.nn.layers.linear import Linear
-from lipkit.nn.layers.normalization import LayerCentering
 from lipkit.nn.layers.sequential import Sequential
+from lipkit.nn.normalization.batch_norm import LayerCentering
 from support.jacobians import norm_at, steepest
 
 # A dense decomposition in float64 is off by some units of 2^-53.

@@ -15,9 +15,9 @@ from lipkit.nn.core.gain import gain_of
 from lipkit.nn.core.known_constants import Stated
 from lipkit.nn.core.linear_norm import linear_norm
 from lipkit.nn.layers.linear import Linear
-from lipkit.nn.layers.normalization import CenterNorm
 from lipkit.nn.methods._base import WeightMethod
 from lipkit.nn.methods.bjorck import Bjorck
+from lipkit.nn.normalization.batch_norm import CenterNorm
 from lipkit.rounding.slacks import ROUNDINGS_32
 
 

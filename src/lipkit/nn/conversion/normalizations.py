@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from lipkit.nn.conversion.converted_layers import ChannelScale, split_largest
 from lipkit.nn.conversion.replacement import Refusal, Replacement
 from lipkit.nn.conversion.transfer import ConversionStart
-from lipkit.nn.layers.normalization import BatchCentering
-from lipkit.nn.layers.token_normalization import GroupNorm, LayerNorm, RMSNorm
+from lipkit.nn.normalization.batch_norm import BatchCentering
+from lipkit.nn.normalization.layer_norm import GroupNorm, LayerNorm, RMSNorm
 
 _BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 # Signals in a twin have entries of a tenth to a hundredth of one: at the start they are divided by little more than 1.

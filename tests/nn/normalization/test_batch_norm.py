@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from lipkit.errors import ArgumentError, ShapeError, UnsupportedError
-from lipkit.nn.layers.normalization import BatchCentering, BatchNorm, CenterNorm, LayerCentering
-from lipkit.nn.layers.one_batch_norm import one_batch_norm
+from lipkit.nn.normalization.batch_norm import BatchCentering, BatchNorm, CenterNorm, LayerCentering
+from lipkit.nn.normalization.one_batch_norm import one_batch_norm
 from support.jacobians import jacobian, norm_at
 
 # A dense decomposition in float64 is off by some units of 2^-53.

@@ -5,7 +5,7 @@ from copy import deepcopy
 from torch import nn
 
 from lipkit.errors import UnsupportedError
-from lipkit.nn.layers.normalization import BatchNorm
+from lipkit.nn.normalization.batch_norm import BatchNorm
 
 _BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
