@@ -17,7 +17,9 @@ from lipkit.nn.methods.qr import QRFactorization
 QUIET = {"OMP_NUM_THREADS": "1", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
 
 METHODS: dict[type[WeightMethod], tuple[WeightMethod, ...]] = {
+    lnn.AOC: (lnn.AOC(), lnn.AOC(lnn.Cayley())),
     lnn.AOL: (lnn.AOL(), lnn.AOL(RescaledSide.SMALLER)),
+    lnn.BCOP: (lnn.BCOP(),),
     lnn.Bjorck: (lnn.Bjorck(), lnn.Bjorck(steps=3)),
     lnn.Cayley: (lnn.Cayley(),),
     lnn.Clip: (lnn.Clip(),),
