@@ -70,6 +70,7 @@ from lipkit.nn.methods.cayley import Cayley as Cayley
 from lipkit.nn.methods.clipping import Clip as Clip
 from lipkit.nn.methods.convolutions.aoc import AOC as AOC
 from lipkit.nn.methods.convolutions.bcop import BCOP as BCOP
+from lipkit.nn.methods.convolutions.soc import SOC as SOC
 from lipkit.nn.methods.exponential import Exponential as Exponential
 from lipkit.nn.methods.frobenius import Frobenius as Frobenius
 from lipkit.nn.methods.householder import Householder as Householder

@@ -34,6 +34,7 @@ METHODS: dict[type[WeightMethod], tuple[WeightMethod, ...]] = {
     lnn.Rescale: (lnn.Rescale(), lnn.Rescale(3)),
     lnn.RKO: (lnn.RKO(), lnn.RKO(lnn.Cayley())),
     lnn.SingularClip: (lnn.SingularClip(),),
+    lnn.SOC: (lnn.SOC(),),
     lnn.Spectral: (lnn.Spectral(),),
     lnn.UnitLines: tuple(
         lnn.UnitLines(m) for m in (Metric(2.0, math.inf), Metric(math.inf, math.inf), Metric(1.0, 1.0))

@@ -15,7 +15,20 @@ from lipkit.nn.methods.rescale import AOL
 PaddingMode = Literal["zeros", "circular", "reflect", "replicate"]
 
 
-class _Conv(ConstrainedLayer, SizeChecked):
+class _HasTaps(ConstrainedLayer):
+    """A convolution of torch, which can take a kernel of another size."""
+
+    def take_kernel(self, kernel: Geometry) -> None:
+        """Become a convolution with a kernel of another size, padded as it says: what torch's own code reads."""
+        self.kernel_size = kernel.taps
+        self.padding = tuple(left for left, _ in kernel.padding)
+        self._reversed_padding_repeated_twice = [side for pair in reversed(kernel.padding) for side in pair]
+        # Zeros, which every method takes: the numbers are drawn afterwards.
+        zeros = self.weight.new_zeros(kernel.weight_shape)
+        self.register_parameter("weight", nn.Parameter(zeros, self.weight.requires_grad))
+
+
+class _Conv(_HasTaps, SizeChecked):
     """The constructor of all convolutions: arguments as in torch, and a method for the kernel."""
 
     def __init__(
@@ -40,17 +53,8 @@ class _Conv(ConstrainedLayer, SizeChecked):
         super().__init__(*shape, bias, padding_mode, device, dtype)
         self.constrain_weight(method)
 
-    def take_kernel(self, kernel: Geometry) -> None:
-        """Become a convolution with a kernel of another size, padded as it says: what torch's own code reads."""
-        self.kernel_size = kernel.taps
-        self.padding = tuple(left for left, _ in kernel.padding)
-        self._reversed_padding_repeated_twice = [side for pair in reversed(kernel.padding) for side in pair]
-        # Zeros, which every method takes: the numbers are drawn afterwards.
-        zeros = self.weight.new_zeros(kernel.weight_shape)
-        self.register_parameter("weight", nn.Parameter(zeros, self.weight.requires_grad))
 
-
-class _ConvTranspose(ConstrainedLayer, HasKernel):
+class _ConvTranspose(_HasTaps, HasKernel):
     """The constructor of all transposed convolutions: arguments as in torch, and a method for the kernel."""
 
     def __init__(
