@@ -140,7 +140,7 @@ class SOC(OrthogonalKernel):
         is below 4.
         """
         side, taps = skew.shape[1], math.prod(skew.shape[3:])
-        whole = math.prod(self.degree * (t - 1) + 1 for t in skew.shape[3:])
+        whole = math.prod([self.degree * (t - 1) + 1 for t in skew.shape[3:]])
         a = _LARGEST[self.degree]
         lost = (taps * side + 4) * math.sqrt(taps * whole) * side * a * math.exp(2 * a)
         return 1 - 8 * lost * UNIT
