@@ -10,7 +10,7 @@ from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.layers._constrained_layer import ConstrainedLayer, refuse_methods
 from lipkit.nn.layers.size_checked import HasKernel, SizeChecked
 from lipkit.nn.methods._base import WeightMethod
-from lipkit.nn.methods.rescale import AOL
+from lipkit.nn.methods.convolutions.aoc import AOC
 
 PaddingMode = Literal["zeros", "circular", "reflect", "replicate"]
 
@@ -45,7 +45,7 @@ class _Conv(_HasTaps, SizeChecked):
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
         *,
-        method: WeightMethod = AOL(),  # noqa: B008 - immutable
+        method: WeightMethod = AOC(),  # noqa: B008 - immutable
     ) -> None:
         refuse_methods(self, stride=stride, padding=padding, dilation=dilation, groups=groups, bias=bias)
         shape = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
@@ -72,7 +72,7 @@ class _ConvTranspose(_HasTaps, HasKernel):
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
         *,
-        method: WeightMethod = AOL(),  # noqa: B008 - immutable
+        method: WeightMethod = AOC(),  # noqa: B008 - immutable
     ) -> None:
         refuse_methods(self, stride=stride, padding=padding, output_padding=output_padding, groups=groups, bias=bias)
         shape = (in_channels, out_channels, kernel_size, stride, padding, output_padding, groups)
@@ -88,7 +88,7 @@ class Conv1d(_Conv, nn.Conv1d):
     forward where it depends on the size of the input.
 
     Args:
-        method: How the free numbers become the kernel; by default `AOL()`. All other arguments are those of nn.Conv1d.
+        method: How the free numbers become the kernel; by default `AOC()`. All other arguments are those of nn.Conv1d.
     """
 
 
@@ -100,7 +100,7 @@ class Conv2d(_Conv, nn.Conv2d):
     forward where it depends on the size of the input.
 
     Args:
-        method: How the free numbers become the kernel; by default `AOL()`. All other arguments are those of nn.Conv2d.
+        method: How the free numbers become the kernel; by default `AOC()`. All other arguments are those of nn.Conv2d.
     """
 
 
@@ -112,7 +112,7 @@ class Conv3d(_Conv, nn.Conv3d):
     forward where it depends on the size of the input.
 
     Args:
-        method: How the free numbers become the kernel; by default `AOL()`. All other arguments are those of nn.Conv3d.
+        method: How the free numbers become the kernel; by default `AOC()`. All other arguments are those of nn.Conv3d.
     """
 
 
@@ -123,7 +123,7 @@ class ConvTranspose1d(_ConvTranspose, nn.ConvTranspose1d):
     It is the adjoint of a convolution with the same weight, so the methods and their promises are the same.
 
     Args:
-        method: How the free numbers become the kernel; by default `AOL()`. All others are those of nn.ConvTranspose1d.
+        method: How the free numbers become the kernel; by default `AOC()`. All others are those of nn.ConvTranspose1d.
     """
 
 
@@ -134,7 +134,7 @@ class ConvTranspose2d(_ConvTranspose, nn.ConvTranspose2d):
     It is the adjoint of a convolution with the same weight, so the methods and their promises are the same.
 
     Args:
-        method: How the free numbers become the kernel; by default `AOL()`. All others are those of nn.ConvTranspose2d.
+        method: How the free numbers become the kernel; by default `AOC()`. All others are those of nn.ConvTranspose2d.
     """
 
 
@@ -145,5 +145,5 @@ class ConvTranspose3d(_ConvTranspose, nn.ConvTranspose3d):
     It is the adjoint of a convolution with the same weight, so the methods and their promises are the same.
 
     Args:
-        method: How the free numbers become the kernel; by default `AOL()`. All others are those of nn.ConvTranspose3d.
+        method: How the free numbers become the kernel; by default `AOC()`. All others are those of nn.ConvTranspose3d.
     """
