@@ -14,6 +14,8 @@ from lipkit.nn.core.geometry import geometry_of
 from support.layers.examples import EVERY, covers
 from support.naming import naming
 
+# Layers of torch.nn cannot take a kernel of another size.
+PLAIN = [method for method in EVERY if not isinstance(method, lnn.SOC)]
 TYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 
@@ -52,7 +54,7 @@ def _dense_norm(module: nn.Module, method: WeightMethod) -> float:
     return float(torch.linalg.vector_norm(matrix, dim=1).max())
 
 
-@pytest.mark.parametrize("method", EVERY, ids=str)
+@pytest.mark.parametrize("method", PLAIN, ids=str)
 def test_plain_weights_are_projected_once_and_soundly(method: WeightMethod) -> None:
     for module in (module for dtype in TYPES for module in _plain(method, dtype)):
         with torch.no_grad():
@@ -66,7 +68,7 @@ def test_plain_weights_are_projected_once_and_soundly(method: WeightMethod) -> N
             assert _dense_norm(module, method) <= 1 + 1e-13
 
 
-@pytest.mark.parametrize("method", EVERY, ids=str)
+@pytest.mark.parametrize("method", PLAIN, ids=str)
 def test_free_numbers_are_moved_once(method: WeightMethod) -> None:
     for module in (module for dtype in TYPES for module in _plain(method, dtype)):
         lnn.parametrize(module, "weight", method)

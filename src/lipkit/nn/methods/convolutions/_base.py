@@ -1,9 +1,11 @@
 """The base of orthogonal convolutions from chains of projectors: promises, starts, inverses."""
 
+import dataclasses
 import math
 from abc import abstractmethod
 
 import torch
+from jaxtyping import Float64
 from torch import Tensor
 
 from lipkit.linops import Padding
@@ -44,6 +46,14 @@ class OrthogonalKernel(WeightMethod):
         shifts[:, shifts.shape[1] // 2] -= torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
         residual = torch.linalg.matrix_norm(shifts, 2).sum(1).max()
         return math.sqrt(max(0.0, 1 - float(residual)))
+
+    def norm_on_every_size(
+        self, weight: Float64[Tensor, "groups rows cols *taps"], geometry: Geometry, enough: float
+    ) -> float:
+        """That of all outputs on axes where a stride only drops some: the kernel is near an isometry there."""
+        walk = zip(self.window(geometry), geometry.stride, strict=True)
+        whole = dataclasses.replace(geometry, stride=tuple(1 if w == 1 else s for w, s in walk))
+        return super().norm_on_every_size(weight, whole, enough)
 
     def norm(self, geometry: Geometry) -> Norm:
         """By the residual of the kernel, which is sharp with every padding."""

@@ -78,15 +78,15 @@ class ProjectorChain:
     def parts(self, raw: Numbers) -> tuple[Float[Tensor, "groups rows entries"], Float[Tensor, "factors rank inner"]]:
         """H and all R, one after the other for each group, from their lines."""
         head, rest = raw.split([self.head, self.lines - self.head], 1)
-        return head.reshape(-1, self.rows, self.head // self.rows * self.inner), rest.reshape(-1, self.rank, self.inner)
+        factors = rest.reshape(len(raw) * len(self.axes), self.rank, self.inner)
+        return head.reshape(-1, self.rows, self.head // self.rows * self.inner), factors
 
     def join(
         self, head: Float[Tensor, "groups rows entries"], factors: Float[Tensor, "factors rank inner"]
     ) -> Numbers:
         """The lines of H and all R: the inverse of `parts`."""
-        groups = len(head)
-        lines = head.reshape(groups, self.head, self.inner), factors.reshape(groups, -1, self.inner)
-        return torch.cat(lines, 1)
+        lines = factors.reshape(len(head), self.lines - self.head, self.inner)
+        return torch.cat([head.reshape(len(head), self.head, self.inner), lines], 1)
 
     def changed(self, raw: Numbers, by: Orthogonalize) -> Numbers:
         """The lines with H and all R replaced by what a function makes of them, in two calls."""

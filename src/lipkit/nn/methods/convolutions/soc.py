@@ -107,8 +107,9 @@ class SOC(OrthogonalKernel):
         shape = (-1, *(1,) * (raw.ndim - 1))
         unit = half.detach().abs().flatten(1).amax(1).clamp(min=LEAST)
         level = half / unit.view(shape)
-        # At least 1 where the largest entry is 1; where that is less, there is nothing to divide by.
-        size = norm_above(level, _STEPS, _SLACK).clamp(min=0.5)
+        # Where entries are so small, nothing is divided: any kernel will do that has derivatives, which zero has not.
+        measured = torch.where((unit > LEAST).view(shape), level, 1.0)
+        size = norm_above(measured, _STEPS, _SLACK)
         return level * torch.minimum(_LARGEST[self.degree] / size, unit).view(shape)
 
     def _exponential(self, skew: Float64[Tensor, "groups n n *taps"]) -> Float64[Tensor, "groups n n *more"]:
