@@ -23,7 +23,6 @@ class _HasTaps(ConstrainedLayer):
         self.kernel_size = kernel.taps
         self.padding = tuple(left for left, _ in kernel.padding)
         self._reversed_padding_repeated_twice = [side for pair in reversed(kernel.padding) for side in pair]
-        # Zeros, which every method takes: the numbers are drawn afterwards.
         zeros = self.weight.new_zeros(kernel.weight_shape)
         self.register_parameter("weight", nn.Parameter(zeros, self.weight.requires_grad))
 

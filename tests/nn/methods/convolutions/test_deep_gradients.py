@@ -26,6 +26,7 @@ def kept(model: nn.Module, x: Tensor) -> Tensor:
     return gradient.flatten(1).norm(dim=1) / v.flatten(1).norm(dim=1)
 
 
+@pytest.mark.train
 # In float32 each layer gives up 6e-7 of its norm to make room for rounding: 3e-5 in fifty layers, and rounding itself.
 @pytest.mark.parametrize(("dtype", "least"), [(torch.float64, 1 - 1e-9), (torch.float32, 1 - 1e-4)], ids=str)
 @pytest.mark.parametrize("method", [lnn.BCOP(), lnn.AOC()], ids=str)

@@ -12,7 +12,7 @@ from lipkit.linops import Padding
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.methods._arithmetic.filter_gram import split_phases
 from lipkit.nn.methods._base import Blocks, Free, MatrixMethod, Promise, WeightMethod
-from lipkit.nn.methods.convolutions.chain_inverse import divide_off
+from lipkit.nn.methods.convolutions.chain_inverse import factorize
 from lipkit.nn.methods.convolutions.projector_chain import ProjectorChain
 from lipkit.norms import KernelIsometry, NearIsometry, Norm
 from lipkit.norms.convolutions.toeplitz import filter_gram
@@ -81,7 +81,7 @@ class ChainMethod(OrthogonalKernel):
 
     def inverse(self, weight: Blocks, geometry: Geometry) -> Free:
         chain = self.chain(geometry)
-        return chain.changed(divide_off(weight, chain), self.inner.inverse_matrix)
+        return chain.changed(factorize(weight, chain), self.inner.inverse_matrix)
 
     def without_drift(self, raw: Free, geometry: Geometry) -> Free:
         chain = self.chain(geometry)

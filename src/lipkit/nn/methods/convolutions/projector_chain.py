@@ -75,6 +75,14 @@ class ProjectorChain:
         """The taps of the kernel on each axis."""
         return tuple(w + self.axes.count(axis) for axis, w in enumerate(self.window))
 
+    def is_second(self, position: int) -> bool:
+        """Whether a factor has I - R'R for P: every second one on its axis."""
+        return self.axes[:position].count(self.axes[position]) % 2 == 1
+
+    def rank_of(self, position: int) -> int:
+        """The rank of P in a factor, if R has full rank."""
+        return self.inner - self.rank if self.is_second(position) else self.rank
+
     def parts(self, raw: Numbers) -> tuple[Float[Tensor, "groups rows entries"], Float[Tensor, "factors rank inner"]]:
         """H and all R, one after the other for each group, from their lines."""
         head, rest = raw.split([self.head, self.lines - self.head], 1)
@@ -124,7 +132,7 @@ class ProjectorChain:
 
     def _complements(self, like: Tensor) -> tuple[Float64[Tensor, "count 1 1"], Float64[Tensor, "count inner inner"]]:
         """Signs and additions that make I - P of every second P on its axis."""
-        second = [self.axes[:i].count(axis) % 2 for i, axis in enumerate(self.axes)]
+        second = [float(self.is_second(position)) for position in range(len(self.axes))]
         odd = torch.tensor(second, dtype=torch.float64, device=like.device)[:, None, None]
         return 1 - 2 * odd, odd * torch.eye(self.inner, dtype=torch.float64, device=like.device)
 
