@@ -72,7 +72,7 @@ def train(model: nn.Module, data: Data, steps: int, rate: float) -> float:
 
 def weights_alone(trunk: nn.Module) -> float:
     """Milliseconds to compute the weights of all convolutions, and their derivative."""
-    layers = [part for part in trunk if isinstance(part, lnn.Conv2d)]
+    layers = [part for part in trunk.modules() if isinstance(part, lnn.Conv2d)]
     best = float("inf")
     for _ in range(3):
         start = time.perf_counter()

@@ -89,9 +89,7 @@ class ProjectorChain:
         factors = rest.reshape(len(raw) * len(self.axes), self.rank, self.inner)
         return head.reshape(-1, self.rows, self.head // self.rows * self.inner), factors
 
-    def join(
-        self, head: Float[Tensor, "groups rows entries"], factors: Float[Tensor, "factors rank inner"]
-    ) -> Numbers:
+    def join(self, head: Float[Tensor, "groups rows entries"], factors: Float[Tensor, "factors rank inner"]) -> Numbers:
         """The lines of H and all R: the inverse of `parts`."""
         lines = factors.reshape(len(head), self.lines - self.head, self.inner)
         return torch.cat([head.reshape(len(head), self.head, self.inner), lines], 1)
@@ -115,7 +113,8 @@ class ProjectorChain:
             for position, axis in enumerate(self.axes):
                 found = times_factor(found, projectors[:, position], axis)
         found = found[..., : self.cols].movedim(-1, 1 if self.transposed else 2)
-        room = room_for(*found.shape[1:3], math.prod(self.taps), raw.dtype) * self._room()
+        rows, cols = found.shape[1:3]
+        room = room_for(rows, cols, math.prod(self.taps), raw.dtype) * self._room()
         return (found * room).to(raw.dtype)
 
     def _projectors(self, factors: Float[Tensor, "factors rank inner"]) -> Float64[Tensor, "groups count inner inner"]:
