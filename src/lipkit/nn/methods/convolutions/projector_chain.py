@@ -138,7 +138,7 @@ class ProjectorChain:
         """The factor that makes room for rounding in float64: of P, of n products with P, of the sums of taps.
 
         With c = `inner`, r = c // 2 and u = 2^-53, to first order: G, G^2 and the two products with R change P by at
-        most r (c + 9 r) u + 3 c r u, which counts twice in F. In each step K P is off by c u |K| |P| in each entry, so
+        most (7 c r + 5 r^2) u, which counts twice in F. In each step K P is off by c u |K| |P| in each entry, so
         by (t c)^(1/2) c u ||K||_F <= t^(1/2) c^2 u in norm, t the number of taps (as in `shrink`), and that counts
         twice too; two sums add 4 (t c)^(1/2) u. In all below 16 t^(1/2) c (c + 2) u.
         """
