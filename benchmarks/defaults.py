@@ -119,7 +119,12 @@ def compare(data: Data, losses: Sequence[str], seeds: Sequence[int]) -> None:
 
 # One layer of a deep network on 16 channels.
 LAYERS: dict[str, Callable[[], nn.Module]] = {
-    "`Conv2d`, the default (`AOL`)": lambda: _sorted(lnn.Conv2d(CHANNELS, CHANNELS, 3, padding=1)),
+    "`Conv2d`, the default (`AOC`)": lambda: _sorted(lnn.Conv2d(CHANNELS, CHANNELS, 3, padding=1)),
+    "the same, circular padding": lambda: _sorted(
+        lnn.Conv2d(CHANNELS, CHANNELS, 3, padding=1, padding_mode="circular")
+    ),
+    "`Conv2d` by `SOC()`": lambda: _sorted(lnn.Conv2d(CHANNELS, CHANNELS, 3, padding=1, method=lnn.SOC())),
+    "`Conv2d` by `AOL()`": lambda: _sorted(lnn.Conv2d(CHANNELS, CHANNELS, 3, padding=1, method=lnn.AOL())),
     "`Conv2d` by `RKO()`": lambda: _sorted(lnn.Conv2d(CHANNELS, CHANNELS, 3, padding=1, method=lnn.RKO())),
     "`Conv2d` by `Spectral()`": lambda: _sorted(lnn.Conv2d(CHANNELS, CHANNELS, 3, padding=1, method=lnn.Spectral())),
     "`Conv2d` by `LinearResidual()`": lambda: _sorted(

@@ -58,6 +58,9 @@ def ours(channels: int, size: int) -> Iterator[tuple[str, str, Build]]:
         ("kernel, rescaling", lnn.Rescale(2)),
         ("kernel, RKO", lnn.RKO()),
         ("kernel, spectral", lnn.Spectral()),
+        ("kernel, BCOP", lnn.BCOP()),
+        ("kernel, AOC", lnn.AOC()),
+        ("kernel, SOC", lnn.SOC()),
     ):
         yield family, f"lipkit {method}", lambda method=method: lnn.Conv2d(c, c, 3, padding=1, method=method)
     around = {"padding": 1, "padding_mode": "circular"}
@@ -90,12 +93,13 @@ def peers(channels: int, size: int) -> Iterator[tuple[str, str, Build]]:
         yield "matrix, Björck", "torchlip SpectralLinear", lambda: torchlip.SpectralLinear(c, c)
         yield "kernel, RKO", "torchlip SpectralConv2d", lambda: torchlip.SpectralConv2d(c, c, 3, padding=1)
     with contextlib.suppress(ImportError):
-        from orthogonium.layers import OrthoLinear
+        from orthogonium.layers import AdaptiveOrthoConv2d, OrthoLinear
         from orthogonium.layers.conv.AOC.rko_conv import RKOConv2d
         from orthogonium.layers.conv.AOL.aol import AOLConv2D
 
         yield "matrix, Björck", "orthogonium OrthoLinear", lambda: OrthoLinear(c, c)
         yield "kernel, RKO", "orthogonium RKOConv2d", lambda: RKOConv2d(c, c, 3, padding=1, padding_mode="zeros")
+        yield "kernel, AOC", "orthogonium AdaptiveOrthoConv2d", lambda: AdaptiveOrthoConv2d(c, c, 3, padding=1)
         yield "kernel, AOL", "orthogonium AOLConv2D", lambda: AOLConv2D(c, c, 3, padding=1, padding_mode="zeros")
     with contextlib.suppress(ImportError):
         import geotorch
@@ -192,6 +196,8 @@ def spread(layer: nn.Module) -> tuple[float, float, float]:
         # A kernel as large as the image has a norm on that size only.
         n = weight.shape[-1]
     if weight.ndim == 4:
+        # A torus that is smaller than the kernel would cut it.
+        n = max(n, 2 * -(-weight.shape[-1] // 2))
         weight = torch.fft.rfft2(weight, s=(n, n)).permute(3, 2, 0, 1)
     # Through Gram matrices, many times faster than the decomposition, and accurate but for the last digits near 0.
     values = torch.linalg.eigvalsh(weight.mH @ weight).clamp(min=0).sqrt()

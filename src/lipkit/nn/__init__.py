@@ -93,6 +93,9 @@ from lipkit.nn.methods._base import WeightMethod as WeightMethod
 from lipkit.nn.methods.bjorck import Bjorck as Bjorck
 from lipkit.nn.methods.cayley import Cayley as Cayley
 from lipkit.nn.methods.clipping import Clip as Clip
+from lipkit.nn.methods.convolutions.aoc import AOC as AOC
+from lipkit.nn.methods.convolutions.bcop import BCOP as BCOP
+from lipkit.nn.methods.convolutions.soc import SOC as SOC
 from lipkit.nn.methods.exponential import Exponential as Exponential
 from lipkit.nn.methods.fourier.bro import BRO as BRO
 from lipkit.nn.methods.fourier.fourier_cayley import FourierCayley as FourierCayley

@@ -206,7 +206,7 @@ def test_a_promise_ends_with_the_parametrization() -> None:
 
 def test_nothing_is_promised_of_numbers_that_are_none() -> None:
     layer: Any = lnn.Conv2d(2, 2, 3)
-    layer.parametrizations.weight.original.data[0, 0, 0, 0] = math.nan
+    layer.parametrizations.weight.original.data[0, 0] = math.nan
     with pytest.raises(NonFiniteError):
         layer.declared_lipschitz((2, 4, 4))
 

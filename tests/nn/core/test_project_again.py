@@ -14,8 +14,10 @@ from lipkit.nn.core.geometry import geometry_of
 from support.layers.examples import EVERY, covers
 from support.naming import naming
 
+# Layers of torch.nn cannot take a kernel of another size.
+PLAIN = [method for method in EVERY if not isinstance(method, lnn.SOC)]
 # Squares of entries forget the signs of the matrix they come from, so no projection finds it again.
-REPEATABLE = [method for method in EVERY if not isinstance(method, lnn.Orthostochastic)]
+REPEATABLE = [method for method in PLAIN if not isinstance(method, lnn.Orthostochastic)]
 TYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 
@@ -54,7 +56,7 @@ def _dense_norm(module: nn.Module, method: WeightMethod) -> float:
     return float(torch.linalg.vector_norm(matrix, dim=1).max())
 
 
-@pytest.mark.parametrize("method", EVERY, ids=str)
+@pytest.mark.parametrize("method", PLAIN, ids=str)
 def test_plain_weights_are_projected_once_and_soundly(method: WeightMethod) -> None:
     for module in (module for dtype in TYPES for module in _plain(method, dtype)):
         with torch.no_grad():

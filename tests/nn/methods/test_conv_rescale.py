@@ -158,7 +158,7 @@ def test_one_step_does_not_see_the_scale(exponent: int) -> None:
 @pytest.mark.parametrize("scale", [0.0, 1e-45, 1e-40, 1e-37, 1e-30, 1e30, 1e38])
 def test_one_step_of_degenerate_numbers(monkeypatch: pytest.MonkeyPatch, scale: float) -> None:
     on_an_accelerator(monkeypatch)
-    layer = lnn.Conv2d(3, 3, 3, padding=1)
+    layer = lnn.Conv2d(3, 3, 3, padding=1, method=AOL())
     raw = layer.get_parameter("parametrizations.weight.original")
     with torch.no_grad():
         torch.nn.init.uniform_(raw, -scale, scale, generator=torch.Generator().manual_seed(0))
@@ -182,7 +182,7 @@ def test_one_step_is_the_layer_on_every_device(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, stride: int
 ) -> None:
     """Weight and gradient as from the half of the shifts, which a CPU multiplies."""
-    layer = lnn.Conv2d(4, 6, 3, stride, padding=1, groups=2).to(dtype)
+    layer = lnn.Conv2d(4, 6, 3, stride, padding=1, groups=2, method=AOL()).to(dtype)
     filled(layer, "normal")
     raw = layer.get_parameter("parametrizations.weight.original")
 
@@ -369,4 +369,4 @@ def test_arguments() -> None:
     with pytest.raises(ArgumentError, match=r"1\.\.6"):
         Rescale(0)
     assert str(Rescale(2, RescaledSide.SMALLER)) == "rescaling, 2 steps on the smaller side"
-    assert math.isclose(lnn.Conv2d(2, 2, 3).gain, 1.0)
+    assert math.isclose(lnn.Conv2d(2, 2, 3, method=AOL()).gain, 1.0)

@@ -18,7 +18,9 @@ from lipkit.nn.methods.qr import QRFactorization
 QUIET = {"OMP_NUM_THREADS": "1", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
 
 METHODS: dict[type[WeightMethod], tuple[WeightMethod, ...]] = {
+    lnn.AOC: (lnn.AOC(), lnn.AOC(lnn.Cayley())),
     lnn.AOL: (lnn.AOL(), lnn.AOL(RescaledSide.SMALLER)),
+    lnn.BCOP: (lnn.BCOP(),),
     lnn.Bjorck: (lnn.Bjorck(), lnn.Bjorck(steps=3)),
     lnn.BRO: (lnn.BRO((4, 4)), lnn.BRO((5,), rank=1)),
     lnn.Cayley: (lnn.Cayley(),),
@@ -38,6 +40,7 @@ METHODS: dict[type[WeightMethod], tuple[WeightMethod, ...]] = {
     lnn.Rescale: (lnn.Rescale(), lnn.Rescale(3)),
     lnn.RKO: (lnn.RKO(), lnn.RKO(lnn.Cayley())),
     lnn.SingularClip: (lnn.SingularClip(),),
+    lnn.SOC: (lnn.SOC(),),
     lnn.Spectral: (lnn.Spectral(),),
     lnn.Stochastic: (lnn.Stochastic(), lnn.Stochastic(None)),
     lnn.UnitLines: tuple(

@@ -86,6 +86,11 @@ class Geometry:
         if self.mode is not Padding.CIRCULAR:
             return
         for n, s, sides in zip(spatial, self.stride, self.padding, strict=True):
+            if max(sides) > n:
+                raise ShapeError(
+                    f"Circular padding {self.padding} of kernel {self.taps} would wrap an image of size {spatial} more "
+                    f"than once; use an image of at least {max(sides)} on that axis, a smaller kernel, or zero padding."
+                )
             if n % s and any(sides):
                 raise ShapeError(
                     f"A circular convolution with stride {self.stride} is only bounded by its kernel on sizes that the "

@@ -47,6 +47,9 @@ class ConstrainedLayer(nn.Module):
             # Refused before anything is changed.
             method.promise(asked)
             self.take_kernel(self.geometry)
+        with torch.no_grad():
+            # Zeros, which every method takes: the numbers are drawn afterwards, and some inverses are costly.
+            self.weight.zero_()
         constrain(self, "weight", method, asked)
         self.reset_parameters()
 

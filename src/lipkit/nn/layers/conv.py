@@ -10,12 +10,24 @@ from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.layers._constrained_layer import ConstrainedLayer, refuse_methods
 from lipkit.nn.layers.size_checked import HasKernel, SizeChecked
 from lipkit.nn.methods._base import WeightMethod
-from lipkit.nn.methods.rescale import AOL
+from lipkit.nn.methods.convolutions.aoc import AOC
 
 PaddingMode = Literal["zeros", "circular", "reflect", "replicate"]
 
 
-class _Conv(ConstrainedLayer, SizeChecked):
+class _HasTaps(ConstrainedLayer):
+    """A convolution of torch, which can take a kernel of another size."""
+
+    def take_kernel(self, kernel: Geometry) -> None:
+        """Become a convolution with a kernel of another size, padded as it says: what torch's own code reads."""
+        self.kernel_size, self.dilation = kernel.taps, kernel.dilation
+        self.padding = tuple(left for left, _ in kernel.padding)
+        self._reversed_padding_repeated_twice = [side for pair in reversed(kernel.padding) for side in pair]
+        zeros = self.weight.new_zeros(kernel.weight_shape)
+        self.register_parameter("weight", nn.Parameter(zeros, self.weight.requires_grad))
+
+
+class _Conv(_HasTaps, SizeChecked):
     """The constructor of all convolutions: arguments as in torch, and a method for the kernel."""
 
     def __init__(
@@ -32,7 +44,7 @@ class _Conv(ConstrainedLayer, SizeChecked):
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
         *,
-        method: WeightMethod = AOL(),  # noqa: B008 - immutable
+        method: WeightMethod = AOC(),  # noqa: B008 - immutable
     ) -> None:
         refuse_methods(self, stride=stride, padding=padding, dilation=dilation, groups=groups, bias=bias)
         shape = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
@@ -40,17 +52,8 @@ class _Conv(ConstrainedLayer, SizeChecked):
         super().__init__(*shape, bias, padding_mode, device, dtype)
         self.constrain_weight(method)
 
-    def take_kernel(self, kernel: Geometry) -> None:
-        """Become a convolution with a kernel of another size, padded as it says: what torch's own code reads."""
-        self.kernel_size, self.dilation = kernel.taps, kernel.dilation
-        self.padding = tuple(left for left, _ in kernel.padding)
-        self._reversed_padding_repeated_twice = [side for pair in reversed(kernel.padding) for side in pair]
-        # Zeros, which every method takes: the numbers are drawn afterwards.
-        zeros = self.weight.new_zeros(kernel.weight_shape)
-        self.register_parameter("weight", nn.Parameter(zeros, self.weight.requires_grad))
 
-
-class _ConvTranspose(ConstrainedLayer, HasKernel):
+class _ConvTranspose(_HasTaps, HasKernel):
     """The constructor of all transposed convolutions: arguments as in torch, and a method for the kernel."""
 
     def __init__(
@@ -68,7 +71,7 @@ class _ConvTranspose(ConstrainedLayer, HasKernel):
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
         *,
-        method: WeightMethod = AOL(),  # noqa: B008 - immutable
+        method: WeightMethod = AOC(),  # noqa: B008 - immutable
     ) -> None:
         refuse_methods(self, stride=stride, padding=padding, output_padding=output_padding, groups=groups, bias=bias)
         shape = (in_channels, out_channels, kernel_size, stride, padding, output_padding, groups)
@@ -84,7 +87,7 @@ class Conv1d(_Conv, nn.Conv1d):
     forward where it depends on the size of the input.
 
     Args:
-        method: How the free numbers become the kernel; by default `AOL()`. All other arguments are those of nn.Conv1d.
+        method: How the free numbers become the kernel; by default `AOC()`. All other arguments are those of nn.Conv1d.
     """
 
 
@@ -96,7 +99,7 @@ class Conv2d(_Conv, nn.Conv2d):
     forward where it depends on the size of the input.
 
     Args:
-        method: How the free numbers become the kernel; by default `AOL()`. All other arguments are those of nn.Conv2d.
+        method: How the free numbers become the kernel; by default `AOC()`. All other arguments are those of nn.Conv2d.
     """
 
 
@@ -108,7 +111,7 @@ class Conv3d(_Conv, nn.Conv3d):
     forward where it depends on the size of the input.
 
     Args:
-        method: How the free numbers become the kernel; by default `AOL()`. All other arguments are those of nn.Conv3d.
+        method: How the free numbers become the kernel; by default `AOC()`. All other arguments are those of nn.Conv3d.
     """
 
 
@@ -119,7 +122,7 @@ class ConvTranspose1d(_ConvTranspose, nn.ConvTranspose1d):
     It is the adjoint of a convolution with the same weight, so the methods and their promises are the same.
 
     Args:
-        method: How the free numbers become the kernel; by default `AOL()`. All others are those of nn.ConvTranspose1d.
+        method: How the free numbers become the kernel; by default `AOC()`. All others are those of nn.ConvTranspose1d.
     """
 
 
@@ -130,7 +133,7 @@ class ConvTranspose2d(_ConvTranspose, nn.ConvTranspose2d):
     It is the adjoint of a convolution with the same weight, so the methods and their promises are the same.
 
     Args:
-        method: How the free numbers become the kernel; by default `AOL()`. All others are those of nn.ConvTranspose2d.
+        method: How the free numbers become the kernel; by default `AOC()`. All others are those of nn.ConvTranspose2d.
     """
 
 
@@ -141,5 +144,5 @@ class ConvTranspose3d(_ConvTranspose, nn.ConvTranspose3d):
     It is the adjoint of a convolution with the same weight, so the methods and their promises are the same.
 
     Args:
-        method: How the free numbers become the kernel; by default `AOL()`. All others are those of nn.ConvTranspose3d.
+        method: How the free numbers become the kernel; by default `AOC()`. All others are those of nn.ConvTranspose3d.
     """

@@ -1,0 +1,1 @@
+"""Orthogonal convolutions: kernels that are isometries on every image, by construction."""

@@ -1,0 +1,42 @@
+"""Gradients through fifty orthogonal convolutions, as started and after steps of training."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lipkit import nn as lnn
+
+
+def deep(method: lnn.WeightMethod, dtype: torch.dtype) -> nn.Sequential:
+    torch.manual_seed(0)
+    layers = [
+        part
+        for _ in range(50)
+        for part in (lnn.Conv2d(6, 6, 3, padding=1, padding_mode="circular", method=method), lnn.MaxMin())
+    ]
+    return nn.Sequential(*layers).to(dtype)
+
+
+def kept(model: nn.Module, x: Tensor) -> Tensor:
+    """||J'v|| / ||v|| for each image."""
+    x = x.clone().requires_grad_()
+    out = model(x)
+    v = torch.randn_like(out)
+    (gradient,) = torch.autograd.grad(out, x, v)
+    return gradient.flatten(1).norm(dim=1) / v.flatten(1).norm(dim=1)
+
+
+@pytest.mark.train
+# In float32 each layer gives up 6e-7 of its norm to make room for rounding: 3e-5 in fifty layers, and rounding itself.
+@pytest.mark.parametrize(("dtype", "least"), [(torch.float64, 1 - 1e-9), (torch.float32, 1 - 1e-4)], ids=str)
+@pytest.mark.parametrize("method", [lnn.BCOP(), lnn.AOC()], ids=str)
+def test_a_gradient_comes_through_fifty_layers(method: lnn.WeightMethod, dtype: torch.dtype, least: float) -> None:
+    model, x = deep(method, dtype), torch.randn(4, 6, 5, 5, dtype=dtype)
+    # One for a map that keeps norms, which rounding in float32 may exceed by some units.
+    for _ in range(4):
+        found = kept(model, x)
+        assert least <= float(found.min()) <= float(found.max()) <= 1 + 1e-5
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        model(x)[:, 0].square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
