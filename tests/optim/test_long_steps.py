@@ -7,9 +7,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lipkit.optim import CayleyRetraction, PolarRetraction, QRRetraction, Retraction, RiemannianSGD, StiefelMuon
+from lipkit.optim import (
+    CayleyRetraction,
+    ExponentialRetraction,
+    PolarRetraction,
+    QRRetraction,
+    Retraction,
+    RiemannianSGD,
+    StiefelMuon,
+)
 
-RETRACTIONS: tuple[Retraction, ...] = (QRRetraction(), CayleyRetraction(), PolarRetraction())
+RETRACTIONS: tuple[Retraction, ...] = (QRRetraction(), CayleyRetraction(), ExponentialRetraction(), PolarRetraction())
 TYPES = (torch.float32, torch.float64)
 
 

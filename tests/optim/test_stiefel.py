@@ -4,17 +4,26 @@ import copy
 from collections.abc import Callable
 
 import pytest
+import scipy.linalg
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from lipkit.errors import ArgumentError, ShapeError
-from lipkit.optim import CayleyRetraction, PolarRetraction, QRRetraction, Retraction, RiemannianSGD, StiefelMuon
+from lipkit.optim import (
+    CayleyRetraction,
+    ExponentialRetraction,
+    PolarRetraction,
+    QRRetraction,
+    Retraction,
+    RiemannianSGD,
+    StiefelMuon,
+)
 from lipkit.optim._optimizer import tangent
 from lipkit.optim.muon import bjorck_step, bjorck_step_in_parts, orthogonalise
 
-RETRACTIONS: tuple[Retraction, ...] = (QRRetraction(), CayleyRetraction(), PolarRetraction())
+RETRACTIONS: tuple[Retraction, ...] = (QRRetraction(), CayleyRetraction(), ExponentialRetraction(), PolarRetraction())
 
 
 def orthonormal(rows: int, cols: int, seed: int = 0) -> torch.Tensor:
@@ -62,6 +71,31 @@ def test_the_cayley_retraction_is_the_transform_of_the_skew_matrix() -> None:
     skew = half @ step @ point.mT - point @ step.mT @ half
     expected = torch.linalg.solve(torch.eye(7) - skew / 2, (torch.eye(7) + skew / 2) @ point)
     assert torch.allclose(CayleyRetraction()(point, step), expected, atol=1e-13)
+
+
+@pytest.mark.parametrize("shape", [(7, 3), (7, 5), (4, 4)])
+@pytest.mark.parametrize("size", [0.01, 1.0, 4.0])
+def test_the_exponential_retraction_is_the_geodesic(shape: tuple[int, int], size: float) -> None:
+    """[W, Q] exp([[W'Z, -R'], [R, 0]]) [I; 0] with Q R = Z - W W'Z, the form of Edelman, Arias and Smith."""
+    rows, cols = shape
+    point = orthonormal(rows, cols)
+    torch.manual_seed(2)
+    step = size * tangent(point, torch.randn_like(point))
+    q, r = torch.linalg.qr(step - point @ point.mT @ step)
+    zero = torch.zeros(cols, cols, dtype=torch.float64)
+    block = torch.cat([torch.cat([point.mT @ step, -r.mT], 1), torch.cat([r, zero], 1)])
+    turned = torch.from_numpy(scipy.linalg.expm(block.numpy()))[:, :cols]
+    assert torch.allclose(ExponentialRetraction()(point, step), torch.cat([point, q], 1) @ turned, atol=1e-12)
+    if rows == cols:
+        on_group = point @ torch.from_numpy(scipy.linalg.expm((point.mT @ step).numpy()))
+        assert torch.allclose(ExponentialRetraction()(point, step), on_group, atol=1e-12)
+    # A geodesic keeps its speed: half of the step twice, with the tangent that has been carried along.
+    half = ExponentialRetraction()(point, step / 2)
+    speed = (ExponentialRetraction()(point, 0.5001 * step) - ExponentialRetraction()(point, 0.4999 * step)) / 2e-4
+    # Central differences: 1e-8 times a third derivative.
+    assert torch.allclose(
+        ExponentialRetraction()(half, speed / 2), ExponentialRetraction()(point, step), atol=1e-7 * (1 + size) ** 4
+    )
 
 
 OPTIMIZERS = {

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError
 from lipkit.optim._foreach import copy_all, decay_and_add_all, sums
-from lipkit.optim._optimizer import StiefelOptimizer, as_matrix, check_rate, is_orthonormal, tall, tangent
+from lipkit.optim._optimizer import StiefelOptimizer, as_matrix, check_count, check_rate, tall, tangent
 
 # Five steps of a x + b x^3 + c x^5 with these numbers bring singular values from [0.01, 1] into [0.7, 1.2]: fast, not
 # exact, which a direction does not need. Jordan et al. 2024.
@@ -67,9 +67,13 @@ class StiefelMuon(StiefelOptimizer):
         """Check rates and parameters, and that `steps` and `every` are at least 1 and `every` is whole."""
         super().check(group)
         check_rate("steps", group["steps"], least=1)
-        check_rate("every", group["every"], least=1)
-        if int(group["every"]) != group["every"]:
-            raise ArgumentError(f"every counts steps, so it is a whole number, got {group['every']}.")
+        check_count("every", group["every"])
+
+    def check_parameter(self, parameter: Tensor) -> None:
+        """Refuse complex matrices too."""
+        if parameter.is_complex():
+            raise ArgumentError(f"StiefelMuon takes real matrices, got {parameter.dtype}; use RiemannianAdam.")
+        super().check_parameter(parameter)
 
     @property
     def period(self) -> int:
@@ -121,23 +125,6 @@ class StiefelMuon(StiefelOptimizer):
         momenta = [self.state[p]["momentum"] for p in members]
         decay_and_add_all(momenta, momentum, gradients)
         return sums(gradients, momentum, momenta) if nesterov else momenta
-
-    @torch.no_grad()
-    def retract(self, steps: int = 3) -> None:
-        """Pull every parameter onto the manifold up to rounding: before evaluation or a proof.
-
-        By `steps` Björck steps; a matrix that is still off, which long steps leave with small singular values, is
-        replaced by its polar factor. Cost: 2 products with the smaller side a step; a decomposition in float64 else.
-        """
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                point = tall(as_matrix(parameter))[None]
-                for _ in range(steps):
-                    point = bjorck_step(point)
-                if not is_orthonormal(point[0]):
-                    left, _, right = torch.linalg.svd(point[0].to(torch.float64), full_matrices=False)
-                    point = (left @ right)[None]
-                tall(as_matrix(parameter)).copy_(point[0])
 
 
 def orthogonalise(direction: Float[Tensor, "batch long short"], steps: int) -> Float[Tensor, "batch long short"]:

@@ -15,14 +15,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lipkit.errors import CaptureError
 from lipkit.trace.exchanged_inputs import Exchange, GraphRun, NoAnswer, runnable_example
+from lipkit.trace.measured_rounding import measure_rounding
 from lipkit.trace.network import Network
 
 # How many roundings of every intermediate value may come together in an answer. A sum of n products in one type is off
 # by about sqrt(n) roundings: this covers a thousand of them, and torch adds up longer ones in blocks.
 _ROUNDINGS = 32.0
-# Random signs of the roundings that are tried: a single one may cancel by chance, eight do not.
-_DRAWS = 8
 _HALF_OF_FLOAT64 = 2.0**-26
+# So many samples of a batch, and half of it, differ by what they share, their precision; fewer may be ill-conditioned.
+_MANY = 8
+# The type with the fewest digits that settings of torch let the products of float32 be rounded to.
+_COARSEST_PRODUCTS = torch.bfloat16
 # Entries of intermediate values held at a time, 256 MB.
 _HELD = 2**25
 
@@ -83,7 +86,7 @@ def _refuse_difference(
             continue
         answer = exchange(values)
         error = _error(answer, value)
-        allowed += _ROUNDINGS * float(_rounding(network, x[None], value[None], dtype, example[0].dtype))
+        allowed += _ROUNDINGS * float(measure_rounding(network, x[None], value[None], dtype, example[0].dtype))
         if not bool(error.max() <= allowed) and not _overflows(exchange, values):
             first = _first_difference(network, exchange, values, x, dtype)
             raise _refusal(name, first, value, answer, error, allowed, dtype)
@@ -95,8 +98,8 @@ class AnswerCheck:
 
     Answers that differ by more than a third of their digits are looked at more closely: how far roundings of the
     narrowest type that the model computes in move the answer is measured. What explains the differences of all samples
-    that were measured so far is allowed without a closer look from then on, so that a model in half precision is
-    measured once and not in every batch.
+    that were measured so far is allowed without a closer look from then on, so that a model in half precision, or one
+    whose products a setting rounds (TF32), is measured once and not in every batch.
 
     Args:
         network: The network, in float64.
@@ -129,16 +132,18 @@ class AnswerCheck:
             self._run(inputs[rows])
         dtype = _coarsest([*seen.types, answers.dtype, inputs.dtype])
         x, value = inputs[rows].to(torch.float64), values[rows]
-        moved = _ROUNDINGS * _rounding(self._network, x, value, dtype, inputs.dtype)
+        moved = _ROUNDINGS * measure_rounding(self._network, x, value, dtype, inputs.dtype)
         allowed = _share(dtype) * sizes[rows] + moved
         for at in (error[rows] > allowed).nonzero().flatten().tolist():
             row = int(rows[at])
             if not _overflows(self._run, inputs[row : row + 1]):
                 one = _error(answers[row], values[row])
                 raise _refusal(names[row], "", values[row], answers[row], one, float(allowed[at]), dtype)
-        # Not more than a few times what is usual: a sample may be ill-conditioned.
         usual = float((allowed / sizes[rows]).nan_to_num(0.0).min())
-        self._allowed = max(share, min(usual, 4 * _share(dtype)))
+        # No more than a few times what the type explains. No result has the type that products are rounded to, so it
+        # is known by what most of a batch shows.
+        most = _COARSEST_PRODUCTS if len(rows) >= max(_MANY, len(inputs) / 2) else dtype
+        self._allowed = max(share, min(usual, 4 * _share(_coarsest([dtype, most]))))
 
 
 def _coarsest(types: Iterable[torch.dtype]) -> torch.dtype:
@@ -238,33 +243,6 @@ def _values(network: Network, inputs: Float64[Tensor, "points ..."]) -> Float64[
     """The network at these points, as many at a time as fit into memory."""
     entries = sum(math.prod(node.target) for node in network.nodes)
     return torch.cat([network(part) for part in inputs.split(max(1, _HELD // max(1, entries)))])
-
-
-def _rounding(
-    network: Network, x: Tensor, value: Tensor, dtype: torch.dtype, own: torch.dtype
-) -> Float64[Tensor, " batch"]:
-    """How far one rounding of every intermediate value moves an entry of each answer, found by doing it.
-
-    Twice: by random signs in float64, and by the kernels of the model's `own` type, whose settings may allow them to
-    round more (TF32).
-    """
-    generator = torch.Generator().manual_seed(0)
-    kind = torch.finfo(dtype)
-    # Numbers so small that their squares, cubes or fourth powers vanish inside of one operation, a norm of torch for
-    # example, which works in float32 at least; or that vanish themselves.
-    wide = torch.finfo(torch.promote_types(dtype, torch.float32))
-    vanishing = max(wide.smallest_normal**0.25, kind.smallest_normal * kind.eps)
-
-    def rounded(z: Tensor) -> Tensor:
-        signs = torch.randint(0, 2, z.shape, generator=generator, dtype=torch.int8).to(z) * 2 - 1
-        return z + signs * (kind.eps * z.nan_to_num(0.0, 0.0, 0.0).abs() + vanishing)
-
-    answers = [network.values(x, rounded)[-1] for _ in range(_DRAWS)]
-    # Some nodes have no kernel in half precision.
-    with contextlib.suppress(RuntimeError):
-        answers.append(network(x.to(own)).to(value))
-    moves = [(answer - value).abs().nan_to_num(0.0, torch.inf).flatten(1).amax(1) for answer in answers]
-    return torch.stack(moves).amax(0)
 
 
 def _overflows(run: Callable[[Any], Tensor], values: Any) -> bool:

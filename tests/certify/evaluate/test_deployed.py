@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,8 +11,9 @@ from torch import Tensor, nn
 from lipkit import Bound, Kind
 from lipkit.bounds import DAG
 from lipkit.certify import Evaluation, accuracy, find_warnings, head_pairwise
+from lipkit.certify.radii.forward import Forward
 from lipkit.errors import CaptureError
-from lipkit.trace import agreement
+from lipkit.trace import Network, agreement
 
 STATED = Bound.from_value(1e4, Kind.UPPER, "large enough")
 
@@ -149,7 +151,7 @@ class Inside(nn.Module):
 
 def test_rounding_is_measured_once_and_not_in_every_batch(monkeypatch: pytest.MonkeyPatch):
     calls: list[int] = []
-    honest = agreement._rounding
+    honest = agreement.measure_rounding
     model, x = Inside().eval(), inputs(160)
 
     def counted(*args: object) -> Tensor:
@@ -159,13 +161,78 @@ def test_rounding_is_measured_once_and_not_in_every_batch(monkeypatch: pytest.Mo
     data = batches(x, exact(model.inner, x), 8)
     with torch.no_grad():
         bound = head_pairwise(model, x[:1], DAG())
-    monkeypatch.setattr(agreement, "_rounding", counted)
+    monkeypatch.setattr(agreement, "measure_rounding", counted)
     found = accuracy(model, data, bound, [1e-6])
     with torch.no_grad():
         assert found.otherwise == int((model(x).argmax(1) != exact(model.inner, x)).sum())
     # Twenty batches, all of them with differences of bfloat16: those of the capture, the first, and hardly any other.
     capture_points = 6
     assert 1 <= len(calls) <= capture_points + 4
+
+
+class Cancelling(nn.Module):
+    """Differences of numbers that have three or four digits in common: float32 leaves a thousandth uncertain.
+
+    Products in TF32 leave as much of every answer, and no CPU has them. Errs where all entries exceed 5.
+    """
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(3)
+        self.first, self.second, self.last = nn.Linear(8, width), nn.Linear(8, width), nn.Linear(2 * width, 4)
+        with torch.no_grad():
+            self.first.weight.copy_(torch.randn(width, 8, generator=generator))
+            self.second.weight.copy_(self.first.weight)
+            self.second.bias.copy_(self.first.bias + 3e-4 * torch.randn(width, generator=generator))
+            signs = torch.randn(4, width, generator=generator)
+            self.last.weight.copy_(torch.cat([signs, -signs], 1))
+            self.last.bias.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.last(torch.cat([self.first(x).tanh(), self.second(x).tanh()], 1))
+        if not torch.compiler.is_exporting():
+            z = z + (x > 5).all(1, keepdim=True) * z.abs().amax(1, keepdim=True)
+        return z
+
+
+def test_what_no_type_tells_is_measured_once_and_not_in_every_batch(monkeypatch: pytest.MonkeyPatch):
+    model, x = Cancelling().eval(), inputs(320)
+    measured: list[int] = []
+    honest = agreement.measure_rounding
+
+    def counted(network: Network, points: Tensor, *args: Any) -> Tensor:
+        measured.append(len(points))
+        return honest(network, points, *args)
+
+    labels = torch.zeros(320, dtype=torch.long)
+    with torch.no_grad():
+        bound = head_pairwise(model, x[:1], DAG())
+    monkeypatch.setattr(agreement, "measure_rounding", counted)
+    accuracy(model, batches(x, labels, 32), bound, [1e-6])
+    # Single points are those of the capture. Of ten batches the first is looked at, and hardly any other sample.
+    assert 16 <= sum(count for count in measured if count > 1) <= 32 + 8
+    # What was measured does not hide answers that are wrong.
+    x[300] = 6.0
+    with pytest.raises(CaptureError, match=r"does not compute what the model computes: at sample 300"):
+        accuracy(model, batches(x, labels, 32), bound, [1e-6])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is one place to draw at without a GPU")
+def test_signs_are_drawn_where_the_values_are(monkeypatch: pytest.MonkeyPatch):
+    devices: list[str] = []
+    honest = torch.randint
+
+    def watched(*args: Any, **options: Any) -> Tensor:
+        made = honest(*args, **options)
+        devices.append(made.device.type)
+        return made
+
+    model = Cancelling().eval().cuda()
+    network = Forward(model, inputs(1).cuda()).network
+    x = inputs(4).cuda().double()
+    monkeypatch.setattr(torch, "randint", watched)
+    agreement.measure_rounding(network, x, network(x), torch.float32, torch.float32)
+    assert set(devices) == {"cuda"}
 
 
 def test_deep_networks_in_half_precision_are_not_refused():

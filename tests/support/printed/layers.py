@@ -84,7 +84,35 @@ def negative_slopes() -> list[str]:
     return [f"T = {t:.0f}", f"slope is {1 - (a + b) * w * t * b * w:.0f}"]
 
 
+def turn(angle: float) -> np.ndarray:
+    return np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+
+
+def reflection() -> list[str]:
+    distances = {f"{np.linalg.norm(turn(angle) - np.diag([1.0, -1.0])):.3f}" for angle in np.linspace(0, 6.3, 50)}
+    (distance,) = distances
+    return [f"‖_F = {distance} for every angle", f"determinant {np.linalg.det(np.diag([1.0, -1.0])):.0f}"]
+
+
+def unit_circle() -> list[str]:
+    return [f"exp(0) = {np.exp(0):.0f}", f"distance of {abs(np.exp(1j * np.pi) - 1):.0f}"]
+
+
+def cayley_map() -> list[str]:
+    skew = np.array([[0.0, -1000.0], [1000.0, 0.0]])
+    found = (np.eye(2) + skew / 2) @ np.linalg.inv(np.eye(2) - skew / 2)
+    angle = float(np.arctan2(found[1, 0], found[0, 0]))
+    assert np.isclose(angle, 2 * np.arctan(500))
+    # The map agrees with the exponential to second order: the rest shrinks with the cube.
+    small = [abs(2 * np.arctan(b / 2) - b) for b in (1e-2, 1e-3)]
+    assert 900 < small[0] / small[1] < 1100
+    return [f"by {angle:.4f} for b = 1000"]
+
+
 NUMBERS: dict[str, Callable[[], list[str]]] = {
+    "Rotations without their determinant": reflection,
+    "The Lie algebra of the unitary group": unit_circle,
+    "The Cayley map is not onto": cayley_map,
     "The channel that is rescaled": rescaled_channel,
     "How fast rescaling nears one": rescaling_rate,
     "Where rescaling starts, and which activations it allows": rescaling_start,
