@@ -62,6 +62,12 @@ def _with(method: WeightMethod) -> tuple[nn.Module, Shape]:
 
 IMAGE = (4, 6, 6)
 _FAST = lnn.Frobenius()
+
+
+def _bent(features: int) -> nn.Module:
+    return nn.Sequential(lnn.Linear(features, features, method=_FAST), nn.Tanh())
+
+
 # A small instance of every layer that is not a method, and the shape of one input.
 PARTS: dict[str, Callable[[], tuple[nn.Module, Shape]]] = {
     "Linear": lambda: (lnn.Linear(5, 3), (5,)),
@@ -77,6 +83,16 @@ PARTS: dict[str, Callable[[], tuple[nn.Module, Shape]]] = {
     "SLLConv": lambda: (lnn.SLLConv(2, (3, 3), 3), (2, 4, 4)),
     "SqrtRho": lambda: (lnn.SqrtRho(5, 0.5), (5,)),
     "SqrtRhoConv": lambda: (lnn.SqrtRhoConv(2, (3, 3), 2.0, 3), (2, 4, 4)),
+    "Sandwich": lambda: (lnn.Sandwich(5, 3), (5,)),
+    "Sandwich of other methods": lambda: (lnn.Sandwich(4, 6, 5, activation=nn.Tanh(), method=_FAST), (4,)),
+    "SandwichConv": lambda: (lnn.SandwichConv(2, 3, (3, 3)), (2, 4, 4)),
+    "ContractiveStep": lambda: (lnn.ContractiveStep(5, 7, 0.5), (5,)),
+    "ContractiveStepConv": lambda: (lnn.ContractiveStepConv(2, (3, 3), 3), (2, 4, 4)),
+    "InvertibleResidual": lambda: (lnn.InvertibleResidual(_bent(5)), (5,)),
+    "InvertibleSequential": lambda: (
+        lnn.InvertibleSequential(lnn.InvertibleResidual(_bent(4)), lnn.InvertibleResidual(nn.Tanh(), 0.5)),
+        (4,),
+    ),
     "ShiftBlock": lambda: (lnn.ShiftBlock(16), (16, 3, 3)),
     "Absolute": lambda: (lnn.Absolute(), IMAGE),
     "MaxMin": lambda: (lnn.MaxMin(), IMAGE),
@@ -119,6 +135,10 @@ PARTS: dict[str, Callable[[], tuple[nn.Module, Shape]]] = {
     "Parallel": lambda: (lnn.Parallel(lnn.Linear(3, 3), lnn.Linear(2, 2, method=_FAST), sizes=(3, 2)), (5,)),
     "ConvexResidual": lambda: (lnn.ConvexResidual(lnn.Linear(5, 5, method=_FAST)), (5,)),
     "ScaledResidual": lambda: (lnn.ScaledResidual(lnn.Linear(5, 5)), (5,)),
+    "WeightedResidual": lambda: (lnn.WeightedResidual(lnn.Linear(5, 5, method=_FAST), 5, most=0.5), (5,)),
+    "L2NormResidual": lambda: (lnn.L2NormResidual(lnn.Linear(5, 5, method=_FAST), eps=1e-2), (5,)),
+    "ConcatResidual": lambda: (lnn.ConcatResidual(lnn.Linear(3, 3, method=_FAST)), (6,)),
+    "LearnedScale": lambda: (lnn.LearnedScale(0.7), IMAGE),
     "Sequential": lambda: (
         lnn.Sequential(lnn.Linear(5, 4), lnn.MaxMin(), lnn.LipSwish(), lnn.Linear(4, 3, method=_FAST), K=2.5),
         (5,),

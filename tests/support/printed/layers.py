@@ -109,6 +109,20 @@ def cayley_map() -> list[str]:
     return [f"by {angle:.4f} for b = 1000"]
 
 
+def weighted_shortcut() -> list[str]:
+    # Slopes of x + a g(x) with g(x) = b x, and 1 + max(a).
+    pairs = [(-0.5, -1.0), (0.2, 5.0)]
+    return [f"the slope is {1 + a * b:.1f}, and 1 + max(α) = {1 + a:.1f}" for a, b in pairs]
+
+
+def contractive_system() -> list[str]:
+    # Euler's method for x' = -x, in steps small enough for four digits.
+    apart = 1.0
+    for _ in range(10**6):
+        apart -= 1e-6 * apart
+    return [f"{apart:.4f} apart"]
+
+
 NUMBERS: dict[str, Callable[[], list[str]]] = {
     "Rotations without their determinant": reflection,
     "The Lie algebra of the unitary group": unit_circle,
@@ -123,6 +137,8 @@ NUMBERS: dict[str, Callable[[], list[str]]] = {
     "Which activations a convex potential allows": any_activation,
     "Newton's iteration past convergence": newton,
     "Negative slopes in the residual layer": negative_slopes,
+    "A sign and a constant lost from the weighted shortcut": weighted_shortcut,
+    "Which way a contractive system goes": contractive_system,
 }
 
 if __name__ == "__main__":

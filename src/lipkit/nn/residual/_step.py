@@ -26,19 +26,43 @@ def step(
     geometry: Geometry,
 ) -> Float[Tensor, "..."]:
     """x - W' (c phi(W x + b)), dense (on the last axis) or by convolutions that keep the size."""
+    inner = activation(applied(x, weight, bias, geometry))
+    return x - adjoint(inner * per_row(coefficient, geometry), weight, geometry)
+
+
+def applied(
+    x: Float[Tensor, "..."],
+    weight: Float[Tensor, "..."],
+    bias: Float[Tensor, " hidden"] | None,
+    geometry: Geometry,
+) -> Float[Tensor, "..."]:
+    """W x + b: on the last axis, or by a convolution that keeps the size."""
     if not geometry.taps:
-        inner = activation(functional.linear(x, weight, bias))
-        return x - functional.linear(inner * coefficient, weight.mT)
+        return functional.linear(x, weight, bias)
     rank = len(geometry.taps)
     sides = tuple(left for left, _ in geometry.padding)
     wrapped = geometry.mode is Padding.CIRCULAR
     inside = (0,) * rank if wrapped else sides
-    inner = CONV[rank](_pad_circularly(x, sides, wrapped), weight, bias, 1, inside, geometry.dilation, geometry.groups)
-    inner = activation(inner) * coefficient.reshape(-1, *(1,) * rank)
+    padded = _pad_circularly(x, sides, wrapped)
+    return CONV[rank](padded, weight, bias, 1, inside, geometry.dilation, geometry.groups)
+
+
+def adjoint(z: Float[Tensor, "..."], weight: Float[Tensor, "..."], geometry: Geometry) -> Float[Tensor, "..."]:
+    """W' z, of the same map."""
+    if not geometry.taps:
+        return functional.linear(z, weight.mT)
+    sides = tuple(left for left, _ in geometry.padding)
+    wrapped = geometry.mode is Padding.CIRCULAR
     # On a circle the adjoint is that of the padded image, and the padding of both ends is cut off again.
     outside = tuple(2 * p for p in sides) if wrapped else sides
-    image = _pad_circularly(inner, sides, wrapped)
-    return x - CONV_TRANSPOSE[rank](image, weight, None, 1, outside, 0, geometry.groups, geometry.dilation)
+    image = _pad_circularly(z, sides, wrapped)
+    transposed = CONV_TRANSPOSE[len(geometry.taps)]
+    return transposed(image, weight, None, 1, outside, 0, geometry.groups, geometry.dilation)
+
+
+def per_row(numbers: Float[Tensor, " hidden"], geometry: Geometry) -> Float[Tensor, "..."]:
+    """One number for each row of W, shaped to multiply W x."""
+    return numbers.reshape(-1, *(1,) * len(geometry.taps))
 
 
 def _pad_circularly(x: Tensor, sides: tuple[int, ...], wrapped: bool) -> Tensor:
