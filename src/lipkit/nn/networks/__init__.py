@@ -1,5 +1,6 @@
 """Networks with a Lipschitz constant that one chooses, built from the layers of lipkit.nn."""
 
+from lipkit.nn.networks.invertible_resnet import InvertibleResNet as InvertibleResNet
 from lipkit.nn.networks.li_resnet import li_resnet as li_resnet
 from lipkit.nn.networks.lip_conv_net import lip_conv_net as lip_conv_net
 from lipkit.nn.networks.mixer import mixer as mixer
