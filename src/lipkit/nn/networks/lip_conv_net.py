@@ -10,7 +10,7 @@ from lipkit.nn.layers.conv import Conv2d
 from lipkit.nn.layers.linear import Linear
 from lipkit.nn.layers.sequential import Sequential
 from lipkit.nn.methods._base import WeightMethod
-from lipkit.nn.methods.rko import RKO as AOC
+from lipkit.nn.methods.convolutions.aoc import AOC
 from lipkit.nn.networks._images import check_counts, check_image
 
 
