@@ -145,8 +145,8 @@ class InvertibleResidual(Invertible):
             constant = self.contraction
         except UnsupportedError as error:
             raise UnsupportedError(
-                f"The branch of this InvertibleResidual has no constant that is sure to stay below 1: {error} After "
-                "condense only the forward pass is left; invert the model it was made of, inside lipkit.nn.frozen."
+                "The branch of this InvertibleResidual has no constant that is sure to stay below 1: it was condensed "
+                "or exchanged; for inverses and densities use the model it was made of, inside lipkit.nn.frozen."
             ) from error
         if not constant < 1:
             raise UnsupportedError(
