@@ -272,6 +272,7 @@ def test_a_bound_cannot_be_changed():
 )
 def test_printing(bound: Bound, text: str):
     assert str(bound) == text
+    assert repr(bound) == f"<Bound {text}>"
 
 
 def test_a_bound_with_a_graph_prints_without_a_warning():

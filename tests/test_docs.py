@@ -72,7 +72,9 @@ def test_every_method_of_a_package_is_on_the_page(package: ModuleType):
 
 
 @pytest.mark.parametrize(
-    "package", [losses, regularizers, optim, certify, certify.attacks, certify.text], ids=lambda one: one.__name__
+    "package",
+    [losses, regularizers, optim, certify, certify.attacks, certify.text, nn.networks],
+    ids=lambda one: one.__name__,
 )
 def test_every_class_and_function_of_a_package_is_on_the_page(package: ModuleType):
     public = {name: value for name, value in vars(package).items() if not name.startswith("_")}

@@ -61,7 +61,7 @@ class Rule(enum.Enum):
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Bound:
     """A constant K with ||f(x) - f(y)|| <= K ||x - y||, and the kind of the statement.
 
@@ -206,6 +206,9 @@ class Bound:
         sure = [f"failure <= {self.failure:.0e}"] if self.failure else []
         facts = ", ".join([self.kind.value, str(self.metric), *whose, *where, self.how, *sure])
         return f"{number} ({facts})" + (self.note and f". {self.note}")
+
+    def __repr__(self) -> str:
+        return f"<Bound {self}>"
 
     @property
     def how(self) -> str:

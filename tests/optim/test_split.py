@@ -1,5 +1,7 @@
 """Parameters split between an optimizer on orthonormal matrices and another one."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -7,6 +9,7 @@ from torch import nn
 from lipkit import nn as lnn
 from lipkit.errors import ArgumentError
 from lipkit.optim import StiefelMuon, split_orthonormal
+from support.unchecked import unchecked
 
 
 def model() -> nn.Module:
@@ -59,6 +62,12 @@ def test_optimizers_take_both_lists_and_weights_stay_orthonormal() -> None:
 def test_a_model_without_orthonormal_weights_is_refused() -> None:
     with pytest.raises(ArgumentError, match="orthogonal_"):
         split_orthonormal(nn.Linear(4, 4))
+
+
+def test_a_list_of_modules_is_refused() -> None:
+    modules: Any = [nn.Linear(4, 4)]
+    with unchecked(), pytest.raises(ArgumentError, match=r"takes a torch.nn.Module, got list"):
+        split_orthonormal(modules)
 
 
 def test_computed_weights_need_no_optimizer_of_their_own() -> None:

@@ -1,5 +1,6 @@
 """Layers whose Lipschitz constant is known by construction, spelled as in torch.nn."""
 
+from lipkit.nn import networks as networks
 from lipkit.nn.activations.absolute import Absolute as Absolute
 from lipkit.nn.activations.householder_activation import HouseholderActivation as HouseholderActivation
 from lipkit.nn.activations.lip_swish import CLipSwish as CLipSwish

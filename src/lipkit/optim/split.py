@@ -17,7 +17,7 @@ class Split(NamedTuple):
 
 
 def split_orthonormal(model: nn.Module) -> Split:
-    """The weights that have orthonormal rows or columns now, for `StiefelMuon` or `RiemannianSGD`, and all others.
+    """The weights that have orthonormal rows or columns now, for the optimizers on orthogonal matrices, and all others.
 
         tied, free = split_orthonormal(model)
         optimizers = [StiefelMuon(tied, lr=3e-3), torch.optim.Adam(free, lr=3e-3)]
@@ -30,6 +30,10 @@ def split_orthonormal(model: nn.Module) -> Split:
     Args:
         model: A model with at least one such weight.
     """
+    if not isinstance(model, nn.Module):
+        raise ArgumentError(
+            f"split_orthonormal takes a torch.nn.Module, got {type(model).__name__}; give the model itself."
+        )
     free = {
         id(numbers)
         for module in model.modules()

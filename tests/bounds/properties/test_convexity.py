@@ -4,17 +4,18 @@ import math
 import random
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from lipkit.bounds.lower.search_lines import CounterexampleSearch
 from lipkit.bounds.properties.convexity import is_convex
 from lipkit.bounds.properties.verdict import ProofAnswer
-from lipkit.errors import KindError, NonFiniteError
+from lipkit.errors import ArgumentError, KindError, NonFiniteError
 from lipkit.linops import Dense, Index, LinearOperator
 from lipkit.regions import Ball, Box, Everywhere
 from lipkit.trace import Network, Origin, chain
@@ -28,6 +29,7 @@ from lipkit.trace.nodes.order_statistics import OrderStatistics
 from lipkit.trace.nodes.vector_norm import VectorNorm
 from lipkit.trace.nodes.window_maxima import WindowMax
 from support.networks.rational_networks import evaluated, rational
+from support.unchecked import unchecked
 
 QUIET = CounterexampleSearch(lines=0)
 
@@ -244,6 +246,12 @@ def test_a_verdict_is_no_truth_value() -> None:
     assert str(verdict) == "convex everywhere: proven (by the rules of composition)"
     with pytest.raises(KindError, match="compare its `answer`"):
         bool(verdict)
+
+
+def test_a_model_that_was_not_captured_is_refused() -> None:
+    model: Any = nn.Linear(2, 1)
+    with unchecked(), pytest.raises(ArgumentError, match=r"got Linear; give lipkit.capture\(model, x\)"):
+        is_convex(model)
 
 
 def test_weights_that_are_not_finite_are_refused() -> None:

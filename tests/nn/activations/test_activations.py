@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -33,6 +34,7 @@ from lipkit.nn import (
 )
 from lipkit.nn.core.known_constants import Stated
 from support.jacobians import jacobian, steepest
+from support.unchecked import unchecked
 
 SORTING: dict[str, Callable[[], Stated]] = {
     "groups of 2": lambda: GroupSort(2),
@@ -281,3 +283,9 @@ def test_channels_are_where_images_and_vectors_have_them(name: str):
     pixels = image.movedim(1, -1).reshape(-1, 6)
     expected = module(pixels).unflatten(0, (2, 3, 2)).movedim(-1, 1)
     assert torch.allclose(module(image), expected, atol=1e-14)
+
+
+def test_pairings_by_name_are_refused() -> None:
+    name: Any = "halves"
+    with unchecked(), pytest.raises(ArgumentError, match=r"ChannelPairing.HALVES, got 'halves'"):
+        MaxMin(name)

@@ -204,6 +204,9 @@ def test_refusals() -> None:
         lnn.ICNN(3, (6, 6))
     with pytest.raises(ArgumentError, match="hidden layers"):
         lnn.PICNN(3, 3, ())
+    number: Any = 8
+    with unchecked(), pytest.raises(ArgumentError, match=r"such as \(32, 32\), got 3 and 8"):
+        lnn.ICNN(3, number)
     with pytest.raises(ArgumentError, match="5 features, and the network of 3"):
         lnn.ICNN(3, base=lnn.ConvexQuadratic(5))
     with pytest.raises(ShapeError, match=r"ICNN\(3\)"):

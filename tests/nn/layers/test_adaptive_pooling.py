@@ -1,6 +1,7 @@
 """Adaptive and global pooling, and padding by border entries: constants by dense SVD, norms that are kept."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from lipkit import nn as lnn
 from lipkit.errors import ArgumentError, ShapeError
+from support.unchecked import unchecked
 
 F64 = torch.float64
 
@@ -132,3 +134,6 @@ def test_refusals() -> None:
         lnn.BorderPad(3, lnn.Border.REFLECT)(torch.zeros(3, 3))
     with pytest.raises(ArgumentError, match="at least 0"):
         lnn.BorderPad(-1)
+    name: Any = "reflect"
+    with unchecked(), pytest.raises(ArgumentError, match=r"such as Border.REFLECT, got 'reflect'"):
+        lnn.BorderPad(1, name)

@@ -1,7 +1,7 @@
 """Spectral normalisation from above, and kernels orthogonalised as matrices."""
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ from lipkit.nn.methods.rko import RKO, overlap
 from lipkit.nn.methods.spectral_normalization import Spectral
 from lipkit.nn.residual.linear_residual import LinearResidual, identity
 from support.layers.checks import singular_values
+from support.unchecked import unchecked
 
 METHODS = [Spectral(), Spectral(steps=2, slack=0.2), RKO()]
 
@@ -147,6 +148,26 @@ def test_rko_refuses_nothing_that_its_matrix_method_takes_and_knows_feasible_wei
     torch.manual_seed(0)
     start = RKO().start(conv(4, 3, 3))
     assert math.isclose(float(start.flatten(2)[0].norm()), math.sqrt(4 / 3), rel_tol=1e-5)
+
+
+def test_rko_by_a_contraction_promises_no_isometry() -> None:
+    geometry = conv(2, 3, 2, stride=2)
+    clipped = RKO(lnn.SingularClip())
+    # Half of an isometry is a contraction that clipping leaves alone: its singular values are not one.
+    made = clipped(0.5 * RKO()(drawn(geometry.shape), geometry), geometry)
+    assert float(torch.linalg.svdvals(made.flatten(2)).max()) < 0.6
+    assert clipped.promise(geometry) is Promise.CONTRACTION
+
+
+def test_methods_inside_others_are_checked() -> None:
+    wrong: list[Any] = [lnn.AOL(), lnn.Cayley, "cayley"]
+    for inner in wrong:
+        with unchecked(), pytest.raises(ArgumentError, match=r"RKO.inner must be a method for matrices"):
+            RKO(inner)
+    for inner in [*wrong, lnn.SingularClip()]:
+        for method in (lnn.AOC, lnn.BCOP):
+            with unchecked(), pytest.raises(ArgumentError, match="inner needs a method for orthogonal matrices"):
+                method(inner)
 
 
 def test_linear_residual() -> None:

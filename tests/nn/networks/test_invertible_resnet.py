@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import lipkit
+from lipkit import nn as lnn
 from lipkit.bounds import DAG, Sampling
-from lipkit.errors import ArgumentError
+from lipkit.errors import ArgumentError, UnsupportedError
 from lipkit.nn.networks import InvertibleResNet
 
 
@@ -61,3 +62,15 @@ def test_bad_input() -> None:
         InvertibleResNet(2, contraction=1.0)
     with pytest.raises(ArgumentError, match="count of at least 1, got 0"):
         flow().sample(0)
+    with pytest.raises(ArgumentError, match="positive distance, got -1"):
+        flow().sample(2, tolerance=-1.0)
+
+
+def test_a_condensed_flow_computes_the_same_and_says_why_it_cannot_be_inverted() -> None:
+    model = flow()
+    plain, x = lnn.condense(model), torch.randn(3, 2, dtype=torch.float64)
+    torch.testing.assert_close(plain(x), model(x))
+    assert isinstance(plain, InvertibleResNet)
+    for question in (lambda: plain.sample(2), lambda: plain.log_density(x)):
+        with pytest.raises(UnsupportedError, match=r"inside lipkit.nn.frozen"):
+            question()

@@ -1,6 +1,7 @@
 """Ready networks: their constant is the one asked for, by construction and by every check from outside."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from lipkit.bounds import DAG, Sampling
 from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
 from lipkit.nn import networks
+from support.unchecked import unchecked
 
 IMAGE = (3, 8, 8)
 SMALL: dict[str, tuple[Callable[[float], nn.Module], Shape]] = {
@@ -98,14 +100,44 @@ def test_it_saves_and_loads(name: str) -> None:
         (lambda: networks.residual_net((3, 8), 3), r"got in_shape=\(3, 8\)"),
         (lambda: networks.residual_net(IMAGE, 0), "classes of at least 1, got 0"),
         (lambda: networks.li_resnet((3, 6, 6), 3), "sides that 4 divides"),
-        (lambda: networks.li_resnet(IMAGE, 3, width=7), "width must be even"),
+        (lambda: networks.li_resnet(IMAGE, 3, width=7), "even number of width"),
         (lambda: networks.shift_net(IMAGE, 3, channels=(8,), depth=(1, 1)), "one number for each stage"),
         (lambda: networks.shift_net(IMAGE, 3, channels=(12,), depth=(1,)), "multiple of 8"),
-        (lambda: networks.lip_conv_net(IMAGE, 3, depth=5, stages=2), "depth that its 2 stages divide"),
+        (lambda: networks.lip_conv_net(IMAGE, 3, depth=5, stages=2), "depth=5 for 2 stages; take depth=4"),
         (lambda: networks.mixer(IMAGE, 3, patch=3), "sides that 3 divides"),
+        (
+            lambda: networks.li_resnet(IMAGE, 3, channels=7),
+            "even number of channels, because MaxMin sorts pairs, got 7",
+        ),
+        (lambda: networks.mixer(IMAGE, 3, channels=7), "even number of channels"),
+        (lambda: networks.lip_conv_net(IMAGE, 3, channels=7, depth=2, stages=2), "even number of channels"),
+        (lambda: networks.li_resnet(IMAGE, 3, dense=-1), "0 or more, got -1"),
+        (lambda: networks.mixer((1, 3, 8, 8), 3), "without batch axis"),
         (lambda: networks.mlp((4, 2), K=0.0), "K must be a positive number, got 0.0"),
     ],
 )
 def test_bad_input(build: Callable[[], nn.Module], words: str) -> None:
     with pytest.raises(ArgumentError, match=words):
         build()
+
+
+WRONG_TYPE: Any = 3
+WRONG_NAME: Any = "sll"
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: networks.mlp(WRONG_TYPE), "got 3; for example"),
+        (lambda: networks.mixer(WRONG_TYPE, 3), "in_shape=3"),
+        (lambda: networks.shift_net(IMAGE, 3, depth=WRONG_TYPE), "one number for each stage"),
+        (lambda: networks.residual_net(IMAGE, 3, block=WRONG_NAME), "ResidualBlock.SLL, got 'sll'"),
+    ],
+)
+def test_input_of_another_type(build: Callable[[], nn.Module], words: str) -> None:
+    with unchecked(), pytest.raises(ArgumentError, match=words):
+        build()
+
+
+def test_networks_are_found_from_the_package_of_layers() -> None:
+    assert lnn.networks is networks

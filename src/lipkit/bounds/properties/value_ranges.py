@@ -7,7 +7,7 @@ import torch
 from lipkit.bounds.local.measured_network import MeasuredNetwork
 from lipkit.bounds.local.ranges import Intervals, Ranges
 from lipkit.bounds.local.whole_space import reach_whole_space
-from lipkit.errors import NonFiniteError
+from lipkit.errors import ArgumentError, NonFiniteError
 from lipkit.regions import Everywhere, Region
 from lipkit.trace import Network, Reach
 
@@ -34,6 +34,10 @@ def reaches(found: MeasuredNetwork, method: Ranges | None = None) -> Callable[[R
 
 
 def require_finite(network: Network) -> None:
-    """Refuse weights that are NaN or infinite."""
+    """Refuse weights that are NaN or infinite, and models that were not captured."""
+    if not isinstance(network, Network):
+        raise ArgumentError(
+            f"This needs a captured network, got {type(network).__name__}; give lipkit.capture(model, x)."
+        )
     if not all(bool(torch.isfinite(t).all()) for t in network.tensors() if t.is_floating_point()):
         raise NonFiniteError("The network has NaN or infinite weights, so nothing can be proven; repair them first.")

@@ -81,6 +81,10 @@ class MaxMin(EveryNorm, Isometric):
 
     def __init__(self, pairing: ChannelPairing = ChannelPairing.NEIGHBOURS, axis: int = 1) -> None:
         super().__init__()
+        if not isinstance(pairing, ChannelPairing):
+            raise ArgumentError(
+                f"MaxMin.pairing must be ChannelPairing.NEIGHBOURS or ChannelPairing.HALVES, got {pairing!r}."
+            )
         self.pairing = pairing
         self.axis = axis
 

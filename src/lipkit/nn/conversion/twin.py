@@ -124,8 +124,9 @@ def lipschitzify(
     report = ConversionReport(K, tuple(walk.rows), tuple(dict.fromkeys(walk.unbounded)))
     refused = report.of(ConversionVerdict.REFUSED)
     if refused:
+        count = "1 operation" if len(refused) == 1 else f"{len(refused)} operations"
         lines = "\n".join(table(refused))
-        raise UnsupportedError(f"{len(refused)} operations of {type(model).__name__} have no counterpart:\n{lines}")
+        raise UnsupportedError(f"{count} of {type(model).__name__} without a counterpart:\n{lines}")
     return LipschitzTwin(body, K, report.unbounded).train(model.training), report
 
 

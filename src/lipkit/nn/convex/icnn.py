@@ -1,7 +1,7 @@
 """Networks that are convex in their input."""
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import final
 
 import torch
@@ -81,8 +81,11 @@ class ICNN(nn.Module):
         base: ConvexQuadratic | None = None,
     ) -> None:
         super().__init__()
-        if features < 1 or not hidden or min(hidden) < 1:
-            raise ArgumentError(f"ICNN needs features >= 1 and hidden layers of 1 or more, got {features}, {hidden}.")
+        if features < 1 or not isinstance(hidden, Sequence) or min(hidden, default=0) < 1:
+            raise ArgumentError(
+                f"ICNN needs features >= 1 and the sizes of its hidden layers, such as (32, 32), got {features} and "
+                f"{hidden}."
+            )
         if base is not None and base.features != features:
             raise ArgumentError(f"base is a function of {base.features} features, and the network of {features}.")
         keeps_convexity(method, "ICNN")

@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from lipkit.errors import ArgumentError, UnsupportedError
+from lipkit.errors import UnsupportedError
 from lipkit.nn.convex._perron import of_norm_one
 from lipkit.nn.convex._signed import NonNegativeMethod
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.core.precision import store
-from lipkit.nn.methods._base import Blocks, MatrixMethod, Promise
+from lipkit.nn.methods._base import Blocks, MatrixMethod, Promise, require_isometries
 from lipkit.nn.methods.bjorck import Bjorck
 
 # Entries of weights below this part of the largest have no logarithm.
@@ -30,14 +30,6 @@ class _FromIsometry(NonNegativeMethod, MatrixMethod):
                 "convolutions without negative entries."
             )
         return Promise.CONTRACTION
-
-
-def _check(method: object, name: str) -> None:
-    if not isinstance(method, MatrixMethod) or method.promise(Geometry(1, 2, 2)) is not Promise.ISOMETRY:
-        raise ArgumentError(
-            f"{name} needs a method for orthogonal matrices, such as Bjorck(), Cayley() or Exponential(), got "
-            f"{method!r:.60}."
-        )
 
 
 @final
@@ -63,7 +55,7 @@ class Stochastic(_FromIsometry):
 
     def __post_init__(self) -> None:
         if self.of is not None:
-            _check(self.of, "Stochastic.of")
+            require_isometries(self.of, "Stochastic.of")
 
     def __str__(self) -> str:
         return f"softmax of rows, of {'free numbers' if self.of is None else self.of}"
@@ -128,7 +120,7 @@ class Orthostochastic(_FromIsometry):
     of: MatrixMethod = Bjorck()  # noqa: RUF009 - immutable
 
     def __post_init__(self) -> None:
-        _check(self.of, "Orthostochastic.of")
+        require_isometries(self.of, "Orthostochastic.of")
 
     def __str__(self) -> str:
         return f"squares of entries, of {self.of}"

@@ -168,8 +168,8 @@ def _global(module: Any) -> float:
     size = module.output_size
     if any(n != 1 for n in (size if isinstance(size, tuple) else (size,))):
         raise UnsupportedError(
-            f"The windows of {module} overlap and repeat in a way that depends on the size of the image; use output "
-            "size 1, or a pooling layer with a kernel size."
+            f"The windows of {module} overlap and repeat in a way that depends on the size of the image; use "
+            "lipkit.nn.AdaptiveAvgPool or AdaptiveL2NormPool, output size 1, or a pooling layer with a kernel size."
         )
     return 1.0
 

@@ -36,9 +36,10 @@ class ConstrainedLayer(nn.Module):
         """Constrain the weight, and draw it anew; the last step of a constructor."""
         if not isinstance(method, WeightMethod):
             name = type(self).__name__
+            example = "AOC()" if isinstance(self, nn.modules.conv._ConvNd) else "Bjorck()"
             raise ArgumentError(
-                f"{name}.method must be a method that keeps the weight, such as Bjorck(), got {method!r:.60}; leave it "
-                f"out for the default, or use torch.nn.{name} for a plain weight."
+                f"{name}.method must be a method that keeps the weight, such as {example}, got {method!r:.60}; leave "
+                f"it out for the default, or use torch.nn.{name} for a plain weight."
             )
         self.method = method
         asked = geometry_of(self)

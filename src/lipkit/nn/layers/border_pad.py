@@ -68,6 +68,8 @@ class BorderPad(Contraction):
         if dims < 1:
             raise ArgumentError(f"BorderPad.dims must be at least 1, got {dims}.")
         self.padding = per_axis(padding, dims, "padding")
+        if not isinstance(border, Border):
+            raise ArgumentError(f"BorderPad.border must be a Border, such as Border.REFLECT, got {border!r}.")
         self.border = border
         self.dims = dims
         if min(self.padding) < 0:

@@ -10,7 +10,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from lipkit.bound import L2, Metric
-from lipkit.errors import UnsupportedError
+from lipkit.errors import ArgumentError, UnsupportedError
 from lipkit.linops import Conv, Dense, LinearOperator, Shape
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.methods._arithmetic.every_size import norm_on_every_size
@@ -170,6 +170,15 @@ class MatrixMethod(WeightMethod):
 
     def inverse(self, weight: Blocks, geometry: Geometry) -> Blocks:
         return self.inverse_matrix(weight.flatten(2)).reshape(weight.shape)
+
+
+def require_isometries(method: object, name: str) -> None:
+    """Refuse what does not make orthogonal matrices, also a class in the place of its instance."""
+    if not isinstance(method, MatrixMethod) or method.promise(Geometry(1, 2, 2)) is not Promise.ISOMETRY:
+        raise ArgumentError(
+            f"{name} needs a method for orthogonal matrices, such as Bjorck(), Cayley() or Exponential(), got "
+            f"{method!r:.60}."
+        )
 
 
 def proxy(blocks: Blocks, geometry: Geometry) -> LinearOperator:

@@ -7,6 +7,7 @@ from typing import final
 
 import torch
 
+from lipkit.errors import ArgumentError
 from lipkit.linops import Padding
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.core.precision import shrink
@@ -36,12 +37,20 @@ class RKO(WeightMethod):
 
     inner: MatrixMethod = field(default_factory=Bjorck)
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.inner, MatrixMethod):
+            raise ArgumentError(
+                f"RKO.inner must be a method for matrices, such as Bjorck(), Cayley() or QR(), got {self.inner!r:.60}."
+            )
+
     def __str__(self) -> str:
         return f"RKO by {self.inner}"
 
     def promise(self, geometry: Geometry) -> Promise:
         if math.prod(geometry.taps) == 1:
             return self.inner.promise(geometry)
+        if self.inner.promise(Geometry(1, 2, 2)) is not Promise.ISOMETRY:
+            return Promise.CONTRACTION
         entries = geometry.cols * math.prod(geometry.taps)
         cut = geometry.mode is Padding.ZEROS and any(map(any, geometry.padding))
         # A A' = I: every window is whole, and no two share an entry.

@@ -15,11 +15,16 @@ ImageShape = tuple[int, int, int]
 
 def check_image(in_shape: Sequence[int], divisor: int, network: str) -> ImageShape:
     """The shape of one image, refused unless it is (channels, height, width) with sides that `divisor` divides."""
-    shape = tuple(in_shape)
-    if len(shape) != 3 or min(shape, default=0) < 1 or any(side % divisor for side in shape[1:]):
+    shape = tuple(in_shape) if isinstance(in_shape, Sequence) else ()
+    if len(shape) != 3 or min(shape, default=0) < 1:
         raise ArgumentError(
-            f"{network} takes images of shape (channels, height, width) with sides that {divisor} divides, got "
-            f"in_shape={shape}; pad or crop the images, or use fewer stages or smaller patches."
+            f"{network} takes the shape of one image, (channels, height, width) without batch axis, got "
+            f"in_shape={in_shape}."
+        )
+    if any(side % divisor for side in shape[1:]):
+        raise ArgumentError(
+            f"{network} needs images with sides that {divisor} divides, got in_shape={shape}; pad the images with "
+            "zeros (torch.nn.ZeroPad2d has constant 1) or crop them, or use fewer stages or smaller patches."
         )
     return shape[0], shape[1], shape[2]
 
@@ -31,10 +36,19 @@ def check_counts(network: str, **counts: int) -> None:
             raise ArgumentError(f"{network} needs {name} of at least 1, got {value}.")
 
 
+def check_pairs(network: str, **counts: int) -> None:
+    """Refuse odd numbers of features, because MaxMin sorts pairs."""
+    for name, value in counts.items():
+        if value % 2:
+            raise ArgumentError(f"{network} needs an even number of {name}, because MaxMin sorts pairs, got {value}.")
+
+
 def dense_end(in_shape: Sequence[int], width: int, dense: int, classes: int) -> list[nn.Module]:
     """Flatten, `dense` layers of `width` features with MaxMin, and the layer of the logits."""
-    if width % 2:
-        raise ArgumentError(f"width must be even, because MaxMin sorts pairs of features, got {width}.")
+    check_counts("The dense end", width=width, classes=classes)
+    if dense < 0:
+        raise ArgumentError(f"dense is a number of layers, 0 or more, got {dense}.")
+    check_pairs("The dense end", width=width)
     parts: list[nn.Module] = [nn.Flatten()]
     features = math.prod(in_shape)
     for _ in range(dense):

@@ -27,7 +27,8 @@ class InvertibleResNet(Stated):
 
         log p(x) = log N(F(x); 0, I) + log |det DF(x)|
 
-    Each g has two hidden layers with CLipSwish and certified spectral normalisation.
+    Each g has two hidden layers with CLipSwish and certified spectral normalisation. Draws and densities need the
+    constants of the g, which `condense` forgets with the methods: work inside `lipkit.nn.frozen(flow)` instead.
 
     Guarantee: F has constant (1 + c)^depth, its inverse (1 - c)^-depth, c the contraction; `flow.inverse` states its
     error. Densities are exact up to rounding with `DenseJacobian`, estimates by other methods. Cost: a density takes
@@ -81,8 +82,10 @@ class InvertibleResNet(Stated):
             tolerance: Largest allowed error of each; None: as near as the type allows.
             generator: Source of the normal numbers, on the CPU; None: torch's own.
         """
-        if count < 1:
-            raise ArgumentError(f"InvertibleResNet.sample needs a count of at least 1, got {count}.")
+        if not isinstance(count, int) or count < 1:
+            raise ArgumentError(f"InvertibleResNet.sample needs a whole count of at least 1, got {count}.")
+        if tolerance is not None and not tolerance > 0:
+            raise ArgumentError(f"tolerance must be a positive distance, got {tolerance}; None is as near as possible.")
         like = next(self.parameters())
         z = torch.randn(count, self.features, generator=generator, dtype=torch.float64).to(like)
         return self.flow.inverse(z, tolerance).point

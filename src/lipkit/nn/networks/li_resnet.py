@@ -8,7 +8,7 @@ from lipkit.nn.activations.sorting import MaxMin
 from lipkit.nn.layers.conv import Conv2d
 from lipkit.nn.layers.sequential import Sequential
 from lipkit.nn.methods.rko import RKO
-from lipkit.nn.networks._images import check_counts, check_image, dense_end
+from lipkit.nn.networks._images import check_counts, check_image, check_pairs, dense_end
 from lipkit.nn.residual.linear_residual import LinearResidual
 
 
@@ -40,6 +40,7 @@ def li_resnet(
     """
     colours, height, side = check_image(in_shape, 4, "li_resnet")
     check_counts("li_resnet", classes=classes, channels=channels, depth=depth)
+    check_pairs("li_resnet", channels=channels)
     end = dense_end((channels, height // 4, side // 4), width, dense, classes)
     parts: list[nn.Module] = [Conv2d(colours, channels, 2, 2, method=RKO()), MaxMin()]
     for _ in range(depth):

@@ -11,7 +11,7 @@ from lipkit.nn.layers.linear import Linear
 from lipkit.nn.layers.sequential import Sequential
 from lipkit.nn.methods._base import WeightMethod
 from lipkit.nn.methods.convolutions.aoc import AOC
-from lipkit.nn.networks._images import check_counts, check_image
+from lipkit.nn.networks._images import check_counts, check_image, check_pairs
 
 
 def lip_conv_net(
@@ -32,7 +32,7 @@ def lip_conv_net(
     Guarantee: constant K in l2, by construction. Reference: Singla and Feizi 2021.
 
     Args:
-        in_shape: (channels, height, width) of one image; 2^stages divides both sides.
+        in_shape: (channels, height, width) of one image; 2^stages divides both sides: 2 stages for 28 x 28.
         classes: Number of logits.
         channels: Channels of the first stage, even; each later stage has twice as many.
         depth: Number of convolutions, a multiple of `stages`.
@@ -42,10 +42,11 @@ def lip_conv_net(
     """
     colours, height, side = check_image(in_shape, 2**stages, "lip_conv_net")
     check_counts("lip_conv_net", classes=classes, channels=channels, depth=depth, stages=stages)
-    if depth % stages or channels % 2:
+    check_pairs("lip_conv_net", channels=channels)
+    if depth % stages:
         raise ArgumentError(
-            f"lip_conv_net needs a depth that its {stages} stages divide and an even number of channels, got depth "
-            f"{depth} and {channels} channels."
+            f"lip_conv_net has equally many convolutions in each stage, got depth={depth} for {stages} stages; take "
+            f"depth={stages * max(1, depth // stages)}, or another number of stages."
         )
     parts: list[nn.Module] = []
     for stage in range(stages):

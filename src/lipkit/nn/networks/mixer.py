@@ -11,7 +11,7 @@ from lipkit.nn.layers.linear import Linear
 from lipkit.nn.layers.sequential import Sequential
 from lipkit.nn.layers.space_to_depth import SpaceToDepth
 from lipkit.nn.methods.bjorck import Bjorck
-from lipkit.nn.networks._images import check_counts, check_image, dense_end
+from lipkit.nn.networks._images import check_counts, check_image, check_pairs, dense_end
 
 
 def mixer(
@@ -43,6 +43,7 @@ def mixer(
         K: The constant of the network.
     """
     check_counts("mixer", classes=classes, patch=patch, channels=channels, depth=depth)
+    check_pairs("mixer", channels=channels)
     colours, height, side = check_image(in_shape, patch, "mixer")
     count = (height // patch) * (side // patch)
     end = dense_end((channels, count), width, dense, classes)

@@ -14,7 +14,7 @@ from lipkit.nn.methods.bjorck import Bjorck
 
 
 def mlp(sizes: Sequence[int], *, K: float = 1.0, method: WeightMethod = Bjorck()) -> Sequential:  # noqa: B008 - immutable
-    """Dense layers with MaxMin between them: x -> K W_n MaxMin(... MaxMin(W_1 x + b_1) ...) + b_n, all ||W_i|| <= 1.
+    """Dense layers with MaxMin between them: x -> K (W_n MaxMin(... MaxMin(W_1 x + b_1) ...) + b_n), all ||W_i|| <= 1.
 
     By the default method every W_i is orthogonal, so gradients keep their norm wherever layers do not narrow.
 
@@ -25,9 +25,9 @@ def mlp(sizes: Sequence[int], *, K: float = 1.0, method: WeightMethod = Bjorck()
         K: The constant of the network.
         method: Keeps the norms of the weights at most one.
     """
-    if len(sizes) < 2 or min(sizes) < 1 or any(size % 2 for size in sizes[1:-1]):
+    if not isinstance(sizes, Sequence) or len(sizes) < 2 or min(sizes) < 1 or any(size % 2 for size in sizes[1:-1]):
         raise ArgumentError(
-            f"mlp takes the sizes of input, hidden layers and output, hidden ones even, got {tuple(sizes)}; for "
+            f"mlp takes the sizes of input, hidden layers and output, hidden ones even, got {sizes}; for "
             "example mlp((784, 256, 256, 10))."
         )
     parts: list[nn.Module] = []

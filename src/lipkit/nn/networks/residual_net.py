@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from lipkit.errors import ArgumentError
 from lipkit.nn.layers.conv import Conv2d
 from lipkit.nn.layers.sequential import Sequential
 from lipkit.nn.layers.space_to_depth import SpaceToDepth
@@ -53,6 +54,8 @@ def residual_net(
     """
     colours, height, side = check_image(in_shape, 2**stages, "residual_net")
     check_counts("residual_net", classes=classes, channels=channels, depth=depth, stages=stages)
+    if not isinstance(block, ResidualBlock):
+        raise ArgumentError(f"residual_net.block must be ResidualBlock.CPL or ResidualBlock.SLL, got {block!r}.")
     layer = {ResidualBlock.CPL: CPLConv, ResidualBlock.SLL: SLLConv}[block]
     end = dense_end((channels, height >> stages, side >> stages), width, dense, classes)
     parts: list[nn.Module] = []

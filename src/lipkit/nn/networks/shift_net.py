@@ -40,9 +40,11 @@ def shift_net(
         dense: Number of dense layers before the logits.
         K: The constant of the network.
     """
-    if len(channels) != len(depth) or not channels:
+    whole = isinstance(channels, Sequence) and isinstance(depth, Sequence)
+    if not whole or len(channels) != len(depth) or not channels:
         raise ArgumentError(
-            f"channels and depth of shift_net have one number for each stage, got {tuple(channels)} and {tuple(depth)}."
+            f"channels and depth of shift_net have one number for each stage, such as (64, 128) and (4, 8), got "
+            f"{channels} and {depth}."
         )
     stages = len(channels)
     before, height, side = check_image(in_shape, 2**stages, "shift_net")

@@ -141,7 +141,13 @@ class InvertibleResidual(Invertible):
         return (image if self.factor == 1 else image * self.factor).to(x.dtype)
 
     def _invertible(self) -> float:
-        constant = self.contraction
+        try:
+            constant = self.contraction
+        except UnsupportedError as error:
+            raise UnsupportedError(
+                "The branch of this InvertibleResidual has no constant that is sure to stay below 1: it was condensed "
+                "or exchanged; for inverses and densities use the model it was made of, inside lipkit.nn.frozen."
+            ) from error
         if not constant < 1:
             raise UnsupportedError(
                 f"The branch of this InvertibleResidual has constant {constant:.4g} now, and only one below 1 makes "

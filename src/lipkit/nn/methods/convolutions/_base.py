@@ -11,7 +11,7 @@ from torch import Tensor
 from lipkit.linops import Padding
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.methods._arithmetic.filter_gram import split_phases
-from lipkit.nn.methods._base import Blocks, Free, MatrixMethod, Promise, WeightMethod
+from lipkit.nn.methods._base import Blocks, Free, MatrixMethod, Promise, WeightMethod, require_isometries
 from lipkit.nn.methods.convolutions.chain_inverse import factorize
 from lipkit.nn.methods.convolutions.projector_chain import ProjectorChain
 from lipkit.norms import KernelIsometry, NearIsometry, Norm
@@ -64,6 +64,9 @@ class ChainMethod(OrthogonalKernel):
     """A method that multiplies a matrix by factors of one projector each."""
 
     inner: MatrixMethod
+
+    def __post_init__(self) -> None:
+        require_isometries(self.inner, f"{type(self).__name__}.inner")
 
     @abstractmethod
     def chain(self, geometry: Geometry) -> ProjectorChain:
