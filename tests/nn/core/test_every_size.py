@@ -104,7 +104,7 @@ def test_a_method_finds_its_own_weights_feasible(method: WeightMethod) -> None:
 def one_input(layer: Any) -> Shape:
     if isinstance(layer, nn.Linear):
         return (layer.in_features,)
-    return (layer.in_channels, *(8,) * len(layer.kernel_size))
+    return (layer.in_channels, *(layer.geometry.size or (8,) * len(layer.kernel_size)))
 
 
 def test_larger_weights_are_infeasible_and_numbers_that_are_none_refused() -> None:
