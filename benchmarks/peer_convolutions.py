@@ -74,9 +74,10 @@ def kinds(c: int, size: int) -> Iterator[Kind]:
         stride=2,
     )
     yield Kind("`BCOP`, 3 x 3", {"lipkit": ours(lnn.BCOP()), "orthogonium": lambda: FastBlockConv2d(c, c, 3, **AROUND)})
+    # Theirs writes a kernel of 7 x 7 out, and pads by what it is told for 3 x 3.
     yield Kind(
         "`SOC`, 3 x 3",
-        {"lipkit": ours(lnn.SOC()), "orthogonium": lambda: AdaptiveSOCConv2d(c, c, 3, padding="same")},
+        {"lipkit": ours(lnn.SOC()), "orthogonium": lambda: AdaptiveSOCConv2d(c, c, 3, padding=3)},
     )
     yield Kind(
         "Cayley in Fourier space, 3 x 3",
@@ -124,6 +125,8 @@ def singular_values(layer: nn.Module, channels: int, size: int, stride: int) -> 
             for j in range(stride):
                 pixels[c, i, j, c, i, j] = 1
     answers = layer(pixels.flatten(0, 2)) - layer(torch.zeros(1, channels, size, size))
+    if answers.shape[-1] != size // stride:
+        raise ValueError(f"The layer gives {answers.shape[-1]} pixels of {size} with stride {stride}: no torus.")
     symbol = torch.fft.rfft2(answers.to(torch.float64)).permute(2, 3, 0, 1)
     gram = symbol @ symbol.mH if symbol.shape[-2] <= symbol.shape[-1] else symbol.mH @ symbol
     values = torch.linalg.eigvalsh(gram).clamp(min=0).sqrt()
