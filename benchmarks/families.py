@@ -1,6 +1,7 @@
 """Every family of layers side by side: what it keeps of a gradient, time, memory, and what networks of it learn.
 
-    python benchmarks/families.py --data FOLDER [--plot docs/guides/families.png] [--rows FILE] [--only AOC SLLConv]
+    python benchmarks/families.py --data FOLDER [--plot docs/guides/families.png] [--rows FILE] [--only LOT SLLConv]
+    python benchmarks/families.py --sides 8 16 32 64 --only "AOC = BCOP" BRO    # time against the size of images
 
 Kernels: 3 x 3 taps, circular borders. Matrices: 128 units. Columns:
 - kept: ||J'v|| / ||v|| through ten layers, for random v, after training;
@@ -19,7 +20,7 @@ rival exceeds the radius times ||w_y - w_j||, w the rows of the last layer: ever
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -190,16 +191,36 @@ def measure(family: Family, data: Data, steps: int) -> Row:
     )
 
 
+def sides(families: Sequence[Family], given: Sequence[int]) -> None:
+    """A table of times on images of each side, as multiples of torch's convolution."""
+    print("| side | plain, ms | " + " | ".join(f"`{family.name}`" for family in families) + " |")
+    print("|---|" + "---:|" * (len(families) + 1))
+    batch, channels = TIMED_KERNEL[:2]
+    for side in given:
+        x = torch.randn(batch, channels, side, side)
+        base, _ = cost(nn.Conv2d(channels, channels, 3, padding=1, padding_mode="circular"), x, 8)
+        made = [family.kernel(channels, side) for family in families if family.kernel is not None]
+        times = " | ".join(f"{cost(layer, x, 3)[0] / base:.1f}" for layer in made)
+        print(f"| {side} | {base * 1e3:.1f} | {times} |", flush=True)
+
+
 def main() -> None:
     """Read the arguments, print a row for each family, and draw them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder with the four IDX files of MNIST")
+    parser.add_argument("--data", type=Path, help="folder with the four IDX files of MNIST")
+    parser.add_argument("--sides", type=int, nargs="+", help="time kernels on images of these sides, and end")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--only", nargs="+", help="names of families")
     parser.add_argument("--rows", type=Path, help="file of measurements, read and written")
     parser.add_argument("--plot", type=Path)
     given: Any = parser.parse_args()
     torch.set_num_threads(1)
+    wanted = [family for family in FAMILIES if not given.only or family.name in given.only]
+    if given.sides:
+        sides([family for family in wanted if family.kernel is not None], given.sides)
+        return
+    if given.data is None:
+        parser.error("--data is needed, but for --sides")
     parts = (mnist(given.data).at(range(10000)), mnist(given.data, train=False).at(range(2000)))
     images = [functional.pad(part.inputs, (2, 2, 2, 2)) for part in parts]
     data = (images[0], parts[0].labels, images[1], parts[1].labels)
@@ -207,16 +228,15 @@ def main() -> None:
     rows = [Row(**row) for row in stored]
     print("| | layer | kept by ten | time | memory | clean, 4 and 10 layers | certified at 0.25 |")
     print("|---|---|---:|---:|---:|---|---|")
-    for family in FAMILIES:
-        if given.only and family.name not in given.only:
-            continue
+    for family in wanted:
         known = [row for row in rows if (row.name, row.dense) == (family.name, family.kernel is None)]
         row = known[0] if known else measure(family, data, given.steps)
         if not known:
             rows.append(row)
         clean, sure = (" / ".join(f"{value:.1f}" for value in values) for values in (row.clean, row.certified))
-        what = f"{'matrix' if row.dense else 'kernel'}, {row.kind}"
-        print(f"| {what} | `{row.name}` | {row.kept:.2g} | {row.time:.1f} | {row.memory:.1f} | {clean} | {sure} |", flush=True)
+        shape = "matrix" if row.dense else "kernel"
+        numbers = f"{row.kept:.2g} | {row.time:.1f} | {row.memory:.1f} | {clean} | {sure}"
+        print(f"| {shape}, {row.kind} | `{row.name}` | {numbers} |", flush=True)
         if given.rows:
             given.rows.write_text(json.dumps([asdict(row) for row in rows], indent=1))
     if given.plot:

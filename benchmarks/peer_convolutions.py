@@ -1,6 +1,6 @@
 """Each kind of convolution beside the same kind of other libraries: how orthogonal it is, time and memory.
 
-    python benchmarks/peer_convolutions.py --peers FOLDER [--channels 64] [--size 16] [--batch 8] [--rounds 7] [--most 3]
+    python benchmarks/peer_convolutions.py --peers FOLDER [--channels 64] [--size 16] [--batch 8] [--rounds 7]
 
 Claim: the norms of ours are at most one, and for the same mathematics a step is no slower than the fastest peer. Rows
 that miss it are bold. Both sides run in one process on one thread, in turns: processor milliseconds of the fastest
@@ -207,17 +207,21 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--most", type=float, default=3.0, help="leave out layers whose first step takes more seconds")
+    parser.add_argument("--only", nargs="+", default=[""], help="kinds whose name contains one of these")
     parser.add_argument("--peers", help="folder with the other libraries")
     given = parser.parse_args()
     if given.peers is not None:
         sys.path.insert(0, given.peers)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    print(f"{machine()}; {given.channels} channels, {given.size} x {given.size}, batch {given.batch}, {given.rounds} rounds")
+    shape = f"{given.channels} channels, {given.size} x {given.size}, batch {given.batch}"
+    print(f"{machine()}; {shape}, {given.rounds} rounds")
     print("| kind | library | smallest | largest - 1 | step, ms | evaluation, ms | MiB |")
     print("|---|---|---:|---:|---:|---:|---:|")
     x = torch.randn(given.batch, given.channels, given.size, given.size)
     for kind in kinds(given.channels, given.size):
+        if not any(part in kind.name for part in given.only):
+            continue
         rows = compared(kind, x, given.rounds, given.most)
         for name, row in rows.items():
             print(line(kind, name, row, rows), flush=True)
