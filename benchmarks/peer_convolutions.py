@@ -64,7 +64,9 @@ def kinds(c: int, size: int) -> Iterator[Kind]:
         return lambda: lnn.Conv2d(c, out, taps, method=method, **(more or AROUND))
 
     half = {"stride": 2, "padding": 1, "padding_mode": "circular"}
-    yield Kind("`AOC`, 3 x 3", {"lipkit": ours(lnn.AOC()), "orthogonium": lambda: AdaptiveOrthoConv2d(c, c, 3, **AROUND)})
+    yield Kind(
+        "`AOC`, 3 x 3", {"lipkit": ours(lnn.AOC()), "orthogonium": lambda: AdaptiveOrthoConv2d(c, c, 3, **AROUND)}
+    )
     yield Kind(
         "`AOC`, 4 x 4, stride 2",
         {
