@@ -3,7 +3,7 @@
 Prints the largest, the mean and the smallest singular value of 16 channels, 3 x 3, zero padding, on 16 x 16 images (a
 dense matrix of 4096 rows), and the share of a random signal that ten such layers keep; `--plot` draws them.
 
-    python benchmarks/layer_spectra.py [--channels 16] [--size 16] [--plot docs/guides/layer-spectra.png]
+    python benchmarks/layer_spectra.py [--channels 16] [--size 16] [--plot docs/layer-spectra.png]
 """
 
 import argparse
