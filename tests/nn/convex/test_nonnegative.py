@@ -160,6 +160,6 @@ def test_refusals() -> None:
 def test_free_numbers_of_every_size_make_weights(map: lnn.NonNegativeMap, size: float):
     layer = lnn.Linear(3, 4, method=lnn.NonNegative(map), dtype=torch.float64)
     with torch.no_grad():
-        layer.parametrizations.weight.original.fill_(size)
+        layer.get_parameter("parametrizations.weight.original").fill_(size)
     assert bool(layer.weight.isfinite().all())
     assert float(torch.linalg.matrix_norm(layer.weight.detach(), 2)) <= 1
