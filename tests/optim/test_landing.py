@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lipkit.errors import ArgumentError
+from lipkit.errors import ArgumentError, NonFiniteError
 from lipkit.optim import Landing
 from lipkit.optim.landing import landing_field, safe_step
 from support.orthonormal import orthonormal, parameter
@@ -124,3 +124,30 @@ def test_float32_stays_inside_up_to_rounding() -> None:
         optimizer.step()
         # Entries of the Gram matrix are off by some 1e-6, 48 x 48 of them.
         assert float(off(weight.detach().double()).norm()) < 0.5 + 1e-4
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 1e30), (torch.float64, 1e200)])
+def test_huge_gradients_stay_within_the_radius(dtype: torch.dtype, size: float):
+    torch.manual_seed(0)
+    weight = torch.nn.Parameter(torch.eye(4, dtype=dtype))
+    optimizer = Landing([weight], lr=0.1, momentum=0.5)
+    for _ in range(5):
+        weight.grad = torch.randn(4, 4, dtype=dtype) * size
+        optimizer.step()
+    defect = weight.detach().mT @ weight.detach() - torch.eye(4, dtype=dtype)
+    # The radius, and what products of four numbers in float32 add.
+    assert float(torch.linalg.matrix_norm(defect)) <= 0.5 * (1 + 1e-5)
+
+
+def test_a_step_that_overflows_is_refused_before_anything_moves():
+    torch.manual_seed(0)
+    start = torch.linalg.qr(torch.randn(4, 4)).Q
+    weight = torch.nn.Parameter(start.clone())
+    optimizer = Landing([weight], lr=0.1, momentum=0.5)
+    weight.grad = 3e38 * torch.randn(4, 4).sign()
+    with pytest.raises(NonFiniteError, match="clip gradients"):
+        optimizer.step()
+    assert torch.equal(weight.detach(), start)
+    weight.grad = torch.ones(4, 4)
+    optimizer.step()
+    assert bool(weight.isfinite().all())

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any, final
 
 import torch
-from jaxtyping import Float, Inexact
+from jaxtyping import Float, Float64, Inexact
 from torch import Tensor
 
-from lipkit.errors import ArgumentError
+from lipkit.errors import ArgumentError, NonFiniteError
 from lipkit.optim._batched import BatchedOptimizer, stacked
 from lipkit.optim._nearest import defect
 from lipkit.optim._optimizer import check_digits
@@ -76,11 +76,16 @@ class Landing(BatchedOptimizer):
         """A step along the field, as long as it is safe."""
         if group["momentum"]:
             gradients = gradients + group["momentum"] * self.remembered(members, "momentum", points)
-            self.remember(members, "momentum", gradients)
         off = defect(points)
         field = landing_field(points, gradients, off, group["attraction"])
-        distance, size = (torch.linalg.matrix_norm(x).to(torch.float64) for x in (off, field))
+        distance, size = (_length(x) for x in (off, field))
         self._check_distances(distance, group["radius"])
+        if not bool(size.isfinite().all()):
+            raise NonFiniteError(
+                "The field of a step leaves the range of its type, so the matrices stay where they are; clip gradients."
+            )
+        if group["momentum"]:
+            self.remember(members, "momentum", gradients)
         length = safe_step(distance, size, group["attraction"], group["radius"]).clamp(max=group["lr"])
         return points - length.to(points.dtype)[:, None, None] * field
 
@@ -108,7 +113,15 @@ def safe_step(
     distance: Float[Tensor, " batch"], size: Float[Tensor, " batch"], attraction: float, radius: float
 ) -> Float[Tensor, " batch"]:
     """The longest step along a field of this size that is proven to end within the radius."""
-    square = size.square().clamp(min=torch.finfo(size.dtype).tiny)
-    pull = attraction * distance * (1 - distance)
-    root = (pull.square() + square * (radius - distance).clamp(min=0)).sqrt()
-    return ((pull + root) / square).clamp(max=1 / (2 * attraction))
+    # In units of the size, whose square may leave the range of floats.
+    size = size.clamp(min=torch.finfo(size.dtype).tiny)
+    pull = attraction * distance * (1 - distance) / size
+    root = (pull.square() + (radius - distance).clamp(min=0)).sqrt()
+    return ((pull + root) / size).clamp(max=1 / (2 * attraction))
+
+
+def _length(matrices: Inexact[Tensor, "batch rows cols"]) -> Float64[Tensor, " batch"]:
+    """Frobenius norms in float64, in units of the largest entries: no square overflows."""
+    wide = matrices.to(torch.promote_types(matrices.dtype, torch.float64))
+    largest = wide.abs().amax((-2, -1)).clamp(min=torch.finfo(torch.float64).tiny)
+    return largest * torch.linalg.matrix_norm(wide / largest[:, None, None])

@@ -175,3 +175,14 @@ def test_a_stack_of_blocks_is_divided_by_its_constant():
     model = lnn.Sequential(*blocks).double().eval()
     assert math.prod(block.gain for block in blocks) < math.e**2
     assert climbed(model, drawn(2, 4)[:1], steps=5) <= ROUNDING
+
+
+@pytest.mark.parametrize("length", [2e-9, 0.1, 1.0])
+def test_shortening_takes_the_largest_numbers(length: float):
+    long = torch.tensor([[3e38, 1.0], [-3e38, 3e38]])
+    found = shortened(long, torch.tensor(length))
+    # As long as the length, up to rounding in float32.
+    assert torch.allclose(found.norm(dim=-1), torch.full((2,), length), rtol=1e-6, atol=0)
+    layer = lnn.CosineAttention(4, 2, length=length)
+    # Sums of four such numbers are in range.
+    assert bool(layer(torch.full((1, 3, 4), 5e37)).isfinite().all())

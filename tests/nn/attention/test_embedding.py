@@ -109,3 +109,14 @@ def test_torch_of_the_same_name_changes_its_parameter_and_ours_does_not():
         module.weight.fill_(5.0)
     module(torch.tensor([1]))
     assert float(module.weight.detach().min()) == 5
+
+
+def test_vectors_of_subnormal_numbers_are_not_longer_than_they_may_be():
+    torch.manual_seed(0)
+    module = lnn.Embedding(50, 1, max_norm=1e-7).half()
+    with torch.no_grad():
+        module.weight.normal_()
+    rows = module(torch.arange(50)).detach().double()
+    # 1e-7 lies between the first and the second number of float16, 6.0e-8 and 1.2e-7, and nearer to the second.
+    assert float(rows.abs().max()) <= 1e-7
+    assert float(torch.cdist(rows, rows).max()) <= module.gain

@@ -153,3 +153,13 @@ def test_refusals() -> None:
     for broken in (lnn.AOL(), lnn.SingularClip()):
         with unchecked(), pytest.raises(ArgumentError, match="orthogonal matrices"):
             lnn.Orthostochastic(broken)  # pyright: ignore[reportArgumentType] - what is refused
+
+
+@pytest.mark.parametrize("map", list(lnn.NonNegativeMap), ids=lambda m: m.name)
+@pytest.mark.parametrize("size", [1e200, -1e308, 1e-200, 5e-324])
+def test_free_numbers_of_every_size_make_weights(map: lnn.NonNegativeMap, size: float):
+    layer = lnn.Linear(3, 4, method=lnn.NonNegative(map), dtype=torch.float64)
+    with torch.no_grad():
+        layer.get_parameter("parametrizations.weight.original").fill_(size)
+    assert bool(layer.weight.isfinite().all())
+    assert float(torch.linalg.matrix_norm(layer.weight.detach(), 2)) <= 1

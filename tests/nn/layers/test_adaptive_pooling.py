@@ -137,3 +137,12 @@ def test_refusals() -> None:
     name: Any = "reflect"
     with unchecked(), pytest.raises(ArgumentError, match=r"such as Border.REFLECT, got 'reflect'"):
         lnn.BorderPad(1, name)
+
+
+def test_border_padding_of_long_and_of_empty_rows():
+    # Copies were counted for each entry by a pass over all: hours for a signal of this length.
+    signal = torch.ones(1, 1, 10**6)
+    assert float(lnn.BorderPad(3, dims=1)(signal).square().sum()) == pytest.approx(10**6, rel=1e-5)
+    for border in lnn.Border:
+        with pytest.raises(ShapeError, match="longer rows than 0"):
+            lnn.BorderPad(3, border, dims=1)(torch.ones(1, 1, 0))

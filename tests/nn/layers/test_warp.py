@@ -174,3 +174,17 @@ def test_narrow_images_and_refusals() -> None:
         lnn.RigidWarp().declared_lipschitz((4,))
     with pytest.raises(ArgumentError, match="enlarges the image"):
         lnn.AffineWarp(300 * torch.eye(2)).declared_lipschitz((4, 4))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("angle", [0.0, 0.3, math.pi / 4, math.pi / 2])
+@pytest.mark.parametrize("shift", [(0.0, 0.0), (0.037, 0.21)])
+def test_weights_as_they_are_rounded_keep_the_constant(dtype: torch.dtype, angle: float, shift: tuple[float, float]):
+    warp, n = lnn.RigidWarp(angle, shift).to(dtype), 12
+    images = torch.eye(n * n, dtype=dtype).reshape(-1, n, n)
+    # Each entry of these results is one weight, so nothing is added and nothing rounded.
+    matrix = warp(images).detach().double().reshape(n * n, -1).mT
+    stated = float(warp.declared_lipschitz((n, n)).value)
+    assert float(torch.linalg.matrix_norm(matrix, 2)) <= stated <= warp.gain
+    assert float(matrix.sum(1).max()) <= 1
+    assert float(matrix.min()) >= 0

@@ -166,7 +166,8 @@ def _balance(found: Uncertain, o: Tensor, q: Tensor) -> tuple[Tensor, float]:
     ratio = backward / forward
     t = _start(o, q, found.blocks)
     best = (_least(o, q, t), t)
-    exponent = round(math.log2(math.sqrt(best[0])))
+    # Numbers out of the range of floats say nothing about the scale.
+    exponent = round(math.log2(math.sqrt(best[0]))) if 0 < best[0] < math.inf else 0
     tried: dict[int, float] = {}
 
     def value(power: int) -> float:

@@ -92,4 +92,8 @@ class Embedding(Stated):
         length = torch.linalg.vector_norm(wide / size, dim=-1, keepdim=True) * size
         # Norms of `embedding_dim` numbers, the quotient and the products are off by less.
         unit = torch.finfo(wide.dtype).eps * (self.embedding_dim + 8) + 2 * torch.finfo(rows.dtype).eps
-        return (wide * (self.max_norm * (1 - unit) / length.clamp(min=self.max_norm))).to(rows.dtype)
+        # Entries below the smallest normal number are off by half of their spacing, whatever their own size.
+        info = torch.finfo(rows.dtype)
+        spacing = info.smallest_normal * info.eps / 2 * self.embedding_dim**0.5
+        limit = max(0.0, self.max_norm * (1 - unit) - spacing)
+        return (wide * (limit / length.clamp(min=self.max_norm))).to(rows.dtype)

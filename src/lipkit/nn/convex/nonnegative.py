@@ -17,6 +17,8 @@ from lipkit.nn.methods._base import Blocks
 
 # The smallest weight whose free number the softplus still tells from zero, next to the largest of 1.
 _SMALLEST = 1e-12
+# Free numbers beyond this count as such: their squares would leave the range of float64.
+_LARGEST = 2.0**500
 
 
 class NonNegativeMap(enum.Enum):
@@ -109,7 +111,7 @@ def _apply(map: NonNegativeMap, wide: Float64[Tensor, "..."]) -> Float64[Tensor,
         case NonNegativeMap.ABSOLUTE:
             return wide.abs()
         case NonNegativeMap.SQUARE:
-            return wide.square()
+            return wide.clamp(-_LARGEST, _LARGEST).square()
         case NonNegativeMap.HUBER:
             size = wide.abs()
             # The square is cut where it is not used: its gradient would overflow.

@@ -21,11 +21,10 @@ def shortened(
     With r = sqrt(1 + |x|^2 / length^2) the Jacobian is (I - x x' / (length r)^2) / r, between 0 and I.
     Guarantee: constant 1 for every length > 0, attained at zero. Squares do not overflow.
     """
-    ratio = x / length
-    # Whatever this number is, the result is the same; so it needs no gradient.
-    size = ratio.detach().abs().amax(dim, keepdim=True).clamp(min=1.0)
-    unit = ratio / size
-    return unit * (size.reciprocal().square() + unit.square().sum(dim, keepdim=True)).rsqrt() * length
+    # Whatever this number is, the result is the same; so it needs no gradient. Nothing is divided by less than itself.
+    size = torch.maximum(x.detach().abs().amax(dim, keepdim=True), length.detach())
+    unit = x / size
+    return unit * ((length / size).square() + unit.square().sum(dim, keepdim=True)).rsqrt() * length
 
 
 def as_logarithm(value: float, name: str) -> float:

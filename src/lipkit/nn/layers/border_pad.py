@@ -29,7 +29,7 @@ class Border(enum.Enum):
 
     def places(self, length: int, padding: int) -> list[int]:
         """The entries of a row of `length` that make the padded one."""
-        most = {Border.REFLECT: length - 1, Border.REPLICATE: padding}.get(self, length)
+        most = {Border.REFLECT: length - 1, Border.REPLICATE: padding if length else 0}.get(self, length)
         if padding > most:
             raise ShapeError(
                 f"{self} padding of {padding} needs longer rows than {length}; pad by at most {most}, or in two layers."
@@ -84,7 +84,10 @@ class BorderPad(Contraction):
                 continue
             length = x.shape[axis]
             places = self.border.places(length, padding)
-            copies = torch.tensor([places.count(j) for j in range(length)], dtype=torch.float64, device=x.device)
+            at = torch.tensor(places, device=x.device)
+            copies = torch.zeros(length, dtype=torch.float64, device=x.device).index_add(
+                0, at, torch.ones_like(at, dtype=torch.float64)
+            )
             weights = rounded_down(copies.rsqrt(), x.dtype).reshape(-1, *(1,) * (-axis - 1))
-            x = (x * weights).index_select(axis, torch.tensor(places, device=x.device))
+            x = (x * weights).index_select(axis, at)
         return x

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from lipkit.bound import Bound, Kind
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.linops import Shape
+from lipkit.nn.core.rounded_down import rounded_down
 from lipkit.rounding.slacks import MILLIONS_OF_ROUNDINGS
 
 # More pixels than this under one of the source make the constant useless, and its sum long.
@@ -77,8 +78,8 @@ class _Warp(nn.Module):
                 f"{tuple(image.shape)}."
             )
         height, width = image.shape[-2:]
-        # Coordinates need more digits than pixels have.
-        dtype = torch.promote_types(image.dtype, torch.float32)
+        # Coordinates need more digits than pixels have: what rounding moves them by counts in no constant.
+        dtype = torch.float64
         half = max(height, width, 2) / 2 - 0.5
         rows, cols = ((torch.arange(n, dtype=dtype, device=image.device) - (n - 1) / 2) / half for n in (height, width))
         grid = torch.stack([rows[:, None].expand(height, width), cols.expand(height, width)], -1)
@@ -91,7 +92,8 @@ class _Warp(nn.Module):
             for j, part in ((left, 1 - right), (left + 1, right)):
                 inside = (i >= 0) & (i < height) & (j >= 0) & (j < width)
                 place = (i.clamp(0, height - 1) * width + j.clamp(0, width - 1)).to(torch.int64)
-                moved = moved + flat[..., place] * (share * part * inside).to(image.dtype)
+                # Rounded up, the weights of a pixel would add up to more than 1.
+                moved = moved + flat[..., place] * rounded_down(share * part * inside, image.dtype)
         assert isinstance(moved, Tensor)
         return moved
 
@@ -131,7 +133,9 @@ class RigidWarp(_Warp):
         return math.sqrt(7 - 4 * math.sqrt(2)) * (1 + 4 * MILLIONS_OF_ROUNDINGS)
 
     def linear_part(self) -> Float[Tensor, "2 2"]:
-        cosine, sine = self.angle.cos(), self.angle.sin()
+        # In fewer digits this would be no rotation.
+        angle = self.angle.to(torch.float64)
+        cosine, sine = angle.cos(), angle.sin()
         return torch.stack([torch.stack([cosine, sine]), torch.stack([-sine, cosine])])
 
     def inverse_part(self) -> Float[Tensor, "2 2"]:
@@ -142,7 +146,7 @@ class RigidWarp(_Warp):
         with torch.no_grad():
             undone = type(self)(device=self.angle.device, dtype=self.angle.dtype)
             undone.angle.copy_(-self.angle)
-            undone.shift.copy_(-self.shift @ self.inverse_part())
+            undone.shift.copy_(-self.shift.to(torch.float64) @ self.inverse_part())
             return undone
 
     def extra_repr(self) -> str:

@@ -214,3 +214,11 @@ def test_zero_padding_loses_at_the_border_only() -> None:
     inner = matrix[:, 1:-1, 1:-1].flatten(0, 2)
     assert float(torch.linalg.svdvals(inner)[-1]) >= STORED
     assert float(torch.linalg.svdvals(matrix.flatten(0, 2))[-1]) < 0.9
+
+
+@pytest.mark.parametrize("method", [lnn.AOC, lnn.BCOP])
+def test_contractions_within_promise_contractions(method: Any):
+    square = Geometry(1, 4, 4, (3,), (1,), ((1, 1),), (1,), Padding.CIRCULAR)
+    assert method().promise(square) is Promise.ISOMETRY
+    for inner in (lnn.SingularClip(), lnn.Stochastic()):
+        assert method(inner).promise(square) is Promise.CONTRACTION
