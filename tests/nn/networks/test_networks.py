@@ -30,6 +30,7 @@ SMALL: dict[str, tuple[Callable[[float], nn.Module], Shape]] = {
     "shift_net": (lambda K: networks.shift_net(IMAGE, 3, channels=(8, 16), depth=(1, 2), width=8, K=K), IMAGE),
     "lip_conv_net": (lambda K: networks.lip_conv_net(IMAGE, 3, channels=4, depth=4, stages=2, K=K), IMAGE),
     "mixer": (lambda K: networks.mixer(IMAGE, 3, patch=4, channels=8, depth=2, width=8, K=K), IMAGE),
+    "vit": (lambda K: networks.vit(IMAGE, 3, patch=4, channels=8, heads=2, depth=2, width=8, K=K), IMAGE),
 }
 every = pytest.mark.parametrize("name", SMALL)
 
@@ -103,6 +104,9 @@ def test_it_saves_and_loads(name: str) -> None:
         (lambda: networks.shift_net(IMAGE, 3, channels=(12,), depth=(1,)), "multiple of 8"),
         (lambda: networks.lip_conv_net(IMAGE, 3, depth=5, stages=2), "depth that its 2 stages divide"),
         (lambda: networks.mixer(IMAGE, 3, patch=3), "sides that 3 divides"),
+        (lambda: networks.vit(IMAGE, 3, patch=3), "sides that 3 divides"),
+        (lambda: networks.vit(IMAGE, 3, channels=8, heads=3), "embed_dim=8 and num_heads=3"),
+        (lambda: networks.vit(IMAGE, 3, channels=7, heads=7), "even number of channels"),
         (lambda: networks.mlp((4, 2), K=0.0), "K must be a positive number, got 0.0"),
     ],
 )
