@@ -19,7 +19,7 @@ _REACH = 5.37
 def matrix_exponential(
     matrix: Inexact[Tensor, "*batch size size"], norm: Inexact[Tensor, "*batch 1 1"], most: float
 ) -> Inexact[Tensor, "*batch size size"]:
-    """exp(A) = r(A / 2^s)^(2^s) with the Padé approximant r of degree 13 and s = ceil(log2(norm / 5.37)) of each matrix.
+    """exp(A) = r(A / 2^s)^(2^s) with the Padé approximant r of degree 13, s = ceil(log2(norm / 5.37)) for each A.
 
     r is (V + U)/(V - U) with an even V and an odd U, so of skew matrices it is a Cayley transform: orthogonal (or
     unitary) up to rounding. Errors double with each squaring: a few units in the last place times 1 + norm in all.
