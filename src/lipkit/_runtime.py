@@ -7,8 +7,8 @@ from contextvars import ContextVar
 from typing import TypeVar
 
 import torch
-from torch import nn
-from torch._C._functorch import TransformType, get_interpreter_stack
+from torch import Tensor, nn
+from torch._C._functorch import TransformType, get_interpreter_stack, is_functorch_wrapped_tensor
 from torch.autograd import forward_ad
 
 
@@ -89,6 +89,11 @@ def needs_plain_operations() -> bool:
 def is_transforming() -> bool:
     """Whether a transform of `torch.func` runs the code: its tensors are stand-ins, whose bits nobody can read."""
     return bool(get_interpreter_stack())
+
+
+def is_transformed(tensor: Tensor) -> bool:
+    """Whether a transform of `torch.func` differentiates or batches this tensor."""
+    return is_functorch_wrapped_tensor(tensor)
 
 
 def runs_plainly() -> bool:

@@ -8,7 +8,7 @@ from typing import Self, final
 import torch
 from torch import Tensor, nn
 
-from lipkit._runtime import is_compiling, is_exporting, is_transforming, runs_plainly
+from lipkit._runtime import is_compiling, is_exporting, is_transformed, is_transforming, runs_plainly
 from lipkit.nn.core.precision import dtype_in_use, exact_products
 from lipkit.nn.core.unchanged_bits import Seal, is_plain
 
@@ -139,8 +139,9 @@ class Computed(nn.Module):
             held.several = True
             return self.compute(*parameters)
         if is_transforming():
-            # Bits cannot be compared here, so nothing is held; gradients reach what they reach outside of transforms.
-            with torch.set_grad_enabled(torch.is_grad_enabled() and not held.fills):
+            # Bits cannot be compared here, so nothing is held. Free numbers that are differentiated get their gradient.
+            free = not held.fills or any(map(is_transformed, parameters))
+            with torch.set_grad_enabled(torch.is_grad_enabled() and free):
                 return self.compute(*parameters)
         if held.fills:
             with torch.no_grad():
