@@ -184,7 +184,8 @@ def fold(graph: Graph, sources: Iterable[Node], known: Mapping[Node, object], re
             continue
         if keeps_all(node):
             # torch hands on the tensor itself, so what is outside of a module uses a node of its inside.
-            same[node] = same.get(node.all_input_nodes[0], node.all_input_nodes[0])
+            source = node.all_input_nodes[0]
+            same[node] = same.get(source, source)
             continue
         key = _key(node, same)
         if key in seen:

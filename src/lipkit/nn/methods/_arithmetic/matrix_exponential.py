@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Inexact
 from torch import Tensor
 
+from lipkit.rounding.slacks import FLOAT32_ROUNDINGS_16
+
 # The coefficients of the approximant of degree 13, divided by the first, and the norm up to which it is exact to the
 # rounding of float64.
 _COEFFICIENTS = (
@@ -36,7 +38,7 @@ def matrix_exponential(
         most: An upper bound of all that `norm` can be, known before the numbers are.
     """
     # A norm that was computed may exceed `most` by its rounding.
-    squarings = math.ceil(math.log2(most * (1 + 2.0**-10) / _REACH)) if most > _REACH / 2 else 0
+    squarings = math.ceil(math.log2(most * (1 + FLOAT32_ROUNDINGS_16) / _REACH)) if most > _REACH / 2 else 0
     halvings = torch.log2(norm.detach().clamp(min=_REACH) / _REACH).ceil()
     a = matrix * torch.exp2(-halvings)
     one = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
