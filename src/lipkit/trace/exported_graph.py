@@ -185,7 +185,8 @@ def fold(graph: Graph, sources: Iterable[Node], known: Mapping[Node, object], re
         if keeps_all(node):
             # torch hands on the tensor itself, so what is outside of a module uses a node of its inside.
             source = node.all_input_nodes[0]
-            same[node] = same.get(source, source)
+            kept = same.get(source)
+            same[node] = source if kept is None else kept
             continue
         key = _key(node, same)
         if key in seen:
