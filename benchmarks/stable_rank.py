@@ -14,19 +14,20 @@ import torch
 from torch import Tensor
 
 from lipkit import nn as lnn
+from lipkit.nn import convex
 from lipkit.nn.convex._signed import NonNegativeMethod
 
 # The method, the figure printed for 512 (Béthune 2024, example 7.2), and the limit for large n.
 STUDY: dict[str, tuple[NonNegativeMethod | None, float | None, Callable[[int], float] | None]] = {
     "uniform (Glorot), both signs": (None, 130.8, lambda n: n / 4),
-    "NonNegative(SOFTPLUS)": (lnn.NonNegative(lnn.NonNegativeMap.SOFTPLUS), 1.0, lambda _: 1.0),
-    "NonNegative(RELU)": (lnn.NonNegative(lnn.NonNegativeMap.RELU), 2.64, lambda _: 8 / 3),
-    "NonNegative(ABSOLUTE)": (lnn.NonNegative(lnn.NonNegativeMap.ABSOLUTE), 1.33, lambda _: 4 / 3),
-    "NonNegative(SQUARE)": (lnn.NonNegative(lnn.NonNegativeMap.SQUARE), None, lambda _: 9 / 5),
-    "NonNegative(HUBER)": (lnn.NonNegative(lnn.NonNegativeMap.HUBER), 1.8, lambda _: 9 / 5),
-    "Orthostochastic()": (lnn.Orthostochastic(), 3.0, lambda _: 3.0),
-    "Stochastic(None)": (lnn.Stochastic(None), 36.8, lambda n: math.sqrt(3 * n) / math.tanh(math.sqrt(3 * n))),
-    "Stochastic()": (lnn.Stochastic(), 87.3, None),
+    "NonNegative(SOFTPLUS)": (convex.NonNegative(convex.NonNegativeMap.SOFTPLUS), 1.0, lambda _: 1.0),
+    "NonNegative(RELU)": (convex.NonNegative(convex.NonNegativeMap.RELU), 2.64, lambda _: 8 / 3),
+    "NonNegative(ABSOLUTE)": (convex.NonNegative(convex.NonNegativeMap.ABSOLUTE), 1.33, lambda _: 4 / 3),
+    "NonNegative(SQUARE)": (convex.NonNegative(convex.NonNegativeMap.SQUARE), None, lambda _: 9 / 5),
+    "NonNegative(HUBER)": (convex.NonNegative(convex.NonNegativeMap.HUBER), 1.8, lambda _: 9 / 5),
+    "Orthostochastic()": (convex.Orthostochastic(), 3.0, lambda _: 3.0),
+    "Stochastic(None)": (convex.Stochastic(None), 36.8, lambda n: math.sqrt(3 * n) / math.tanh(math.sqrt(3 * n))),
+    "Stochastic()": (convex.Stochastic(), 87.3, None),
 }
 
 
@@ -44,7 +45,7 @@ def error_after_training(method: NonNegativeMethod, steps: int = 300) -> float:
     # A monotone map that is not affine: the gradient of a sum of softplus of linear functions.
     directions = torch.randn(8, 4)
     target = torch.sigmoid(2 * x @ directions.mT) @ directions + x
-    model = lnn.ICNN(4, (64, 64, 64), method=method)
+    model = convex.ICNN(4, (64, 64, 64), method=method)
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
     error = torch.tensor(torch.nan)
     for _ in range(steps):
@@ -70,7 +71,7 @@ def main() -> None:
         for seed in range(chosen.seeds):
             torch.manual_seed(seed)
             made = weight(method, chosen.size).double()
-            ranks.append(float(lnn.stable_rank(made)))
+            ranks.append(float(convex.stable_rank(made)))
             norms.append(float(torch.linalg.matrix_norm(made, 2)))
         mean = sum(ranks) / len(ranks)
         cells = [

@@ -59,7 +59,7 @@ def named(package: ModuleType) -> set[str]:
     return set(re.findall(rf"`{short}\.(\w+)", (ROOT / "docs/methods.md").read_text()))
 
 
-@pytest.mark.parametrize("package", [bounds, nn], ids=["bounds", "nn"])
+@pytest.mark.parametrize("package", [bounds, nn, nn.convex], ids=["bounds", "nn", "convex"])
 def test_every_method_of_a_package_is_on_the_page(package: ModuleType):
     listed = named(package)
     public = {name: value for name, value in vars(package).items() if inspect.isclass(value) and name[0].isupper()}

@@ -7,8 +7,8 @@ from contextvars import ContextVar
 from typing import TypeVar
 
 import torch
-from torch import nn
-from torch._C._functorch import TransformType, get_interpreter_stack
+from torch import Tensor, nn
+from torch._C._functorch import TransformType, get_interpreter_stack, is_functorch_wrapped_tensor
 from torch.autograd import forward_ad
 
 
@@ -86,6 +86,16 @@ def needs_plain_operations() -> bool:
     return torch._C._get_tracing_state() is not None or _transforms_interfere(is_compiling())
 
 
+def is_transforming() -> bool:
+    """Whether a transform of `torch.func` runs the code: its tensors are stand-ins, whose bits nobody can read."""
+    return bool(get_interpreter_stack())
+
+
+def is_transformed(tensor: Tensor) -> bool:
+    """Whether a transform of `torch.func` differentiates or batches this tensor."""
+    return is_functorch_wrapped_tensor(tensor)
+
+
 def runs_plainly() -> bool:
     """Whether each operation is executed at once and for itself: nobody compiles, exports, traces or transforms it.
 
@@ -93,7 +103,7 @@ def runs_plainly() -> bool:
     """
     watched = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
     recorded = is_compiling() or torch._C._get_tracing_state() is not None
-    return not (recorded or watched or get_interpreter_stack() or forward_ad._current_level >= 0)
+    return not (recorded or watched or is_transforming() or forward_ad._current_level >= 0)
 
 
 # Compilers compile again where the stack of transforms is another one.

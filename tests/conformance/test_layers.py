@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipkit import nn as lnn
-from lipkit.nn import WeightMethod
+from lipkit.nn import WeightMethod, convex
 from lipkit.nn.methods._base import Promise
 from support.layers.checks import (
     check_declared,
@@ -31,14 +31,13 @@ from support.programs.run import PROGRAMS, run_program
 every_layer = pytest.mark.parametrize("name", LAYERS)
 every_part = pytest.mark.parametrize("name", PARTS)
 every_method = pytest.mark.parametrize("method", EVERY, ids=repr)
+PUBLIC = vars(lnn) | vars(convex)
 DTYPES = ("float32", "float64", "bfloat16")
 
 
 def test_every_method_is_in_the_suite() -> None:
     found = {
-        v
-        for v in vars(lnn).values()
-        if inspect.isclass(v) and issubclass(v, WeightMethod) and not inspect.isabstract(v)
+        v for v in PUBLIC.values() if inspect.isclass(v) and issubclass(v, WeightMethod) and not inspect.isabstract(v)
     }
     assert found == set(METHODS)
 
@@ -47,7 +46,7 @@ def test_every_layer_is_in_the_suite() -> None:
     # PICNN, sums and Concat take several inputs, Embedding takes tokens, and LipschitzTwin comes from conversion; they
     # have tests of their own.
     others = {"Concat", "ConvexSum", "Embedding", "ScaledSum", "LipschitzTwin", "PICNN"}
-    public = {name for name, v in vars(lnn).items() if inspect.isclass(v) and issubclass(v, torch.nn.Module)}
+    public = {name for name, v in PUBLIC.items() if inspect.isclass(v) and issubclass(v, torch.nn.Module)}
     assert public - others == {name.partition(" of ")[0] for name in (*PARTS, *WITHOUT_CONSTANT)}
 
 

@@ -17,6 +17,7 @@ import lipkit
 from lipkit import losses
 from lipkit import nn as lnn
 from lipkit.errors import UnsupportedError
+from lipkit.nn import convex
 from support.repository import ROOT
 
 PAGE = ROOT / "docs" / "guides" / "migration.md"
@@ -182,7 +183,7 @@ def test_repeated_borders_are_refused(mode: Any) -> None:
 @pytest.mark.parametrize("kernel", [(3, 1), (1, 3), (2, 5)])
 def test_rectangular_kernels(kernel: tuple[int, int]) -> None:
     torch.manual_seed(0)
-    for method in (lnn.AOL(), lnn.Rescale(2), lnn.Spectral(), lnn.RKO(), lnn.Frobenius(), lnn.NonNegative()):
+    for method in (lnn.AOL(), lnn.Rescale(2), lnn.Spectral(), lnn.RKO(), lnn.Frobenius(), convex.NonNegative()):
         layer = lnn.Conv2d(3, 4, kernel, padding=(1, 0), method=method).double()
         assert float(torch.linalg.svdvals(dense(layer, 3, 6, 6))[0]) <= 1 + 1e-12
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from lipkit.optim import Directions, LeadingDirections, ProjUNND, ProjUNNT, RandomDirections, SampledColumns
-from lipkit.optim._rotation import exponential
 from support.orthonormal import orthonormal, parameter, polar, residual
 
 DIRECTIONS: tuple[Directions, ...] = (LeadingDirections(), RandomDirections(), SampledColumns())
@@ -51,24 +50,6 @@ def test_steps_are_the_dense_ones_of_the_same_rank(
         tolerance = 1e-12 * float(values[0] / values[-1]) if kind is ProjUNND else 1e-12 * (1 + lr)
         assert float((weight.detach() - expected).norm()) < tolerance
         assert residual(weight) < 1e-12
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.complex128], ids=str)
-@pytest.mark.parametrize("size", [0.0, 1e-6, 0.03, 0.3, 0.57, 1.0, 5.0, 100.0])
-def test_the_exponential_of_a_skew_matrix(size: float, dtype: torch.dtype) -> None:
-    torch.manual_seed(0)
-    skew = torch.randn(3, 6, 6, dtype=dtype)
-    skew = skew - skew.mH
-    skew = size * skew / torch.linalg.matrix_norm(skew, 2, keepdim=True)
-    found = exponential(skew)
-    wide = torch.promote_types(dtype, torch.float64)
-    eps = torch.finfo(dtype).eps
-    for one, of in zip(found, skew, strict=True):
-        # The exponential changes by as much as its argument, whose digits are relative to its size.
-        expected = torch.from_numpy(scipy.linalg.expm(of.to(wide).numpy()))
-        assert float((one.to(wide) - expected).norm()) < (20 + 10 * size) * eps
-        # Errors double with every squaring.
-        assert residual(one) < (20 + 10 * size) * eps
 
 
 def test_for_square_matrices_the_rotation_is_the_published_one() -> None:

@@ -56,6 +56,33 @@ def test_a_declared_module_becomes_one_node():
     assert network(example()[:0]).shape == (0, 3, 2)
 
 
+class Converted(Wavy):
+    """Begins and ends with conversions that change nothing: torch hands on the tensor itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.to(x.dtype)).to(x.dtype)
+
+
+class Skipped(nn.Module):
+    """The input plus a module of it."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.inner(x)
+
+
+def test_a_conversion_that_changes_nothing_does_not_hide_a_declaration():
+    module: Any = nn.Sequential(Skipped(Converted()), Skipped(Converted())).double()
+    network = capture(module, example())
+    assert [node.path for node in promises(network)] == ["0.inner", "1.inner"]
+    assert torch.allclose(network(example()), module(example()), rtol=0, atol=1e-12)
+    same: Any = nn.Sequential(nn.Identity(), Skipped(nn.Identity())).double()
+    assert torch.equal(capture(same, example())(example()), 2 * example())
+
+
 def test_the_constant_is_live_and_larger_in_other_norms():
     module: Any = nn.Sequential(Wavy()).double()
     (node,) = promises(capture(module, example()))

@@ -1,5 +1,6 @@
 """Layers whose Lipschitz constant is known by construction, spelled as in torch.nn."""
 
+from lipkit.nn import convex as convex
 from lipkit.nn import networks as networks
 from lipkit.nn.activations.absolute import Absolute as Absolute
 from lipkit.nn.activations.householder_activation import HouseholderActivation as HouseholderActivation
@@ -39,20 +40,6 @@ from lipkit.nn.conversion.conversion_report import ConversionReport as Conversio
 from lipkit.nn.conversion.transfer import ConversionStart as ConversionStart
 from lipkit.nn.conversion.twin import LipschitzTwin as LipschitzTwin
 from lipkit.nn.conversion.twin import lipschitzify as lipschitzify
-from lipkit.nn.convex.activations import CumulativeMax as CumulativeMax
-from lipkit.nn.convex.activations import GroupLogSumExp as GroupLogSumExp
-from lipkit.nn.convex.activations import GroupMax as GroupMax
-from lipkit.nn.convex.circulant import SymmetricCirculant as SymmetricCirculant
-from lipkit.nn.convex.convex_gradient import ConvexGradient as ConvexGradient
-from lipkit.nn.convex.icnn import ICNN as ICNN
-from lipkit.nn.convex.icnn import ConvexOutput as ConvexOutput
-from lipkit.nn.convex.nonnegative import NonNegative as NonNegative
-from lipkit.nn.convex.nonnegative import NonNegativeMap as NonNegativeMap
-from lipkit.nn.convex.picnn import PICNN as PICNN
-from lipkit.nn.convex.quadratic import ConvexQuadratic as ConvexQuadratic
-from lipkit.nn.convex.stable_rank import stable_rank as stable_rank
-from lipkit.nn.convex.stochastic import Orthostochastic as Orthostochastic
-from lipkit.nn.convex.stochastic import Stochastic as Stochastic
 from lipkit.nn.core.batched import batched as batched
 from lipkit.nn.core.condense import condense as condense
 from lipkit.nn.core.constrained import parametrize as parametrize

@@ -99,6 +99,14 @@ def converts(node: Node) -> bool:
     return all(isinstance(end, Tensor) and end.dtype.is_floating_point for end in (source, target))
 
 
+def keeps_all(node: Node) -> bool:
+    """Whether a node converts numbers to the type and the device that they have already."""
+    if not converts(node):
+        return False
+    source, target = node.all_input_nodes[0].meta["val"], node.meta["val"]
+    return source.dtype == target.dtype and source.device == target.device
+
+
 def argument_of(node: Node, name: str) -> object:
     """The argument of this name, or its default; None if the operation has none."""
     assert isinstance(node.target, OpOverload)
@@ -173,6 +181,12 @@ def fold(graph: Graph, sources: Iterable[Node], known: Mapping[Node, object], re
             continue
         if node.op == "placeholder":
             values[node] = known[node]
+            continue
+        if keeps_all(node):
+            # torch hands on the tensor itself, so what is outside of a module uses a node of its inside.
+            source = node.all_input_nodes[0]
+            kept = same.get(source)
+            same[node] = source if kept is None else kept
             continue
         key = _key(node, same)
         if key in seen:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lipkit import Bound, Kind
+from lipkit import nn as lnn
 from lipkit.bounds import DAG
 from lipkit.certify import Evaluation, accuracy, find_warnings, head_pairwise
 from lipkit.certify.radii.forward import Forward
@@ -259,3 +260,20 @@ def test_a_model_for_single_samples_is_run_on_each():
     found = accuracy(model, batches(x, exact(model.inner, x), 4), STATED, [1e-6])
     assert found.otherwise == 0
     assert found.overall.clean.count == 12
+
+
+def test_the_step_of_softplus_counts_as_rounding():
+    """torch returns x above 20, which is too small by 2e-9; certificates are about log(1 + exp(x))."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Softplus()).double()
+    with torch.no_grad():
+        model[0].weight.copy_(torch.eye(2))  # pyright: ignore[reportArgumentType, reportCallIssue]
+        model[0].bias.zero_()  # pyright: ignore[reportCallIssue]
+    x = 20 + torch.tensor([[1e-9, 0], [0, 1e-9], [3e-9, 0]], dtype=torch.float64)
+    y = torch.tensor([0, 1, 0])
+    found = accuracy(model, [(x, y)], STATED, [1e-10])
+    # Two of the three leads are smaller than the step, and the model as it runs loses them.
+    assert model(x).argmax(1).tolist() == [1, 0, 0]
+    assert found.otherwise == 2
+    # The layer of lipkit does not switch.
+    model[1] = lnn.Softplus()
+    assert accuracy(model, [(x, y)], STATED, [1e-10]).otherwise == 0

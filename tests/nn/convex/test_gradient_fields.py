@@ -6,6 +6,7 @@ from torch import nn
 
 from lipkit import nn as lnn
 from lipkit.errors import ShapeError, UnsupportedError
+from lipkit.nn import convex
 
 
 def matrix(layer: nn.Module, features: int) -> torch.Tensor:
@@ -15,7 +16,7 @@ def matrix(layer: nn.Module, features: int) -> torch.Tensor:
 @pytest.mark.parametrize("features", [1, 2, 3, 5, 6, 8])
 def test_symmetric_circulant_matrices_commute(features: int) -> None:
     torch.manual_seed(0)
-    layers = [lnn.SymmetricCirculant(features).double() for _ in range(2)]
+    layers = [convex.SymmetricCirculant(features).double() for _ in range(2)]
     first, second = (matrix(layer, features) for layer in layers)
     for found in (first, first @ second):
         # A transform of eight numbers is off by some units of 2^-53.
@@ -41,7 +42,7 @@ def test_the_printed_matrix_is_toeplitz_and_does_not_commute() -> None:
 
 def test_monotone_circulants_are_positive_semidefinite() -> None:
     torch.manual_seed(0)
-    layer = lnn.SymmetricCirculant(7, monotone=True).double()
+    layer = convex.SymmetricCirculant(7, monotone=True).double()
     with torch.no_grad():
         layer.free.normal_()
     values = torch.linalg.eigvalsh(matrix(layer, 7))
@@ -52,7 +53,7 @@ def test_monotone_circulants_are_positive_semidefinite() -> None:
 @pytest.mark.parametrize("activation", [None, nn.Tanh(), nn.Softplus()], ids=repr)
 def test_convex_gradient_is_symmetric_and_monotone(activation: nn.Module | None) -> None:
     torch.manual_seed(0)
-    layer = lnn.ConvexGradient(6, 11, activation=activation).double()
+    layer = convex.ConvexGradient(6, 11, activation=activation).double()
     smallest = 1.0
     for size in (0.1, 1.0, 10.0):
         with torch.no_grad():
@@ -71,7 +72,7 @@ def test_convex_gradient_is_symmetric_and_monotone(activation: nn.Module | None)
 
 def test_convex_gradient_is_the_gradient_of_its_potential() -> None:
     torch.manual_seed(0)
-    layer = lnn.ConvexGradient(5).double()
+    layer = convex.ConvexGradient(5).double()
     weight, bias = layer.weight.detach(), layer.bias
     assert bias is not None
     steps = layer.coefficient_of(weight).detach()
@@ -96,8 +97,8 @@ def test_a_step_twice_as_long_is_not_monotone() -> None:
 
 def test_refusals() -> None:
     with pytest.raises(UnsupportedError, match="non-decreasing"):
-        lnn.ConvexGradient(4, activation=lnn.Absolute())
+        convex.ConvexGradient(4, activation=lnn.Absolute())
     with pytest.raises(ShapeError, match=r"SymmetricCirculant\(4\)"):
-        lnn.SymmetricCirculant(4)(torch.zeros(2, 5))
+        convex.SymmetricCirculant(4)(torch.zeros(2, 5))
     with pytest.raises(ShapeError, match="takes"):
-        lnn.SymmetricCirculant(4).declared_lipschitz((5,))
+        convex.SymmetricCirculant(4).declared_lipschitz((5,))

@@ -10,17 +10,18 @@ import lipkit
 from lipkit import nn as lnn
 from lipkit.bounds import is_convex
 from lipkit.errors import ArgumentError, ShapeError, UnsupportedError
+from lipkit.nn import convex
 from support.unchecked import unchecked
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "default": {},
-    "stochastic": {"method": lnn.Stochastic()},
-    "softplus": {"activation": nn.Softplus(), "method": lnn.NonNegative(lnn.NonNegativeMap.SOFTPLUS)},
-    "leaky": {"activation": nn.LeakyReLU(0.3), "method": lnn.Orthostochastic(), "output": lnn.ConvexOutput.SUM},
-    "group max": {"activation": lnn.GroupMax(2), "quadratic": False},
-    "smooth groups": {"activation": lnn.GroupLogSumExp(2, 0.5), "method": lnn.Stochastic(None)},
-    "half squares": {"output": lnn.ConvexOutput.HALF_SQUARES},
-    "with a base": {"base": lnn.ConvexQuadratic(5)},
+    "stochastic": {"method": convex.Stochastic()},
+    "softplus": {"activation": nn.Softplus(), "method": convex.NonNegative(convex.NonNegativeMap.SOFTPLUS)},
+    "leaky": {"activation": nn.LeakyReLU(0.3), "method": convex.Orthostochastic(), "output": convex.ConvexOutput.SUM},
+    "group max": {"activation": convex.GroupMax(2), "quadratic": False},
+    "smooth groups": {"activation": convex.GroupLogSumExp(2, 0.5), "method": convex.Stochastic(None)},
+    "half squares": {"output": convex.ConvexOutput.HALF_SQUARES},
+    "with a base": {"base": convex.ConvexQuadratic(5)},
 }
 PAIRS = 100_000
 
@@ -46,7 +47,7 @@ def excess(function: Any, pairs: int = PAIRS) -> Tensor:
 @pytest.mark.parametrize("name", SETTINGS)
 def test_convex_by_proof_and_on_segments(name: str) -> None:
     torch.manual_seed(0)
-    model = moved(lnn.ICNN(5, (8, 8, 8), **SETTINGS[name]))
+    model = moved(convex.ICNN(5, (8, 8, 8), **SETTINGS[name]))
     verdict = is_convex(lipkit.capture(model, torch.zeros(1, 5, dtype=torch.float64)))
     assert verdict.proven, str(verdict)
     # Values are sums of some dozens of terms, each rounded by 1e-16 of its size.
@@ -56,8 +57,8 @@ def test_convex_by_proof_and_on_segments(name: str) -> None:
 def test_a_negative_weight_is_seen() -> None:
     """The same network with one free weight: no proof, and segments that disprove it."""
     torch.manual_seed(0)
-    model = moved(lnn.ICNN(5, (8, 8, 8), activation=nn.ReLU()))
-    assert isinstance(model, lnn.ICNN)
+    model = moved(convex.ICNN(5, (8, 8, 8), activation=nn.ReLU()))
+    assert isinstance(model, convex.ICNN)
     model.weights[0] = nn.Linear(8, 8, False).double()
     assert not is_convex(lipkit.capture(model, torch.zeros(1, 5, dtype=torch.float64))).proven
     assert float(excess(model, 10_000).max()) > 1e-3
@@ -65,7 +66,7 @@ def test_a_negative_weight_is_seen() -> None:
 
 def test_the_hessian_is_positive_semidefinite() -> None:
     torch.manual_seed(0)
-    model = moved(lnn.ICNN(4, (6, 6), activation=nn.Softplus()))
+    model = moved(convex.ICNN(4, (6, 6), activation=nn.Softplus()))
     for x in torch.randn(20, 4, dtype=torch.float64):
         hessian = torch.func.jacrev(torch.func.jacrev(model))(x)
         # Second derivatives of size 1 by autograd: a thousand roundings.
@@ -74,8 +75,8 @@ def test_the_hessian_is_positive_semidefinite() -> None:
 
 def test_the_gradient_is_the_derivative_and_monotone() -> None:
     torch.manual_seed(0)
-    model = moved(lnn.ICNN(5, (8, 8)))
-    assert isinstance(model, lnn.ICNN)
+    model = moved(convex.ICNN(5, (8, 8)))
+    assert isinstance(model, convex.ICNN)
     x, y = torch.randn(2, 1000, 5, dtype=torch.float64)
     first, second = model.gradient(x), model.gradient(y)
     z = x.clone().requires_grad_()
@@ -89,7 +90,7 @@ def test_the_gradient_is_the_derivative_and_monotone() -> None:
 def test_it_learns_the_map_between_gaussians() -> None:
     """From the identity to N(m, 4 I): a few hundred steps of matching gradients lower the error a hundredfold."""
     torch.manual_seed(0)
-    model = lnn.ICNN(2, (16, 16), base=lnn.ConvexQuadratic(2))
+    model = convex.ICNN(2, (16, 16), base=convex.ConvexQuadratic(2))
     x = torch.randn(256, 2)
     target = 2 * x + torch.tensor([1.0, -1.0])
     optimizer = torch.optim.Adam(model.parameters(), 2e-2)
@@ -106,7 +107,7 @@ def test_it_learns_the_map_between_gaussians() -> None:
 def test_starts_near_its_base() -> None:
     torch.manual_seed(0)
     x = torch.randn(200, 3)
-    gradient = lnn.ICNN(3, base=lnn.ConvexQuadratic(3)).gradient(x).detach()
+    gradient = convex.ICNN(3, base=convex.ConvexQuadratic(3)).gradient(x).detach()
     assert float((gradient - x).norm(dim=1).max()) < 0.01
 
 
@@ -116,7 +117,7 @@ def test_the_quadratic_takes_one_gaussian_to_the_other() -> None:
     roots = torch.randn(2, 4, 4, dtype=torch.float64)
     first, second = (r @ r.mT + 0.1 * torch.eye(4, dtype=torch.float64) for r in roots)
     means = torch.randn(2, 4, dtype=torch.float64)
-    potential = lnn.ConvexQuadratic.between_gaussians(means[0], first, means[1], second)
+    potential = convex.ConvexQuadratic.between_gaussians(means[0], first, means[1], second)
     jacobian = torch.func.jacrev(torch.func.jacrev(potential))(torch.zeros(4, dtype=torch.float64)).detach()
     torch.testing.assert_close(jacobian, jacobian.mT)
     assert float(torch.linalg.eigvalsh(jacobian)[0]) > 0
@@ -140,7 +141,7 @@ class _InOneArgument(nn.Module):
 @pytest.mark.slow
 def test_picnn_is_convex_in_its_second_argument_alone() -> None:
     torch.manual_seed(0)
-    model = moved(lnn.PICNN(5, 5, (8, 8, 8)))
+    model = moved(convex.PICNN(5, 5, (8, 8, 8)))
     for context in torch.randn(2, 5, dtype=torch.float64):
         fixed = _InOneArgument(model, context)
         assert is_convex(lipkit.capture(fixed, torch.zeros(1, 5, dtype=torch.float64))).proven
@@ -151,7 +152,7 @@ def test_picnn_is_convex_in_its_second_argument_alone() -> None:
 
 def test_picnn_gradient_and_dependence() -> None:
     torch.manual_seed(0)
-    model = lnn.PICNN(3, 4, (8, 8)).double()
+    model = convex.PICNN(3, 4, (8, 8)).double()
     x, y, z = torch.randn(100, 3).double(), torch.randn(100, 4).double(), torch.randn(100, 4).double()
     inner = ((model.gradient(x, y) - model.gradient(x, z)) * (y - z)).sum(-1)
     assert float(inner.min().detach()) >= -1e-12
@@ -163,7 +164,7 @@ def test_picnn_gradient_and_dependence() -> None:
 
 def test_saved_and_condensed_picnn() -> None:
     torch.manual_seed(0)
-    first, second = lnn.PICNN(2, 3, (4, 4)), lnn.PICNN(2, 3, (4, 4))
+    first, second = convex.PICNN(2, 3, (4, 4)), convex.PICNN(2, 3, (4, 4))
     second.load_state_dict(first.state_dict())
     x, y = torch.randn(5, 2), torch.randn(5, 3)
     assert torch.equal(first(x, y), second(x, y))
@@ -175,43 +176,45 @@ def test_saved_and_condensed_picnn() -> None:
 )
 def test_activations_that_are_not_convex_and_rising_are_refused(activation: nn.Module) -> None:
     with pytest.raises(UnsupportedError, match="convex, non-decreasing"):
-        lnn.ICNN(3, (4,), activation=activation)
+        convex.ICNN(3, (4,), activation=activation)
 
 
-@pytest.mark.parametrize("activation", [lnn.CumulativeMax(4), lnn.GroupMax(4), lnn.GroupLogSumExp(4, 0.3)], ids=repr)
+@pytest.mark.parametrize(
+    "activation", [convex.CumulativeMax(4), convex.GroupMax(4), convex.GroupLogSumExp(4, 0.3)], ids=repr
+)
 def test_groups(activation: Any) -> None:
     """Values by hand, slopes >= 0, and the stated constants in l2."""
     torch.manual_seed(0)
     z = torch.randn(50, 8, dtype=torch.float64)
     groups = z.reshape(50, 2, 4)
     expected = {
-        lnn.CumulativeMax: groups.cummax(-1).values.flatten(1),
-        lnn.GroupMax: groups.max(-1).values,
-        lnn.GroupLogSumExp: 0.3 * torch.logsumexp(groups / 0.3, -1),
+        convex.CumulativeMax: groups.cummax(-1).values.flatten(1),
+        convex.GroupMax: groups.max(-1).values,
+        convex.GroupLogSumExp: 0.3 * torch.logsumexp(groups / 0.3, -1),
     }[type(activation)]
     torch.testing.assert_close(activation(z), expected)
     jacobians = torch.func.vmap(torch.func.jacrev(activation))(z)
     assert float(jacobians.min()) >= 0
-    limit = 2.0 if isinstance(activation, lnn.CumulativeMax) else 1.0
+    limit = 2.0 if isinstance(activation, convex.CumulativeMax) else 1.0
     assert float(torch.linalg.matrix_norm(jacobians, 2).max()) <= limit + 1e-12
     assert activation.width(8) == expected.shape[1]
 
 
 def test_refusals() -> None:
     with unchecked(), pytest.raises(ArgumentError, match="without negative entries"):
-        lnn.ICNN(3, method=lnn.Bjorck())  # pyright: ignore[reportArgumentType] - what is refused
+        convex.ICNN(3, method=lnn.Bjorck())  # pyright: ignore[reportArgumentType] - what is refused
     with pytest.raises(ArgumentError, match="multiple of 4"):
-        lnn.ICNN(3, (6, 6))
+        convex.ICNN(3, (6, 6))
     with pytest.raises(ArgumentError, match="hidden layers"):
-        lnn.PICNN(3, 3, ())
+        convex.PICNN(3, 3, ())
     number: Any = 8
     with unchecked(), pytest.raises(ArgumentError, match=r"such as \(32, 32\), got 3 and 8"):
-        lnn.ICNN(3, number)
+        convex.ICNN(3, number)
     with pytest.raises(ArgumentError, match="5 features, and the network of 3"):
-        lnn.ICNN(3, base=lnn.ConvexQuadratic(5))
+        convex.ICNN(3, base=convex.ConvexQuadratic(5))
     with pytest.raises(ShapeError, match=r"ICNN\(3\)"):
-        lnn.ICNN(3, (4,))(torch.zeros(2, 4))
+        convex.ICNN(3, (4,))(torch.zeros(2, 4))
     with unchecked(), pytest.raises(ShapeError, match="takes"):
-        lnn.PICNN(2, 3, (4,))(torch.zeros(2, 2), torch.zeros(3, 3))
+        convex.PICNN(2, 3, (4,))(torch.zeros(2, 2), torch.zeros(3, 3))
     with pytest.raises(ArgumentError, match="add a multiple of the identity"):
-        lnn.ConvexQuadratic.between_gaussians(torch.zeros(2), torch.zeros(2, 2), torch.zeros(2), torch.eye(2))
+        convex.ConvexQuadratic.between_gaussians(torch.zeros(2), torch.zeros(2, 2), torch.zeros(2), torch.eye(2))

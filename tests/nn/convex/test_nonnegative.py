@@ -11,16 +11,17 @@ from torch.nn import functional
 
 from lipkit import nn as lnn
 from lipkit.errors import ArgumentError, NonFiniteError, ShapeError, UnsupportedError
+from lipkit.nn import convex
 from lipkit.nn.convex._perron import nonnegative_norm
 from lipkit.nn.core.geometry import Geometry
 from support.unchecked import unchecked
 
 METHODS: tuple[lnn.WeightMethod, ...] = (
-    *map(lnn.NonNegative, lnn.NonNegativeMap),
-    lnn.Stochastic(),
-    lnn.Stochastic(None),
-    lnn.Stochastic(lnn.Cayley()),
-    lnn.Orthostochastic(),
+    *map(convex.NonNegative, convex.NonNegativeMap),
+    convex.Stochastic(),
+    convex.Stochastic(None),
+    convex.Stochastic(lnn.Cayley()),
+    convex.Orthostochastic(),
 )
 every_method = pytest.mark.parametrize("method", METHODS, ids=repr)
 
@@ -52,7 +53,7 @@ def test_the_norm_is_bounded_and_sharp(rows: int, cols: int, seed: int, share: f
 def test_a_kernel_has_the_norm_of_its_sum_over_taps(stride: int) -> None:
     """On a large circle, which the vector of ones attains; dense SVD of the operator is the oracle."""
     torch.manual_seed(0)
-    layer = lnn.Conv1d(2, 3, 3, stride, padding=1, padding_mode="circular", method=lnn.NonNegative()).double()
+    layer = lnn.Conv1d(2, 3, 3, stride, padding=1, padding_mode="circular", method=convex.NonNegative()).double()
     units = torch.eye(24, dtype=torch.float64).reshape(24, 2, 12)
     matrix = (layer(units) - layer(0 * units)).flatten(1).mT
     norm = float(torch.linalg.svdvals(matrix.detach())[0])
@@ -61,7 +62,7 @@ def test_a_kernel_has_the_norm_of_its_sum_over_taps(stride: int) -> None:
 
 @every_method
 def test_the_inverse_finds_the_weight_again(method: lnn.WeightMethod) -> None:
-    if isinstance(method, lnn.Orthostochastic):
+    if isinstance(method, convex.Orthostochastic):
         pytest.skip("squares forget the signs of a matrix")
     torch.manual_seed(1)
     for shape in ((6, 6), (4, 7), (7, 4)):
@@ -73,7 +74,7 @@ def test_the_inverse_finds_the_weight_again(method: lnn.WeightMethod) -> None:
 
 
 def test_orthostochastic_sums() -> None:
-    weight = lnn.Linear(8, 8, method=lnn.Orthostochastic()).double().weight.detach()
+    weight = lnn.Linear(8, 8, method=convex.Orthostochastic()).double().weight.detach()
     for axis in (0, 1):
         torch.testing.assert_close(weight.sum(axis), torch.ones(8, dtype=torch.float64), rtol=0, atol=1e-6)
 
@@ -82,7 +83,7 @@ def test_straight_through_passes_the_gradient_of_entries() -> None:
     """Where softplus is flat, its own gradient vanishes; the gradient beyond the division is that of the entries."""
     geometry = Geometry(1, 3, 4)
     raw = (torch.rand(geometry.shape, dtype=torch.float64) * 3 - 6).requires_grad_()
-    plain, through = (lnn.NonNegative(lnn.NonNegativeMap.SOFTPLUS, flag) for flag in (False, True))
+    plain, through = (convex.NonNegative(convex.NonNegativeMap.SOFTPLUS, flag) for flag in (False, True))
     assert torch.equal(through(raw, geometry), plain(raw, geometry))
     slopes = torch.sigmoid(raw.detach())
     direction = torch.randn(geometry.shape, dtype=torch.float64)
@@ -100,13 +101,13 @@ def stable_rank(matrix: Tensor) -> float:
 # Printed figures of 512 x 512 matrices, and how far one draw may be off; the last one has 102 on average here, with a
 # deviation of 8, where 87.3 is printed.
 STUDY = (
-    (lnn.NonNegative(lnn.NonNegativeMap.SOFTPLUS), 1.0, 0.01),
-    (lnn.NonNegative(lnn.NonNegativeMap.RELU), 2.64, 0.1),
-    (lnn.NonNegative(lnn.NonNegativeMap.ABSOLUTE), 1.33, 0.02),
-    (lnn.NonNegative(lnn.NonNegativeMap.HUBER), 1.8, 0.05),
-    (lnn.Orthostochastic(), 3.0, 0.1),
-    (lnn.Stochastic(None), 36.8, 2.0),
-    (lnn.Stochastic(), 95.0, 25.0),
+    (convex.NonNegative(convex.NonNegativeMap.SOFTPLUS), 1.0, 0.01),
+    (convex.NonNegative(convex.NonNegativeMap.RELU), 2.64, 0.1),
+    (convex.NonNegative(convex.NonNegativeMap.ABSOLUTE), 1.33, 0.02),
+    (convex.NonNegative(convex.NonNegativeMap.HUBER), 1.8, 0.05),
+    (convex.Orthostochastic(), 3.0, 0.1),
+    (convex.Stochastic(None), 36.8, 2.0),
+    (convex.Stochastic(), 95.0, 25.0),
 )
 
 
@@ -130,35 +131,35 @@ def test_stable_rank_of_known_matrices_and_of_a_jacobian() -> None:
     torch.manual_seed(0)
     orthogonal = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64)).Q
     rank_one = torch.outer(torch.randn(6), torch.randn(4)).double()
-    torch.testing.assert_close(lnn.stable_rank(orthogonal), torch.tensor(6.0, dtype=torch.float64))
-    torch.testing.assert_close(lnn.stable_rank(rank_one), torch.tensor(1.0, dtype=torch.float64))
-    assert float(lnn.stable_rank(torch.zeros(3, 3))) == 0
+    torch.testing.assert_close(convex.stable_rank(orthogonal), torch.tensor(6.0, dtype=torch.float64))
+    torch.testing.assert_close(convex.stable_rank(rank_one), torch.tensor(1.0, dtype=torch.float64))
+    assert float(convex.stable_rank(torch.zeros(3, 3))) == 0
     # Independent entries: n/4 up to the fluctuation of the largest singular value.
-    assert abs(float(lnn.stable_rank(torch.randn(400, 400))) / 100 - 1) < 0.05
+    assert abs(float(convex.stable_rank(torch.randn(400, 400))) / 100 - 1) < 0.05
     layer = nn.Linear(4, 3)
-    torch.testing.assert_close(lnn.stable_rank(layer, torch.randn(4)), lnn.stable_rank(layer.weight))
+    torch.testing.assert_close(convex.stable_rank(layer, torch.randn(4)), convex.stable_rank(layer.weight))
 
 
 def test_refusals() -> None:
     with pytest.raises(ArgumentError, match="give `at`"):
-        lnn.stable_rank(nn.Linear(2, 2))
+        convex.stable_rank(nn.Linear(2, 2))
     with pytest.raises(ArgumentError, match="leave `at` out"):
-        lnn.stable_rank(torch.eye(2), torch.zeros(2))
+        convex.stable_rank(torch.eye(2), torch.zeros(2))
     with unchecked(), pytest.raises(ShapeError, match="needs a matrix"):
-        lnn.stable_rank(torch.zeros(3))
+        convex.stable_rank(torch.zeros(3))
     with pytest.raises(NonFiniteError, match="NaN"):
-        lnn.stable_rank(torch.full((2, 2), torch.nan))
+        convex.stable_rank(torch.full((2, 2), torch.nan))
     with pytest.raises(UnsupportedError, match=r"use NonNegative\(\)"):
-        lnn.Conv2d(2, 2, 3, method=lnn.Stochastic())
+        lnn.Conv2d(2, 2, 3, method=convex.Stochastic())
     for broken in (lnn.AOL(), lnn.SingularClip()):
         with unchecked(), pytest.raises(ArgumentError, match="orthogonal matrices"):
-            lnn.Orthostochastic(broken)  # pyright: ignore[reportArgumentType] - what is refused
+            convex.Orthostochastic(broken)  # pyright: ignore[reportArgumentType] - what is refused
 
 
-@pytest.mark.parametrize("map", list(lnn.NonNegativeMap), ids=lambda m: m.name)
+@pytest.mark.parametrize("map", list(convex.NonNegativeMap), ids=lambda m: m.name)
 @pytest.mark.parametrize("size", [1e200, -1e308, 1e-200, 5e-324])
-def test_free_numbers_of_every_size_make_weights(map: lnn.NonNegativeMap, size: float):
-    layer = lnn.Linear(3, 4, method=lnn.NonNegative(map), dtype=torch.float64)
+def test_free_numbers_of_every_size_make_weights(map: convex.NonNegativeMap, size: float):
+    layer = lnn.Linear(3, 4, method=convex.NonNegative(map), dtype=torch.float64)
     with torch.no_grad():
         layer.get_parameter("parametrizations.weight.original").fill_(size)
     assert bool(layer.weight.isfinite().all())

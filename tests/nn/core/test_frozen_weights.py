@@ -176,3 +176,28 @@ def test_checksums_see_every_entry_and_its_place(dtype: torch.dtype, count: int)
             other[last : place + 1] *= -1
             changed.append(other)
     assert len({checksum(one) for one in changed}) == len(changed)
+
+
+@pytest.mark.parametrize("used_before", [False, True])
+def test_transforms_within_a_block_compute_their_weights(used_before: bool) -> None:
+    """The bits of their stand-ins cannot be compared, so nothing is held there."""
+    layer = lnn.Linear(4, 3).double()
+    x = torch.randn(5, 4, dtype=torch.float64)
+    expected = layer.weight.detach().expand(5, -1, -1)
+
+    def inside(z: Tensor) -> Tensor:
+        with lnn.frozen(layer):
+            return layer(z)
+
+    with lnn.frozen(layer):
+        if used_before:
+            layer(x)
+        torch.testing.assert_close(torch.func.vmap(torch.func.jacrev(layer))(x).detach(), expected)
+        torch.testing.assert_close(layer(x), torch.func.vmap(layer)(x))
+        free = dict(layer.named_parameters())
+        gradients = torch.func.grad(lambda p: torch.func.functional_call(layer, p, (x,)).sum())(free)
+    # Free numbers that are an argument of what is differentiated have a gradient, in a block too.
+    layer(x).sum().backward()
+    for name, p in layer.named_parameters():
+        torch.testing.assert_close(gradients[name].detach(), p.grad)
+    torch.testing.assert_close(torch.func.vmap(torch.func.jacrev(inside))(x).detach(), expected)

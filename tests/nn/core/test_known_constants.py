@@ -40,6 +40,7 @@ LAYERS: list[Stated] = [
     lnn.TriangularStairs(0.5),
     lnn.Normalize([0.5], [0.25]),
     lnn.Scale(-3.0),
+    lnn.LearnedScale(1.5),
     lnn.SpaceToDepth(2),
     lnn.DepthToSpace(2),
     lnn.PReLU(8),
@@ -79,7 +80,11 @@ def test_the_constant_holds_in_every_norm(layer: Stated) -> None:
 
 def test_the_list_is_complete_and_others_would_be_found_out() -> None:
     names = {type(layer) for layer in LAYERS}
-    made = {thing for thing in vars(lnn).values() if isinstance(thing, type) and issubclass(thing, Stated)}
+    made = {
+        thing
+        for thing in (*vars(lnn).values(), *vars(lnn.convex).values())
+        if isinstance(thing, type) and issubclass(thing, Stated)
+    }
     claim = {
         kind
         for kind in made

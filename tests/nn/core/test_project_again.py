@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from lipkit import nn as lnn
 from lipkit.bound import L2
 from lipkit.errors import NonFiniteError
-from lipkit.nn import WeightMethod
+from lipkit.nn import WeightMethod, convex
 from lipkit.nn.core.geometry import geometry_of
 from support.layers.examples import EVERY, covers
 from support.naming import naming
@@ -17,7 +17,7 @@ from support.naming import naming
 # Layers of torch.nn cannot take a kernel of another size.
 PLAIN = [method for method in EVERY if not isinstance(method, lnn.SOC)]
 # Squares of entries forget the signs of the matrix they come from, so no projection finds it again.
-REPEATABLE = [method for method in PLAIN if not isinstance(method, lnn.Orthostochastic)]
+REPEATABLE = [method for method in PLAIN if not isinstance(method, convex.Orthostochastic)]
 TYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 

@@ -9,6 +9,7 @@ from torch.nn.utils import parametrize as torch_parametrize
 
 from lipkit import nn as lnn
 from lipkit.errors import ArgumentError, UnsupportedError
+from lipkit.nn import convex
 from lipkit.nn.core.geometry import Geometry
 from support.layers.examples import EVERY
 from support.unchecked import unchecked
@@ -97,7 +98,7 @@ def test_methods_say_whether_the_scale_of_free_numbers_counts(method: lnn.Weight
         # Rounding of float64, and of iterations that end a little earlier or later.
         torch.testing.assert_close(once, half, rtol=0, atol=1e-9)
     elif type(method) not in (
-        *(lnn.Householder, lnn.RKO, lnn.BCOP, lnn.AOC, lnn.NonNegative, lnn.Stochastic, lnn.Orthostochastic),
+        *(lnn.Householder, lnn.RKO, lnn.BCOP, lnn.AOC, convex.NonNegative, convex.Stochastic, convex.Orthostochastic),
     ):
         # Each vector of Householder's has a scale of its own, which says nothing; the others ask another method.
         assert not torch.allclose(once, half, rtol=0, atol=1e-3)

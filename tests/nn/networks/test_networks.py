@@ -32,6 +32,7 @@ SMALL: dict[str, tuple[Callable[[float], nn.Module], Shape]] = {
     "shift_net": (lambda K: networks.shift_net(IMAGE, 3, channels=(8, 16), depth=(1, 2), width=8, K=K), IMAGE),
     "lip_conv_net": (lambda K: networks.lip_conv_net(IMAGE, 3, channels=4, depth=4, stages=2, K=K), IMAGE),
     "mixer": (lambda K: networks.mixer(IMAGE, 3, patch=4, channels=8, depth=2, width=8, K=K), IMAGE),
+    "vit": (lambda K: networks.vit(IMAGE, 3, patch=4, channels=8, heads=2, depth=2, width=8, K=K), IMAGE),
 }
 every = pytest.mark.parametrize("name", SMALL)
 
@@ -113,6 +114,9 @@ def test_it_saves_and_loads(name: str) -> None:
         (lambda: networks.lip_conv_net(IMAGE, 3, channels=7, depth=2, stages=2), "even number of channels"),
         (lambda: networks.li_resnet(IMAGE, 3, dense=-1), "0 or more, got -1"),
         (lambda: networks.mixer((1, 3, 8, 8), 3), "without batch axis"),
+        (lambda: networks.vit(IMAGE, 3, patch=3), "sides that 3 divides"),
+        (lambda: networks.vit(IMAGE, 3, channels=8, heads=3), "embed_dim=8 and num_heads=3"),
+        (lambda: networks.vit(IMAGE, 3, channels=7, heads=7), "even number of channels"),
         (lambda: networks.mlp((4, 2), K=0.0), "K must be a positive number, got 0.0"),
     ],
 )

@@ -9,7 +9,7 @@ from lipkit import nn as lnn
 from lipkit.bound import Metric
 from lipkit.errors import UnsupportedError
 from lipkit.linops import Shape
-from lipkit.nn import RescaledSide, WeightMethod
+from lipkit.nn import RescaledSide, WeightMethod, convex
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.methods.fourier._base import FourierMethod
 from lipkit.nn.methods.qr import QRFactorization
@@ -33,8 +33,8 @@ METHODS: dict[type[WeightMethod], tuple[WeightMethod, ...]] = {
     lnn.LOT: (lnn.LOT((4, 4)), lnn.LOT((5,)), lnn.LOT((2, 3, 2))),
     lnn.LpBall: (lnn.LpBall(),),
     lnn.NewtonSchulz: (lnn.NewtonSchulz(),),
-    lnn.NonNegative: tuple(map(lnn.NonNegative, lnn.NonNegativeMap)),
-    lnn.Orthostochastic: (lnn.Orthostochastic(),),
+    convex.NonNegative: tuple(map(convex.NonNegative, convex.NonNegativeMap)),
+    convex.Orthostochastic: (convex.Orthostochastic(),),
     lnn.Polar: (lnn.Polar(),),
     lnn.QR: tuple(map(lnn.QR, QRFactorization)),
     lnn.Rescale: (lnn.Rescale(), lnn.Rescale(3)),
@@ -42,7 +42,7 @@ METHODS: dict[type[WeightMethod], tuple[WeightMethod, ...]] = {
     lnn.SingularClip: (lnn.SingularClip(),),
     lnn.SOC: (lnn.SOC(),),
     lnn.Spectral: (lnn.Spectral(),),
-    lnn.Stochastic: (lnn.Stochastic(), lnn.Stochastic(None)),
+    convex.Stochastic: (convex.Stochastic(), convex.Stochastic(None)),
     lnn.UnitLines: tuple(
         lnn.UnitLines(m) for m in (Metric(2.0, math.inf), Metric(math.inf, math.inf), Metric(1.0, 1.0))
     ),
@@ -106,9 +106,9 @@ PARTS: dict[str, Callable[[], tuple[nn.Module, Shape]]] = {
         lnn.InvertibleSequential(lnn.InvertibleResidual(_bent(4)), lnn.InvertibleResidual(nn.Tanh(), 0.5)),
         (4,),
     ),
-    "ConvexGradient": lambda: (lnn.ConvexGradient(5, 7), (5,)),
-    "SymmetricCirculant": lambda: (lnn.SymmetricCirculant(6), (6,)),
-    "SymmetricCirculant of odd length": lambda: (lnn.SymmetricCirculant(5, monotone=True), (5,)),
+    "ConvexGradient": lambda: (convex.ConvexGradient(5, 7), (5,)),
+    "SymmetricCirculant": lambda: (convex.SymmetricCirculant(6), (6,)),
+    "SymmetricCirculant of odd length": lambda: (convex.SymmetricCirculant(5, monotone=True), (5,)),
     "RigidWarp": lambda: (lnn.RigidWarp(0.4, (0.2, -0.1)), IMAGE),
     "ShiftBlock": lambda: (lnn.ShiftBlock(16), (16, 3, 3)),
     "Absolute": lambda: (lnn.Absolute(), IMAGE),
@@ -185,12 +185,12 @@ PARTS: dict[str, Callable[[], tuple[nn.Module, Shape]]] = {
 }
 # Modules of one input that have no constant for all their parameters: convex functions, and warps that enlarge.
 WITHOUT_CONSTANT: dict[str, Callable[[], tuple[nn.Module, Shape]]] = {
-    "ICNN": lambda: (lnn.ICNN(4, (8, 8)), (4,)),
+    "ICNN": lambda: (convex.ICNN(4, (8, 8)), (4,)),
     "ICNN of softplus": lambda: (
-        lnn.ICNN(4, (6, 5), method=lnn.Stochastic(), activation=nn.Softplus(), quadratic=False),
+        convex.ICNN(4, (6, 5), method=convex.Stochastic(), activation=nn.Softplus(), quadratic=False),
         (4,),
     ),
-    "ConvexQuadratic": lambda: (lnn.ConvexQuadratic(4), (4,)),
+    "ConvexQuadratic": lambda: (convex.ConvexQuadratic(4), (4,)),
     "AffineWarp": lambda: (lnn.AffineWarp(), IMAGE),
 }
 LAYERS: dict[str, Callable[[], tuple[nn.Module, Shape]]] = {

@@ -90,3 +90,24 @@ def test_a_row_that_sees_nothing_is_left_alone():
         target=(2, 3),
     )
     assert merge_masks(network) is network
+
+
+class ScaledScores(nn.Module):
+    """Attention by angles with a learnt number, as a condensed layer spells it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        short = x / (1 + x.square().sum(-1, keepdim=True)).sqrt()
+        return (short @ (short * self.scale).mT).softmax(-1) @ short
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_learnt_numbers_of_few_digits_are_read(dtype: torch.dtype):
+    x = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0)).to(dtype)
+    model = ScaledScores()
+    network = capture(model.to(dtype), x)
+    # The network evaluates in the type of its input; the number 1 has no rounding in any.
+    torch.testing.assert_close(network(x.double()), model.double()(x.double()), rtol=0, atol=1e-12)

@@ -8,7 +8,7 @@ from typing import Self, final
 import torch
 from torch import Tensor, nn
 
-from lipkit._runtime import is_compiling, is_exporting, runs_plainly
+from lipkit._runtime import is_compiling, is_exporting, is_transformed, is_transforming, runs_plainly
 from lipkit.nn.core.precision import dtype_in_use, exact_products
 from lipkit.nn.core.unchanged_bits import Seal, is_plain
 
@@ -73,7 +73,7 @@ class Computed(nn.Module):
 
     *Held*, for the thread that entered a block: within `frozen` the first result of each type, within `batched` one
     that was computed with others; both only for the very tensors they were computed from. Compiled programs hold
-    nothing; exports use what is held, and take nothing in.
+    nothing; exports use what is held, and take nothing in. Transforms of `torch.func` compute anew.
 
     The type counts because autocast may go on and off.
     """
@@ -138,6 +138,11 @@ class Computed(nn.Module):
             # Others come by `torch.func.functional_call`, or where one module serves two layers.
             held.several = True
             return self.compute(*parameters)
+        if is_transforming():
+            # Bits cannot be compared here, so nothing is held. Free numbers that are differentiated get their gradient.
+            free = not held.fills or any(map(is_transformed, parameters))
+            with torch.set_grad_enabled(torch.is_grad_enabled() and free):
+                return self.compute(*parameters)
         if held.fills:
             with torch.no_grad():
                 return self._result_in(held, parameters)

@@ -13,7 +13,7 @@ from lipkit.errors import ArgumentError, MetricError, UnsupportedError
 from lipkit.linops import Padding, Shape
 from lipkit.nn.core.computed import Computed
 from lipkit.nn.core.geometry import Geometry, geometry_of
-from lipkit.nn.core.precision import in_full_precision, worst_norm
+from lipkit.nn.core.precision import in_full_precision, refuse_complex, worst_norm
 from lipkit.nn.methods._base import WeightMethod
 
 
@@ -107,6 +107,7 @@ def constrain(module: nn.Module, name: str, method: WeightMethod, geometry: Geom
             f"The method of {type(module).__name__} must be an instance of lipkit.nn.WeightMethod, got {method!r}; "
             "for example lipkit.nn.Bjorck()."
         )
+    refuse_complex(getattr(module, name).dtype)
     constraint = Constrained(method, geometry)
     # torch refuses free numbers of another shape than the weight, unless it is told not to look.
     other = constraint.free_shape != constraint.kernel.weight_shape

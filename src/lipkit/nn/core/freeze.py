@@ -16,7 +16,8 @@ def frozen(model: nn.Module) -> Iterator[nn.Module]:
 
     A weight whose free numbers were changed is computed again at its next use, and other threads compute their own. On
     exit the free numbers must be what they were, bit by bit: otherwise results of old and new weights were mixed, and
-    FrozenError names the parameters. Blocks may be nested. Compiled programs compute their weights here too.
+    FrozenError names the parameters. Blocks may be nested. Compiled programs and
+    transforms of `torch.func` compute their weights here too.
     Cost: one pass over the parameters on entry, one at each use, and one on exit.
     """
     parts = [part for part in model.modules() if isinstance(part, Computed) and part.held is None]

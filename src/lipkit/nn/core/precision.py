@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lipkit._runtime import constant_for_compilers, is_compiling, is_reading
+from lipkit.errors import UnsupportedError
 from lipkit.linops import Shape
 from lipkit.rounding.slacks import FLOAT32_ROUNDINGS_16, ROUNDINGS_8192, UNIT, UNIT_OF
 
@@ -32,6 +33,15 @@ def in_full_precision(fn: Callable[[Tensor], Tensor], raw: Tensor) -> Tensor:
     target = dtype_in_use(raw)
     with uncast(raw.device.type):
         return narrow_weight(fn(_wide(raw)), target)
+
+
+def refuse_complex(dtype: torch.dtype) -> None:
+    """Refuse complex free numbers: the methods are proven for real ones, and would lose the imaginary parts."""
+    if dtype.is_complex:
+        raise UnsupportedError(
+            f"Constrained weights are real, got free numbers of {dtype}; give a layer the real and the imaginary parts "
+            "of its input as separate features, which have the same l2 norm."
+        )
 
 
 def uncast(device: str) -> AbstractContextManager[object]:
@@ -145,4 +155,5 @@ def _rounding_loss(shape: Shape, dtype: torch.dtype) -> float:
 
 
 def _wide(raw: Tensor) -> Tensor:
+    refuse_complex(raw.dtype)
     return raw if raw.dtype == torch.float64 else raw.to(torch.float32)

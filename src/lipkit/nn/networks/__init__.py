@@ -8,3 +8,4 @@ from lipkit.nn.networks.mlp import mlp as mlp
 from lipkit.nn.networks.residual_net import ResidualBlock as ResidualBlock
 from lipkit.nn.networks.residual_net import residual_net as residual_net
 from lipkit.nn.networks.shift_net import shift_net as shift_net
+from lipkit.nn.networks.vit import vit as vit

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import final
 
+import torch
 from torch import Tensor
 
 from lipkit.linops import LinearOperator, Reshape, product
@@ -52,7 +53,8 @@ def _key(value: object) -> object:
     """A key that equal operators or nodes share: type and fields; numbers by value, weights by identity."""
     if isinstance(value, Tensor):
         if value.numel() == 1 or not value.is_floating_point():
-            content = value.detach().cpu().contiguous().numpy().tobytes()
+            # As bytes: numpy has no bfloat16.
+            content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
             return ("tensor", tuple(value.shape), str(value.dtype), hashlib.blake2b(content).hexdigest())
         return ("weight", id(value))
     if isinstance(value, tuple):

@@ -9,6 +9,7 @@ from torch import nn
 
 from lipkit import nn as lnn
 from lipkit.linops import Padding, Shape
+from lipkit.nn import convex
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.methods._base import Promise
 from lipkit.nn.methods.convolutions._base import ChainMethod, chain_of
@@ -220,5 +221,5 @@ def test_zero_padding_loses_at_the_border_only() -> None:
 def test_contractions_within_promise_contractions(method: Any):
     square = Geometry(1, 4, 4, (3,), (1,), ((1, 1),), (1,), Padding.CIRCULAR)
     assert method().promise(square) is Promise.ISOMETRY
-    for inner in (lnn.SingularClip(), lnn.Stochastic()):
+    for inner in (lnn.SingularClip(), convex.Stochastic()):
         assert method(inner).promise(square) is Promise.CONTRACTION
