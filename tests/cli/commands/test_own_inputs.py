@@ -187,7 +187,7 @@ REFUSED = [
     ("linear", (*TABLE, "--normalize", "0,1:1:1"), "has 3 deviations, but the inputs have 2 channels"),
     ("linear", (*TABLE, "--normalize", "0,0"), "needs finite means and deviations above 0"),
     ("linear", (*TABLE, "--normalize", "0"), "--normalize is MEAN,STD such as"),
-    ("linear", (*TABLE, "--classes", "a,b,c"), "--classes has 3 names, and the model gives 2 scores"),
+    ("linear", (*TABLE, "--classes", "a,b,c"), "--classes has 3 names (a, ..., c), and the model gives 2 scores"),
     ("linear", (*TABLE, "--classes", "a,a"), "'a' twice"),
     ("linear", (*TABLE, "--classes", "names.txt"), "There is no file names.txt"),
     ("linear", ("--data", "t.csv", "--label", "size", "--eps", "1"), "no column 'size' for the labels"),

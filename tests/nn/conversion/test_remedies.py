@@ -22,7 +22,7 @@ from support.repository import ROOT
 
 SOURCE = ROOT / "src" / "lipkit" / "nn"
 # Where a name without a module in front of it is looked for; reports also name the small layers of conversions.
-SPACES = (lnn, nn, torch, converted_functions, converted_layers, lipkit.errors, lipkit.norms)
+SPACES = (lnn, lnn.convex, lnn.networks, nn, torch, converted_functions, converted_layers, lipkit.errors, lipkit.norms)
 ALIASES = {"nn": nn, "F": functional, "torch": torch, "lipkit": lipkit, "prune": prune, "lnn": lnn}
 # A dotted name that begins with one of the modules above; a word with a capital inside; a word in backticks.
 DOTTED = re.compile(r"(?<![\w.])(?:nn|F|torch|lipkit|prune|lnn)(?:\.[A-Za-z_]\w*)+")

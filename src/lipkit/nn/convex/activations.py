@@ -153,5 +153,8 @@ def convex_activation(given: ConvexActivation | nn.Module) -> ConvexActivation:
     if isinstance(given, ConvexActivation):
         return given
     if not isinstance(given, nn.Module):
-        raise ArgumentError(f"An activation is a ConvexActivation or a module of torch.nn, got {given!r:.60}.")
+        raise ArgumentError(
+            "An activation is CumulativeMax(), GroupMax(...), GroupLogSumExp(...) or a module of torch.nn, got "
+            f"{given!r:.60}."
+        )
     return Entrywise(given)

@@ -53,8 +53,9 @@ def _key(value: object) -> object:
     """A key that equal operators or nodes share: type and fields; numbers by value, weights by identity."""
     if isinstance(value, Tensor):
         if value.numel() == 1 or not value.is_floating_point():
-            # As bytes: numpy has no bfloat16.
-            content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+            # As bytes: numpy has no bfloat16. A copy, because single numbers may have a stride of 0.
+            flat = value.detach().cpu().reshape(-1).clone(memory_format=torch.contiguous_format)
+            content = flat.view(torch.uint8).numpy().tobytes()
             return ("tensor", tuple(value.shape), str(value.dtype), hashlib.blake2b(content).hexdigest())
         return ("weight", id(value))
     if isinstance(value, tuple):

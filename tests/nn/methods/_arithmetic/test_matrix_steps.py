@@ -146,7 +146,7 @@ def test_the_last_step_counts_its_own_rounding(size: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "forward", "backward"), [(Bjorck(), 32, 48), (Cayley(), 26, 25), (Exponential(), 24, 28)], ids=str
+    ("method", "forward", "backward"), [(Bjorck(), 32, 48), (Cayley(), 26, 25), (Exponential(), 75, 89)], ids=str
 )
 def test_launches(method: MatrixMethod, forward: int, backward: int) -> None:
     """Small layers take as long as their operations need to be launched."""

@@ -72,12 +72,6 @@ class ChainMethod(OrthogonalKernel):
     def chain(self, geometry: Geometry) -> ProjectorChain:
         """The product that makes the kernels of a geometry."""
 
-    def promise(self, geometry: Geometry) -> Promise:
-        """As of every orthogonal kernel, if `inner` makes isometries; a contraction if it makes contractions."""
-        found, chain = super().promise(geometry), self.chain(geometry)
-        head = Geometry(1, chain.rows, math.prod(chain.window) * chain.inner)
-        return found if self.inner.promise(head) is Promise.ISOMETRY else Promise.CONTRACTION
-
     def window(self, geometry: Geometry) -> tuple[int, ...]:
         return self.chain(geometry).window
 
