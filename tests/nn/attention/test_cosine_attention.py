@@ -10,7 +10,7 @@ import lipkit
 from lipkit import nn as lnn
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.nn.attention.cosine_attention import CosineMixing, cosine_attention_constant
-from lipkit.nn.core.shortened import shortened
+from lipkit.nn.core.bounded_length import bound_length
 from support.jacobians import climbed, norm_at
 
 # Dense decompositions in float64 are off by some units of 2^-53.
@@ -139,15 +139,15 @@ def test_shortening_has_constant_one_and_keeps_directions(length: float):
     torch.manual_seed(0)
     module = nn.Module()
     limit = torch.tensor(length, dtype=torch.float64)
-    module.forward = lambda x: shortened(x, limit)  # pyright: ignore[reportAttributeAccessIssue]
+    module.forward = lambda x: bound_length(x, limit)  # pyright: ignore[reportAttributeAccessIssue]
     for size in (0.0, 1e-3, 1.0, 1e3, 1e6):
         x = size * length * torch.randn(1, 5, dtype=torch.float64)
         assert norm_at(module, x) <= ROUNDING
         expected = x / (1 + x.square().sum() / length**2).sqrt()
-        assert torch.allclose(shortened(x, limit), expected, rtol=1e-12)
-        assert shortened(x, limit).norm() <= length * ROUNDING
+        assert torch.allclose(bound_length(x, limit), expected, rtol=1e-12)
+        assert bound_length(x, limit).norm() <= length * ROUNDING
     assert norm_at(module, torch.zeros(1, 5, dtype=torch.float64)) == 1
-    far = shortened(torch.full((1, 4), 1e200, dtype=torch.float64), limit)
+    far = bound_length(torch.full((1, 4), 1e200, dtype=torch.float64), limit)
     assert torch.allclose(far, limit / 2)
 
 
@@ -180,7 +180,7 @@ def test_a_stack_of_blocks_is_divided_by_its_constant():
 @pytest.mark.parametrize("length", [2e-9, 0.1, 1.0])
 def test_shortening_takes_the_largest_numbers(length: float):
     long = torch.tensor([[3e38, 1.0], [-3e38, 3e38]])
-    found = shortened(long, torch.tensor(length))
+    found = bound_length(long, torch.tensor(length))
     # As long as the length, up to rounding in float32.
     assert torch.allclose(found.norm(dim=-1), torch.full((2,), length), rtol=1e-6, atol=0)
     layer = lnn.CosineAttention(4, 2, length=length)

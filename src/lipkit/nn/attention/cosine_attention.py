@@ -8,9 +8,9 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from lipkit.nn.attention.l2_attention import SelfAttention, hidden_keys
+from lipkit.nn.core.bounded_length import as_logarithm, bound_length, positive_number
 from lipkit.nn.core.known_constants import SAFE
 from lipkit.nn.core.precision import uncast
-from lipkit.nn.core.shortened import as_logarithm, learnt, shortened
 from lipkit.nn.layers.linear import Linear
 from lipkit.nn.methods._base import WeightMethod
 from lipkit.nn.methods.bjorck import Bjorck
@@ -43,9 +43,9 @@ class CosineMixing(nn.Module):
         is_causal: bool = False,
     ) -> Float[Tensor, "... heads queries size"]:
         """The mixture; divided by the constant for `tokens` queries and keys where this is given."""
-        length = learnt(self.log_length, q).reshape(-1, 1, 1)
+        length = positive_number(self.log_length, q).reshape(-1, 1, 1)
         scale = self.log_scale.clamp(-_STEEPEST, _STEEPEST).exp()
-        q, k, v = (shortened(part, length) for part in (q, k, v))
+        q, k, v = (bound_length(part, length) for part in (q, k, v))
         scores = (q / length) @ (k / length).mT * scale.to(q.dtype).reshape(-1, 1, 1)
         if is_causal:
             scores = scores.masked_fill(hidden_keys(q), -math.inf)

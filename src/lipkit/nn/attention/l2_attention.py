@@ -12,11 +12,11 @@ from lipkit.bound import Bound
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.linops import Shape
 from lipkit.nn.attention.l2_constants import distance_attention_constant
+from lipkit.nn.core.bounded_length import as_logarithm, positive_number, wide
 from lipkit.nn.core.gain import gain_of
 from lipkit.nn.core.known_constants import SAFE, Stated
 from lipkit.nn.core.linear_norm import linear_norm
 from lipkit.nn.core.precision import uncast
-from lipkit.nn.core.shortened import as_logarithm, learnt, wide
 from lipkit.nn.layers.linear import Linear
 from lipkit.nn.methods._base import WeightMethod
 from lipkit.nn.methods.bjorck import Bjorck
@@ -138,7 +138,7 @@ class L2Attention(SelfAttention):
         z = self.in_proj(x)
         with uncast(x.device.type):
             (heads,) = self.split_heads(z, 1).unbind(-4)
-            mixed = distance_attention(heads, learnt(self.log_scale, heads), self.is_causal)
+            mixed = distance_attention(heads, positive_number(self.log_scale, heads), self.is_causal)
             # A compiled program of a model without `tokens` is for one length.
             factor = _factor(int(tokens) if self.tokens is None else self.tokens, self.is_causal)
             joined = self.join_heads(mixed * factor, z)

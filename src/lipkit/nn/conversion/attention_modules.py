@@ -14,9 +14,9 @@ from lipkit.nn.attention.l2_attention import L2Attention
 from lipkit.nn.conversion.conversion_report import ConversionVerdict
 from lipkit.nn.conversion.replacement import Choices, Refusal
 from lipkit.nn.conversion.transfer import take_bias, take_weight
+from lipkit.nn.core.bounded_length import wide
 from lipkit.nn.core.known_constants import SAFE, Contraction
 from lipkit.nn.core.precision import uncast
-from lipkit.nn.core.shortened import wide
 
 if TYPE_CHECKING:
     from lipkit.nn.conversion.graph_walk import Walk

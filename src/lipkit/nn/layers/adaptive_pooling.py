@@ -9,7 +9,7 @@ from torch.nn import functional
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.linops import Shape
 from lipkit.nn.core.known_constants import Contraction
-from lipkit.nn.core.rounded_down import rounded_down
+from lipkit.nn.core.round_down import round_down
 from lipkit.nn.layers.pooling import Sizes, per_axis
 
 _AVERAGES = {1: functional.adaptive_avg_pool1d, 2: functional.adaptive_avg_pool2d, 3: functional.adaptive_avg_pool3d}
@@ -73,7 +73,7 @@ class AdaptiveAvgPool(_Adaptive):
     def forward(self, x: Tensor) -> Tensor:
         """The weighted sums."""
         shares, lengths = self._shared(x, 0.5)
-        return self._means(x * rounded_down(shares, x.dtype)) * rounded_down(lengths.sqrt(), x.dtype)
+        return self._means(x * round_down(shares, x.dtype)) * round_down(lengths.sqrt(), x.dtype)
 
 
 @final
@@ -95,7 +95,7 @@ class AdaptiveL2NormPool(_Adaptive):
         # Squares leave the range of float16 early, and lose digits.
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         shares, lengths = self._shared(x, 1.0)
-        squares = self._means(wide.square() * rounded_down(shares, wide.dtype)) * rounded_down(lengths, wide.dtype)
+        squares = self._means(wide.square() * round_down(shares, wide.dtype)) * round_down(lengths, wide.dtype)
         return safe_root(squares).to(x.dtype)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.nn.core.known_constants import Contraction
-from lipkit.nn.core.rounded_down import rounded_down
+from lipkit.nn.core.round_down import round_down
 from lipkit.nn.layers.pooling import Sizes, per_axis
 
 
@@ -88,6 +88,6 @@ class BorderPad(Contraction):
             copies = torch.zeros(length, dtype=torch.float64, device=x.device).index_add(
                 0, at, torch.ones_like(at, dtype=torch.float64)
             )
-            weights = rounded_down(copies.rsqrt(), x.dtype).reshape(-1, *(1,) * (-axis - 1))
+            weights = round_down(copies.rsqrt(), x.dtype).reshape(-1, *(1,) * (-axis - 1))
             x = (x * weights).index_select(axis, at)
         return x

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lipkit.bound import Bound, Kind
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.linops import Shape
-from lipkit.nn.core.rounded_down import rounded_down
+from lipkit.nn.core.round_down import round_down
 from lipkit.rounding.slacks import MILLIONS_OF_ROUNDINGS
 
 # More pixels than this under one of the source make the constant useless, and its sum long.
@@ -93,7 +93,7 @@ class _Warp(nn.Module):
                 inside = (i >= 0) & (i < height) & (j >= 0) & (j < width)
                 place = (i.clamp(0, height - 1) * width + j.clamp(0, width - 1)).to(torch.int64)
                 # Rounded up, the weights of a pixel would add up to more than 1.
-                moved = moved + flat[..., place] * rounded_down(share * part * inside, image.dtype)
+                moved = moved + flat[..., place] * round_down(share * part * inside, image.dtype)
         assert isinstance(moved, Tensor)
         return moved
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.nn.activations._channels import per_channel
+from lipkit.nn.core.bounded_length import as_logarithm, bound_length, positive_number, wide
 from lipkit.nn.core.known_constants import Contraction
-from lipkit.nn.core.shortened import as_logarithm, learnt, shortened, wide
 
 
 class _Normalization(Contraction):
@@ -34,7 +34,7 @@ class _Normalization(Contraction):
     def divided(self, x: Tensor, dim: tuple[int, ...]) -> Tensor:
         """The quotient, over the axes `dim`."""
         entries = math.prod([x.shape[axis] for axis in dim])
-        return shortened(x, (learnt(self.log_eps, x) * entries).sqrt(), dim)
+        return bound_length(x, (positive_number(self.log_eps, x) * entries).sqrt(), dim)
 
     def shares(self) -> Tensor | None:
         """The weights, divided by the largest where it exceeds one: unlike clipping this keeps their ratios."""
@@ -79,7 +79,7 @@ class LayerNorm(_LastAxes):
     nn.LayerNorm has the constant max|weight| / sqrt(eps), 316 for eps = 1e-5. Times sqrt(e) it is 1 for every e: with a
     small e tokens get equal lengths, which are then short; with a large one they are only centered, as by `CenterNorm`.
     Weights are divided by the largest where that exceeds 1.
-    Guarantee: constant 1, in training and in evaluation: a projector, then `shortened`, then factors of at most 1.
+    Guarantee: constant 1, in training and in evaluation: a projector, then `bound_length`, then factors of at most 1.
     Cost: a few passes. Our substitute; the constant of the original: Qi et al. 2023, corrected.
 
     Args:

@@ -10,9 +10,9 @@ from torch.nn import functional
 
 from lipkit.bound import Bound
 from lipkit.errors import ArgumentError, ShapeError
+from lipkit.nn.core.bounded_length import as_logarithm, positive_number
 from lipkit.nn.core.gain import gain_of
 from lipkit.nn.core.linear_norm import linear_norm
-from lipkit.nn.core.shortened import as_logarithm, learnt
 from lipkit.nn.layers.linear import Linear
 from lipkit.nn.methods._base import WeightMethod
 from lipkit.rounding.slacks import ROUNDINGS_32
@@ -116,7 +116,7 @@ class GatedStep(Step):
 
     def function(self, z: Float[Tensor, "... wide"]) -> Float[Tensor, "... outputs"]:
         """The mixture of the candidates."""
-        length = learnt(self.log_length, z)
+        length = positive_number(self.log_length, z)
         kept, gate, new = (z / length).chunk(3, -1)
         new = new.tanh()
         return (new + gate.sigmoid() * (kept.clamp(-1.0, 1.0) - new)) * length

@@ -12,7 +12,7 @@ from lipkit.errors import ArgumentError
 _LIMIT = 20.0
 
 
-def shortened(
+def bound_length(
     x: Float[Tensor, "..."], length: Float[Tensor, "..."], dim: tuple[int, ...] = (-1,)
 ) -> Float[Tensor, "..."]:
     """x / sqrt(1 + |x|^2 / length^2) with the norm over the axes `dim`: near x if x is short, never longer than
@@ -34,7 +34,7 @@ def as_logarithm(value: float, name: str) -> float:
     return math.log(value)
 
 
-def learnt(logarithm: Tensor, like: Tensor) -> Tensor:
+def positive_number(logarithm: Tensor, like: Tensor) -> Tensor:
     """The positive number behind a learnt logarithm, in the type of `like`."""
     return logarithm.clamp(-_LIMIT, _LIMIT).exp().to(like.dtype)
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from lipkit.rounding.slacks import ROUNDINGS_8
 
 
-def rounded_down(factors: Float64[Tensor, "..."], dtype: torch.dtype) -> Float[Tensor, "..."]:
+def round_down(factors: Float64[Tensor, "..."], dtype: torch.dtype) -> Float[Tensor, "..."]:
     """Factors >= 0 in `dtype`, at most what they are, and what a few roundings in float64 made of them.
 
     Ones stay ones, and so do powers of two: only what is not representable becomes smaller.
