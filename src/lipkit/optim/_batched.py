@@ -53,7 +53,7 @@ class BatchedOptimizer(StiefelOptimizer):
     def remembered(
         self, members: Sequence[Tensor], name: str, like: Inexact[Tensor, "batch long short"]
     ) -> Inexact[Tensor, "batch long short"]:
-        """What `remember` stored of every member, zero where it did not."""
+        """The tensors that `remember` stored for every member, zero where it stored none."""
         zero = torch.zeros_like(like[0])
         return torch.stack([self.state[p].get(name, zero).to(like.dtype) for p in members])
 

@@ -22,7 +22,7 @@ from lipkit.trace.network import Network
 # by about sqrt(n) roundings: this covers a thousand of them, and torch adds up longer ones in blocks.
 _ROUNDINGS = 32.0
 _HALF_OF_FLOAT64 = 2.0**-26
-# So many samples of a batch, and half of it, differ by what they share, their precision; fewer may be ill-conditioned.
+# If this many samples and half of a batch differ, the cause is their common precision; fewer may be ill-conditioned.
 _MANY = 8
 # The type with the fewest digits that settings of torch let the products of float32 be rounded to.
 _COARSEST_PRODUCTS = torch.bfloat16

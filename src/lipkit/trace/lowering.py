@@ -101,7 +101,7 @@ class Lowering:
         return Gap(origin_of(node), Verdict.REFUSED, "; ".join(reasons), "; ".join(remedies))
 
     def _rules(self, node: Node) -> list[Callable[..., object]]:
-        """What may lower a node, in the order in which it is tried."""
+        """The rules that may lower a node, in the order in which they are tried."""
         assert isinstance(node.target, OpOverload)
         if not _meets_complex(node, self._folded):
             return [partial(rule.lower, self._builder) for rule in RULES[node.target]]

@@ -151,7 +151,7 @@ class ICNN(nn.Module):
         return gradient_of(self, x)
 
     def extra_repr(self) -> str:
-        """What it is built from."""
+        """The arguments it is built from."""
         return f"{self.features}, activation={self.activation}, output={self.output.value!r}"
 
 

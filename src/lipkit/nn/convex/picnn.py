@@ -154,5 +154,5 @@ class PICNN(nn.Module):
         return gradient_of(lambda inputs: self(x, inputs), y)
 
     def extra_repr(self) -> str:
-        """What it is built from."""
+        """The arguments it is built from."""
         return f"{self.context}, {self.features}, activation={self.activation}, output={self.output.value!r}"

@@ -55,7 +55,7 @@ class Exponential(IsometryMethod):
         gram = torch.bmm(lower.mT, lower) / size
         identity = torch.eye(n, dtype=tall.dtype, device=tall.device) * size
         zero = torch.zeros_like(gram)
-        # Of two corners the larger norm counts: ||V'V|| / size <= ||V||_F^2 / size <= size, or that of the identity.
+        # The norm is that of the larger corner: ||V'V|| / size <= ||V||_F^2 / size <= size, or that of the identity.
         both = torch.cat([torch.cat([zero, -gram], -1), torch.cat([identity, zero], -1)], -2)
         turned = matrix_exponential(both, size, most)
         cosine, sine = turned[:, :n, :n], turned[:, n:, :n] / size

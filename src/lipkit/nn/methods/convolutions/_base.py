@@ -50,7 +50,7 @@ class OrthogonalKernel(WeightMethod):
     def norm_on_every_size(
         self, weight: Float64[Tensor, "groups rows cols *taps"], geometry: Geometry, enough: float
     ) -> float:
-        """That of all outputs on axes where a stride only drops some: the kernel is near an isometry there."""
+        """The norm of all outputs on axes where a stride only drops some: the kernel is near an isometry there."""
         walk = zip(self.window(geometry), geometry.stride, strict=True)
         whole = dataclasses.replace(geometry, stride=tuple(1 if w == 1 else s for w, s in walk))
         return super().norm_on_every_size(weight, whole, enough)
