@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Inexact, Int
 from torch import Tensor
 
-from lipkit._deadline import refuse_late, seconds_left
+from lipkit._runtime import refuse_late, seconds_left
 from lipkit.bound import Bound, Kind, Witness
 from lipkit.errors import ArgumentError, NonFiniteError, UnsupportedError
 from lipkit.linops import Dense, LinearOperator, depth, magnitude, materialize, signature

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from lipkit._deadline import refuse_late
+from lipkit._runtime import refuse_late
 from lipkit.bound import L2, Bound, Kind, Metric, Rule
 from lipkit.bounds._base import Method
 from lipkit.bounds.fold.block_norms import Meter, dominating_diagonals, scale_rows

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from lipkit._deadline import refuse_late, time_limit
+from lipkit._runtime import refuse_late, time_limit
 from lipkit.bound import L2, Bound, Kind, Scope
 from lipkit.bounds._base import RegionMethod
 from lipkit.bounds.local.attention_in_steps import attention_in_steps

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lipkit._runtime import constant_for_compilers
+from lipkit._compilers import constant_for_compilers
 from lipkit.bound import Bound
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.linops import Shape
