@@ -112,7 +112,17 @@ def test_a_celu_that_loses_the_digits_of_its_input_is_refused():
     assert steepest(module, torch.float32, 1.0) <= float(lipkit.lipschitz(module, example, DAG()).value)
 
 
-@pytest.mark.parametrize("module", [nn.ELU(math.nan), nn.ELU(math.inf), nn.LeakyReLU(math.nan), nn.Softplus(math.inf)])
-def test_the_table_of_slopes_refuses_numbers_that_are_none(module: nn.Module):
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.ELU(math.nan),
+        nn.ELU(math.inf),
+        nn.LeakyReLU(math.nan),
+        nn.Softplus(math.inf),
+        nn.CELU(1e30),
+        nn.CELU(math.nan),
+    ],
+)
+def test_the_table_of_slopes_refuses_what_rules_refuse(module: nn.Module):
     with pytest.raises(lipkit.errors.UnsupportedError):
         slopes_of(module)
