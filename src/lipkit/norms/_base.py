@@ -1,4 +1,4 @@
-"""What a norm method is: a frozen dataclass that turns operators into bounds."""
+"""The base of norm methods: frozen dataclasses that turn operators into bounds."""
 
 import math
 from abc import ABC, abstractmethod

@@ -51,7 +51,7 @@ class _Sweep:
         self._last = {j: k for k, row in found.fused.items() if k not in found.inside for j in row.blocks}
 
     def refine(self, k: int, z: Reach, _ys: list[Reach]) -> Reach:
-        """What the change of row k says of z_k; notes the change of y_k."""
+        """Restrict z_k by the change of row k, and note the change of y_k."""
         refuse_late()
         row = self._found.fused[k]
         change = self._through_row(row)
