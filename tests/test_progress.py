@@ -6,7 +6,7 @@ from torch import nn
 
 import lipkit
 from lipkit import Phase, Progress
-from lipkit._deadline import report, seconds_left
+from lipkit._runtime import report, seconds_left
 from lipkit.bounds import DAG, Auto, LipLT, LipSDP, Sampling
 from lipkit.errors import NotProvenError
 from support.unchecked import unchecked

@@ -13,8 +13,8 @@ from lipkit import nn as nn
 from lipkit import norms as norms
 from lipkit import optim as optim
 from lipkit import regularizers as regularizers
-from lipkit._deadline import Phase as Phase
-from lipkit._deadline import Progress as Progress
+from lipkit._runtime import Phase as Phase
+from lipkit._runtime import Progress as Progress
 from lipkit._version import __version__ as __version__
 from lipkit.bound import L2 as L2
 from lipkit.bound import Bound as Bound

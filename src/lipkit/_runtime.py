@@ -1,15 +1,30 @@
-"""How the code runs at this moment: by Python, a compiler, an export or a transform; in which mode; by which draws."""
+"""How a call runs: in which mode, by which draws, until when, and who hears how far it is.
 
+All of it is set once at the outside, and asked by everything inside.
+"""
+
+import enum
+import math
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import TypeVar
+from dataclasses import dataclass
+from time import monotonic
+from typing import final
 
 import torch
-from torch import Tensor, nn
-from torch._C._functorch import TransformType, get_interpreter_stack, is_functorch_wrapped_tensor
-from torch.autograd import forward_ad
+from torch import nn
+
+from lipkit._compilers import constant_for_compilers
+from lipkit.errors import ArgumentError, OutOfTimeError
+
+# Multiplications from which on a step is predicted before it is begun: some hundredths of a second.
+_MANY = 2.0**30
+# The side of the matrices whose product is timed.
+_SIDE = 256
+
+_READING: ContextVar[bool] = ContextVar("_READING", default=False)
 
 
 @contextmanager
@@ -33,20 +48,6 @@ def without_casts() -> Iterator[None]:
         yield
 
 
-_F = TypeVar("_F", bound=Callable[..., object])
-_READING: ContextVar[bool] = ContextVar("_READING", default=False)
-
-
-def constant_for_compilers(function: _F) -> _F:
-    """Mark a function that compilers cannot read: they call it once and take the answer as a constant.
-
-    This is all that torch.compiler.assume_constant_result does, but that loads torch's compiler, a second at every
-    start.
-    """
-    function.__dict__["_dynamo_marked_constant"] = True
-    return function
-
-
 @contextmanager
 def reading() -> Iterator[None]:
     """Within this block `lipkit.trace` exports models in order to read them, not to compile them."""
@@ -62,55 +63,6 @@ def reading() -> Iterator[None]:
 def is_reading() -> bool:
     """Whether `lipkit.trace` reads the model: what it reads is executed as torch does without a compiler."""
     return _READING.get()
-
-
-def is_compiling() -> bool:
-    """Whether the code is written down instead of executed: by `torch.compile`, or by any export."""
-    return torch.compiler.is_compiling()
-
-
-def is_exporting() -> bool:
-    """Whether a model is written down for readers: True within `torch.export`, unless it is strict.
-
-    torch 2.11 says of every model that dynamo reads that it is exported: by compilers, and by strict exports too.
-    """
-    return torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
-
-
-def needs_plain_operations() -> bool:
-    """Whether a function must be written in plain operations here, without a derivative of its own.
-
-    Forward mode inside of forward mode loses the outer derivative at such functions, without a word; compilers lose
-    their rule for vmap; traces of torch.jit cannot be saved with them.
-    """
-    return torch._C._get_tracing_state() is not None or _transforms_interfere(is_compiling())
-
-
-def is_transforming() -> bool:
-    """Whether a transform of `torch.func` runs the code: its tensors are stand-ins, whose bits nobody can read."""
-    return bool(get_interpreter_stack())
-
-
-def is_transformed(tensor: Tensor) -> bool:
-    """Whether a transform of `torch.func` differentiates or batches this tensor."""
-    return is_functorch_wrapped_tensor(tensor)
-
-
-def runs_plainly() -> bool:
-    """Whether each operation is executed at once and for itself: nobody compiles, exports, traces or transforms it.
-
-    Modes of torch that see or replace operations, and forward derivatives, count as transforms.
-    """
-    watched = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
-    recorded = is_compiling() or torch._C._get_tracing_state() is not None
-    return not (recorded or watched or is_transforming() or forward_ad._current_level >= 0)
-
-
-# Compilers compile again where the stack of transforms is another one.
-@constant_for_compilers
-def _transforms_interfere(compiling: bool) -> bool:
-    stack = get_interpreter_stack() or []
-    return bool(stack) if compiling else sum(one.key() == TransformType.Jvp for one in stack) > 1
 
 
 # Everyone who takes notes of draws, and what is left of draws that are repeated.
@@ -148,3 +100,128 @@ def replaying(draws: Sequence[int]) -> Iterator[None]:
         yield
     finally:
         _repeated.reset(token)
+
+
+_end: ContextVar[float] = ContextVar("end", default=math.inf)
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Within this block the time is over after so many seconds, or sooner if a block around it says so."""
+    token = _end.set(min(_end.get(), monotonic() + seconds))
+    try:
+        yield
+    finally:
+        _end.reset(token)
+
+
+@contextmanager
+def no_time_limit() -> Iterator[None]:
+    """Within this block no limit counts: for what is cheap and must give an answer."""
+    token = _end.set(math.inf)
+    try:
+        yield
+    finally:
+        _end.reset(token)
+
+
+def seconds_left() -> float:
+    """How many seconds are left; infinitely many where nobody set a limit, none or less when the time is over."""
+    return _end.get() - monotonic()
+
+
+def refuse_late(grace: float = 0.0) -> None:
+    """Raise an `OutOfTimeError` if the time is over, for `grace` seconds or more.
+
+    For methods that have nothing to show before they end.
+    """
+    late = -seconds_left()
+    if late > grace:
+        raise OutOfTimeError(f"The time that was given is over, {late:.3g} s ago; give more, or a cheaper method.")
+
+
+def refuse_long(multiplications: float, device: torch.device) -> None:
+    """Raise an `OutOfTimeError` if so many multiplications of matrices take longer than there is time.
+
+    For steps that cannot be interrupted. Guarantee: none, it is a prediction. Cost: two products of small matrices,
+    and nothing for short steps or where nobody set a limit.
+    """
+    refuse_late()
+    left = seconds_left()
+    if left == math.inf or multiplications < _MANY:
+        return
+    needed = multiplications * seconds_per_multiplication(device)
+    if needed > left:
+        raise OutOfTimeError(f"The next step takes about {needed:.3g} s, {left:.3g} s are left; give more time.")
+
+
+def seconds_per_multiplication(device: torch.device) -> float:
+    """How long one multiplication takes inside of a product of float64 matrices, measured on this machine now."""
+    one = torch.ones(_SIDE, _SIDE, dtype=torch.float64, device=device)
+    return fastest_seconds(lambda: (one @ one).sum().item()) / _SIDE**3
+
+
+def fastest_seconds(run: Callable[[], object]) -> float:
+    """Seconds of the second of two runs: the first one may have to prepare something."""
+    run()
+    started = monotonic()
+    run()
+    return monotonic() - started
+
+
+@final
+class Phase(enum.Enum):
+    """The parts of a call that bounds a model; the value is how a part is said."""
+
+    CAPTURE = "capturing the model"
+    BOUND = "bounding"
+    LOWER = "searching for a lower bound"
+
+
+@final
+@dataclass(frozen=True)
+class Progress:
+    """A part of a call that begins: its phase, its method if there is one, and the seconds left, perhaps without end.
+
+    `seconds_left` is what is left of the whole call for `CAPTURE` and `LOWER`, and of the part of it that is for the
+    bound in `BOUND`. It may be negative.
+    """
+
+    phase: Phase
+    rung: object | None
+    seconds_left: float
+
+    def __str__(self) -> str:
+        method = "" if self.rung is None else f" by {self.rung}"
+        left = "" if self.seconds_left == math.inf else f", {max(self.seconds_left, 0.0):.1f} s left"
+        return f"{self.phase.value}{method}{left}"
+
+
+Listener = Callable[[Progress], object]
+
+_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+
+
+@contextmanager
+def reporting(listener: Listener | None) -> Iterator[None]:
+    """Within this block `listener` hears of every step; None leaves whoever listens already."""
+    if listener is not None and not callable(listener):
+        raise ArgumentError(f"`progress` is a function of one lipkit.Progress, such as print, got {listener!r}.")
+    token = _listener.set(_listener.get() if listener is None else listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def report(phase: Phase, rung: object | None = None) -> None:
+    """Say what begins now. An exception of the listener passes, so nothing may be half-done where this is called."""
+    listener = _listener.get()
+    if listener is None:
+        return
+    # A listener that bounds something itself hears nothing of that: it would be called without end.
+    token = _listener.set(None)
+    try:
+        listener(Progress(phase, rung, seconds_left()))
+    finally:
+        _listener.reset(token)

@@ -20,7 +20,7 @@ from lipkit.rounding.float64 import exp_of, format_exp, log_of, log_product, log
 
 
 class Kind(enum.Enum):
-    """What a number proves about the true one; the value is how it is said."""
+    """The promise that a number makes about the true one; the value is how it is said."""
 
     EXACT = "exact"
     UPPER = "upper bound"
@@ -39,7 +39,7 @@ class Kind(enum.Enum):
 
     @property
     def restricted(self) -> "Kind":
-        """What a number about all inputs says about some of them: upper bounds survive, nothing else does."""
+        """The kind that a number about all inputs has for some of them: upper bounds survive, nothing else does."""
         return Kind.UPPER if self.certifies else Kind.ESTIMATE
 
 
@@ -268,7 +268,7 @@ def _made(rule: Rule, a: Bound, b: Bound, metric: Metric, region: Region) -> Bou
 
 
 def _common_subject(a: Fingerprint | None, b: Fingerprint | None) -> Fingerprint | None:
-    """What two bounds of one constant are of; None if one of them does not say it."""
+    """The common subject of two bounds of one constant; None if one of them does not say it."""
     if a is None or b is None:
         return None
     # Two that were taken of one network at one time are equal without a look at its weights.

@@ -78,7 +78,7 @@ class RecordError(LipkitError, ValueError):
 
 
 class AuditError(LipkitError, ValueError):
-    """What a run says is not what was recomputed; the message names every mismatch."""
+    """A run differs from what was recomputed; the message names every mismatch."""
 
 
 class PartialAudit(LipkitError, RuntimeError):

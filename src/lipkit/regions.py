@@ -1,4 +1,4 @@
-"""What a statement is about: its norms, its scope, its network, the region it holds on; and the reach of a value."""
+"""The subject of a statement: its norms, its scope, its network, the region it holds on; and the reach of a value."""
 
 import enum
 import math
@@ -46,7 +46,7 @@ L2 = Metric(2.0, 2.0)
 
 
 class Fingerprint(ABC):
-    """What a bound is of: the shape of one input, and a hash of what the network computes."""
+    """The network that a bound is of: the shape of one input, and a hash of what the network computes."""
 
     @property
     @abstractmethod

@@ -63,7 +63,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     for module in ("auto", "fold.liplt", "sdp.interior_point"):
         monkeypatch.setattr(f"lipkit.bounds.{module}.monotonic", made)
-    monkeypatch.setattr("lipkit._deadline.monotonic", made)
+    monkeypatch.setattr("lipkit._runtime.monotonic", made)
     return made
 
 
@@ -143,7 +143,7 @@ def test_planning_may_use_up_the_budget(monkeypatch: pytest.MonkeyPatch, budget:
     # A clock that moves whenever it is read, so that no time is left for what a look before it found time for.
     tick = map(float, itertools.count()).__next__
     monkeypatch.setattr("lipkit.bounds.auto.monotonic", tick)
-    monkeypatch.setattr("lipkit._deadline.monotonic", tick)
+    monkeypatch.setattr("lipkit._runtime.monotonic", tick)
     small = network(4, 2)
     assert float(Auto(budget=budget, norm=SVD())(small).value) >= largest(jacobians(small), 2.0)
 

@@ -65,7 +65,9 @@ def test_every_way_to_a_network_gives_one_fingerprint(name: str):
     # The logits are computed by a copy in float64.
     network = network_of(model.eval(), x)
     if len(network.target) == 1:
-        assert Forward(network).subject.network == Forward(model, x).subject.network == traced.network
+        assert Forward(network).subject.network == traced.network
+        # A model is captured once more for it, as above.
+        assert name not in CONSTRAINED or Forward(model, x).subject.network == traced.network
 
 
 def test_copies_with_the_same_numbers_are_the_same_and_others_are_not():

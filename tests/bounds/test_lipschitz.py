@@ -57,8 +57,8 @@ def test_a_plain_network_passes_few_files():
         lipkit.lipschitz(model, x)
     finally:
         sys.setprofile(before)
-    # Whoever reads how one number comes about reads these files. A new one has to be worth it.
-    assert 30 < len(seen) <= 46, sorted(seen)
+    # Whoever reads how one number comes about reads these files: half of the 90 that they once were.
+    assert 30 < len(seen) <= 45, sorted(seen)
 
 
 def test_an_affine_model_is_exact_up_to_rounding():

@@ -1,6 +1,6 @@
 """Callbacks log what is proven of the model as it is, and leave the training as it was."""
 
-import os
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -127,15 +127,43 @@ def test_lightning_logs_the_numbers_after_each_epoch(tmp_path: Path):
     )
 
 
+def history(folder: Path) -> list[dict[str, Any]]:
+    """The entries in the one file of a run that is kept offline, read as W&B writes them: framed protocol buffers."""
+    proto = pytest.importorskip("wandb.proto.wandb_internal_pb2")
+    (file,) = folder.rglob("*.wandb")
+    # A frame is a checksum, its length, its kind and a record; a file as small as this one has whole records only.
+    data, at, found = file.read_bytes(), 7, list[dict[str, Any]]()
+    while at < len(data):
+        size, record = int.from_bytes(data[at + 4 : at + 6], "little"), proto.Record()
+        record.ParseFromString(data[at + 7 : at + 7 + size])
+        at += 7 + size
+        if record.WhichOneof("record_type") == "history":
+            found.append({item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item})
+    return found
+
+
 @pytest.mark.slow
 def test_wandb_keeps_the_entries_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("wandb", reason="wandb is not installed")
     monkeypatch.setenv("WANDB_MODE", "offline")
     run = WandbRun(tmp_path / "log", "lipkit-tests")
     run({"step": 3, "loss": 0.5, "constant": None})
-    assert run._run.summary["loss"] == 0.5
+    run({"step": 5, "loss": 0.25, "constant": 2.0})
     run.close()
-    assert any(name.endswith(".wandb") for _, _, names in os.walk(tmp_path / "log") for name in names)
+    entries = [
+        {key: entry[key] for key in ("_step", "loss", "constant") if key in entry} for entry in history(tmp_path)
+    ]
+    assert entries == [{"_step": 3, "loss": 0.5}, {"_step": 5, "loss": 0.25, "constant": 2.0}]
+
+
+@pytest.mark.slow
+def test_a_run_of_wandb_that_cannot_begin_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("wandb", reason="wandb is not installed")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    with pytest.raises(
+        ArgumentError, match=r"^--wandb a/b cannot begin a run: Invalid project name.*WANDB_MODE=offline"
+    ):
+        WandbRun(tmp_path, "a/b")
 
 
 def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -145,7 +173,7 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: 
         monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ArgumentError, match=r"needs transformers; pip install 'transformers\[torch\]'"):
         huggingface_callback(watch, lambda model: model)
-    with pytest.raises(ArgumentError, match=r"needs lightning; pip install lightning"):
+    with pytest.raises(ArgumentError, match=r"needs lightning; pip install 'lipkit\[lightning\]'"):
         lightning_callback(watch)
-    with pytest.raises(ArgumentError, match=r"needs wandb; pip install wandb"):
+    with pytest.raises(ArgumentError, match=r"needs wandb; pip install 'lipkit\[wandb\]'"):
         WandbRun(tmp_path, "project")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from lipkit._deadline import time_limit
+from lipkit._runtime import time_limit
 from lipkit.bound import Kind
 from lipkit.errors import NonFiniteError, OutOfTimeError
 from lipkit.linops import Dense, LinearOperator, Reshape, materialize, of

@@ -23,6 +23,7 @@ from lipkit.optim import (
     RiemannianAdam,
     RiemannianSGD,
     SampledColumns,
+    StiefelMuon,
 )
 from lipkit.optim._optimizer import StiefelOptimizer
 from support.orthonormal import orthonormal, parameter, polar, residual
@@ -64,12 +65,12 @@ def run(optimizer: torch.optim.Optimizer, loss: Callable[[], Tensor], steps: int
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("name", BUILDERS)
-def test_a_thousand_steps_along_noise_stay_on_the_manifold(name: str, dtype: torch.dtype) -> None:
+def test_hundreds_of_steps_along_noise_stay_on_the_manifold(name: str, dtype: torch.dtype) -> None:
     weights = [start(shape, seed, dtype) for seed, shape in enumerate(SHAPES)]
     optimizer = BUILDERS[name](weights, 0.03)
     torch.manual_seed(0)
     farthest = 0.0
-    for step in range(1000):
+    for step in range(400):
         for weight in weights:
             weight.grad = torch.randn_like(weight)
         optimizer.step()
@@ -373,17 +374,22 @@ def test_refuses(build: Callable[[], object], error: type[Exception], words: str
         build()
 
 
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("name", [*BUILDERS, "StiefelMuon"])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_gradients_that_are_no_numbers_are_refused_before_anything_moves(name: str, bad: float) -> None:
     weights = [parameter(4, 3), parameter(3, 3)]
-    optimizer = BUILDERS[name](weights, 0.1)
+    optimizer = BUILDERS.get(name, StiefelMuon)(weights, 0.1)
     before = [w.detach().clone() for w in weights]
-    weights[0].grad, weights[1].grad = torch.ones(4, 3, dtype=torch.float64), torch.full((3, 3), bad).double()
-    with pytest.raises(NonFiniteError, match="learning rate"):
-        optimizer.step()
-    if not isinstance(optimizer, Projected):
-        # The base of the wrapper has moved when the wrapper sees it.
+
+    def spoil() -> Tensor:
+        weights[0].grad, weights[1].grad = torch.ones(4, 3, dtype=torch.float64), torch.full((3, 3), bad).double()
+        return torch.zeros(())
+
+    closure: Any = spoil
+    spoil()
+    for given in ((), (closure,)):
+        with pytest.raises(NonFiniteError, match=r"shape \(3, 3\) is NaN or infinite; lower the learning rate"):
+            optimizer.step(*given)
         assert all(torch.equal(w, b) for w, b in zip(weights, before, strict=True))
 
 

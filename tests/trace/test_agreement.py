@@ -16,8 +16,8 @@ from lipkit.trace.capture import capture
 from lipkit.trace.network import Builder, Ref
 from lipkit.trace.nodes import Pointwise
 from lipkit.trace.nodes.activations.gelu_tanh import GELU_TANH
-from lipkit.trace.nodes.activations.piecewise_linear import leaky_relu
 from lipkit.trace.nodes.normalization import Normalization
+from lipkit.trace.nodes.pointwise import leaky_relu
 from support.networks.short_models import linear, model, vector
 
 aten = torch.ops.aten

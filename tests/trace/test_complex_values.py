@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -44,10 +44,13 @@ def pairs(z: Tensor) -> Tensor:
     return torch.view_as_real(z.resolve_conj())
 
 
+# Every example is an export of torch.
+few = settings(max_examples=25)
 NORMS = st.sampled_from(["backward", "ortho", "forward"])
 SEEDS = st.integers(0, 2**16)
 
 
+@few
 @given(
     n=st.integers(1, 12), length=st.none() | st.integers(1, 14), norm=NORMS, rows=st.integers(1, 3), seed=SEEDS,
     axis=st.sampled_from([1, 2, -1, -2]), part=st.sampled_from([torch.real, torch.imag, pairs]),
@@ -60,6 +63,7 @@ def test_transforms_along_one_axis(
     assert_constant(lambda x: part(transform(x, length, axis, norm)), x)
 
 
+@few
 @given(
     sizes=st.lists(st.integers(1, 5), min_size=2, max_size=3), norm=NORMS, seed=SEEDS,
     transform=st.sampled_from([torch.fft.fftn, torch.fft.ifftn, torch.fft.rfftn, torch.fft.fft2, torch.fft.rfft2]),
@@ -70,6 +74,7 @@ def test_transforms_along_several_axes(sizes: list[int], norm: str, seed: int, t
     assert_constant(lambda x: pairs(transform(x, dim=axes, norm=norm)), x)
 
 
+@few
 @given(n=st.integers(2, 13), norm=NORMS, other=NORMS, seed=SEEDS)
 def test_spectral_filters_have_the_constant_of_their_matrix(n: int, norm: str, other: str, seed: int):
     x, filters = drawn(1, 2, n, seed=seed), drawn(2, n // 2 + 1, dtype=torch.complex128, seed=seed + 1)
@@ -85,11 +90,13 @@ def test_a_real_filter_has_the_constant_of_its_largest_gain():
     assert float(gains.max()) * (1 - 1e-12) <= float(bound.value) <= float(gains.max()) * (1 + 1e-6)
 
 
+@few
 @given(tokens=st.integers(1, 7), width=st.integers(1, 6))
 def test_mixing_by_fourier_transforms(tokens: int, width: int):
     assert_constant(lambda x: torch.fft.fft(torch.fft.fft(x, dim=-1), dim=-2).real, drawn(1, tokens, width))
 
 
+@few
 @given(n=st.integers(1, 11), seed=SEEDS)
 def test_magnitudes_keep_the_constant_of_the_transform(n: int, seed: int):
     module = model(lambda _self, x: torch.fft.rfft(x, norm="ortho").abs())

@@ -16,7 +16,7 @@ from lipkit.trace import rules
 from lipkit.trace.capture import capture
 from lipkit.trace.network import Builder, Ref
 from lipkit.trace.nodes import Pointwise
-from lipkit.trace.nodes.activations.piecewise_linear import leaky_relu
+from lipkit.trace.nodes.pointwise import leaky_relu
 from support.networks.short_models import linear, model, vector
 
 RELU = torch.ops.aten.relu.default

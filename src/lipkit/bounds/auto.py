@@ -7,7 +7,7 @@ from functools import reduce
 from time import monotonic
 from typing import final
 
-from lipkit._deadline import Phase, no_time_limit, report, seconds_left, time_limit
+from lipkit._runtime import Phase, no_time_limit, report, seconds_left, time_limit
 from lipkit.bound import L2, Bound, Metric, Scope
 from lipkit.bounds._base import Method, RegionMethod
 from lipkit.bounds.fold.dag import DAG, failures

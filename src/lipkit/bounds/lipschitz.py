@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from lipkit._deadline import Listener, Phase, fastest_seconds, report, reporting, seconds_left, time_limit
+from lipkit._runtime import Listener, Phase, fastest_seconds, report, reporting, seconds_left, time_limit
 from lipkit.bound import Bound, Kind, Metric, Scope
 from lipkit.bounds._base import Method, Snapshot, require_method
 from lipkit.bounds.auto import Auto

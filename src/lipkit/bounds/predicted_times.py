@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from lipkit._deadline import fastest_seconds, seconds_per_multiplication
+from lipkit._runtime import fastest_seconds, seconds_per_multiplication
 from lipkit.bounds.local.jacobian_intervals import slopes_of
 from lipkit.bounds.local.measured_network import MeasuredNetwork, measure_network
 from lipkit.bounds.local.ranges import Intervals

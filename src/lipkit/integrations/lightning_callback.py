@@ -23,7 +23,7 @@ def lightning_callback(watch: TrainingWatch, model_of: Callable[[nn.Module], nn.
     try:
         from lightning.pytorch import Callback  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as missing:
-        raise ArgumentError("This callback needs lightning; pip install lightning brings it.") from missing
+        raise ArgumentError("This callback needs lightning; pip install 'lipkit[lightning]' brings it.") from missing
 
     if not callable(model_of):
         raise ArgumentError(

@@ -1,4 +1,4 @@
-"""What a linear layer does to one input of a given shape: the abstract operator, and the algebra it is closed under."""
+"""Linear operators, which act on one input of a given shape: the abstract operator, and its algebra."""
 
 import math
 from abc import ABC, abstractmethod

@@ -1,4 +1,4 @@
-"""What stands beyond the border of an image: the padding modes of torch, and padding as a linear map."""
+"""The surroundings of an image: the padding modes of torch, and padding as a linear map."""
 
 import enum
 from typing import assert_never

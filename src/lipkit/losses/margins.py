@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lipkit._runtime import is_compiling
+from lipkit._compilers import is_compiling
 from lipkit.errors import ArgumentError, ShapeError
 
 

@@ -1,4 +1,4 @@
-"""What a norm method is: a frozen dataclass that turns operators into bounds."""
+"""The base of norm methods: frozen dataclasses that turn operators into bounds."""
 
 import math
 from abc import ABC, abstractmethod
@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Inexact, Int
 from torch import Tensor
 
-from lipkit._deadline import refuse_late, seconds_left
+from lipkit._runtime import refuse_late, seconds_left
 from lipkit.bound import Bound, Kind, Witness
 from lipkit.errors import ArgumentError, NonFiniteError, UnsupportedError
 from lipkit.linops import Dense, LinearOperator, depth, magnitude, materialize, signature

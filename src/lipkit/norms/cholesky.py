@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Inexact, Int
 from torch import Tensor
 
-from lipkit._deadline import refuse_late, refuse_long
+from lipkit._runtime import refuse_late, refuse_long
 from lipkit.errors import ArgumentError, NotProvenError
 from lipkit.linops import Dense, stack
 from lipkit.norms._base import BlockNorm, Enclosure, positive_int

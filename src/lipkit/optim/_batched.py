@@ -8,9 +8,8 @@ import torch
 from jaxtyping import Inexact
 from torch import Tensor
 
-from lipkit.errors import ArgumentError, NonFiniteError
 from lipkit.optim._foreach import copy_all
-from lipkit.optim._optimizer import StiefelOptimizer, as_matrix, tall
+from lipkit.optim._optimizer import StiefelOptimizer, as_matrix, refuse_broken_gradients, tall
 
 
 class BatchedOptimizer(StiefelOptimizer):
@@ -35,20 +34,7 @@ class BatchedOptimizer(StiefelOptimizer):
 
     def check_gradients(self) -> None:
         """Refuse gradients that are sparse or not finite; a GPU is waited for once."""
-        members = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
-        for parameter in members:
-            if parameter.grad is not None and parameter.grad.is_sparse:
-                raise ArgumentError(
-                    f"The gradient of a parameter of shape {tuple(parameter.shape)} is sparse, and a step needs all of "
-                    "it; build the layer without sparse gradients."
-                )
-        finite = [p.grad.isfinite().all().to(members[0].device) for p in members if p.grad is not None]
-        for parameter, fine in zip(members, torch.stack(finite).tolist() if finite else [], strict=True):
-            if not fine:
-                raise NonFiniteError(
-                    f"The gradient of a parameter of shape {tuple(parameter.shape)} is NaN or infinite; lower the "
-                    "learning rate, or clip gradients."
-                )
+        refuse_broken_gradients(p for group in self.param_groups for p in group["params"])
 
     def remembered(
         self, members: Sequence[Tensor], name: str, like: Inexact[Tensor, "batch long short"]

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Inexact
 from torch import Tensor
 
-from lipkit.errors import ArgumentError, LipkitError, ShapeError
+from lipkit.errors import ArgumentError, LipkitError, NonFiniteError, ShapeError
 from lipkit.optim._nearest import ROUNDINGS, nearest_orthonormal, normalised_defect
 
 # A start may be this far from orthonormal: float32 rounding or a bfloat16 copy leaves less.
@@ -78,6 +78,24 @@ def check_rate(name: str, value: float, least: float = 0.0, below: float = float
     """Refuse a hyper-parameter outside [least, below)."""
     if not least <= value < below:
         raise ArgumentError(f"{name} must lie in [{least:g}, {below:g}), got {value}.")
+
+
+def refuse_broken_gradients(parameters: Iterable[Tensor]) -> None:
+    """Refuse gradients that are sparse or not finite. Cost: one look at each; a GPU is waited for once."""
+    members = [(parameter, parameter.grad) for parameter in parameters if parameter.grad is not None]
+    for parameter, gradient in members:
+        if gradient.is_sparse:
+            raise ArgumentError(
+                f"The gradient of a parameter of shape {tuple(parameter.shape)} is sparse, and a step needs all of "
+                "it; build the layer without sparse gradients."
+            )
+    finite = [gradient.isfinite().all().to(members[0][1].device) for _, gradient in members]
+    for (parameter, _), fine in zip(members, torch.stack(finite).tolist() if finite else [], strict=True):
+        if not fine:
+            raise NonFiniteError(
+                f"The gradient of a parameter of shape {tuple(parameter.shape)} is NaN or infinite; lower the "
+                "learning rate, or clip gradients."
+            )
 
 
 class StiefelOptimizer(torch.optim.Optimizer):

@@ -10,7 +10,15 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError
 from lipkit.optim._foreach import copy_all, decay_and_add_all, sums
-from lipkit.optim._optimizer import StiefelOptimizer, as_matrix, check_count, check_rate, tall, tangent
+from lipkit.optim._optimizer import (
+    StiefelOptimizer,
+    as_matrix,
+    check_count,
+    check_rate,
+    refuse_broken_gradients,
+    tall,
+    tangent,
+)
 
 # Five steps of a x + b x^3 + c x^5 with these numbers bring singular values from [0.01, 1] into [0.7, 1.2]: fast, not
 # exact, which a direction does not need. Jordan et al. 2024.
@@ -74,6 +82,13 @@ class StiefelMuon(StiefelOptimizer):
         if parameter.is_complex():
             raise ArgumentError(f"StiefelMuon takes real matrices, got {parameter.dtype}; use RiemannianAdam.")
         super().check_parameter(parameter)
+
+    def check_gradients(self) -> None:
+        """Refuse gradients on a CPU that are sparse or not finite.
+
+        A GPU is not waited for, and a recorded step cannot: look at the loss there, as `lipkit train` does.
+        """
+        refuse_broken_gradients(p for group in self.param_groups for p in group["params"] if p.device.type == "cpu")
 
     @property
     def period(self) -> int:

@@ -5,7 +5,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from lipkit.optim._optimizer import check_count, check_start, project_
+from lipkit.optim._optimizer import check_count, check_start, project_, refuse_broken_gradients
 from lipkit.optim._wrapper import Closure, Wrapper
 
 
@@ -47,10 +47,26 @@ class Projected(Wrapper):
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """One step of the base, and the projection if it is due; returns what the base returns."""
-        loss = self.base.step(closure)
+        """One step of the base, and the projection if it is due; returns what the base returns.
+
+        Gradients on a CPU that are not finite are refused before the base moves. A GPU is not waited for; there the
+        projection refuses what they leave.
+        """
+        if closure is None:
+            self._check_gradients()
+            loss = self.base.step()
+        else:
+            loss = self.base.step(lambda: self._evaluate(closure))
         for group in self.param_groups:
             group["taken"] += 1
             if group["taken"] % group["every"] == 0:
                 project_(parameter for parameter in group["params"] if parameter.grad is not None)
         return loss
+
+    def _evaluate(self, closure: Closure) -> Any:
+        loss = closure()
+        self._check_gradients()
+        return loss
+
+    def _check_gradients(self) -> None:
+        refuse_broken_gradients(p for group in self.param_groups for p in group["params"] if p.device.type == "cpu")

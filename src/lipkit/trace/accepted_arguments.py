@@ -1,4 +1,4 @@
-"""What may be given as a model and as an example, checked before anything is traced."""
+"""Checks of what is given as a model and as an example, before anything is traced."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -77,7 +77,7 @@ def require_traceable(model: nn.Module) -> None:
 
 
 def _of_model(model: nn.Module) -> str | None:
-    """What is wrong with the model itself, whatever the example."""
+    """The reason why the model itself is refused, whatever the example; None if it is not."""
     if isinstance(model, torch.jit.ScriptModule):
         return (
             "it was compiled by TorchScript, whose modules torch.export does not read. Give the nn.Module that it was "

@@ -53,7 +53,7 @@ class Exchange:
         return [leaf for leaf in pytree.tree_leaves(returned) if isinstance(leaf, Tensor)][self.position]
 
     def results(self, values: Sequence[Tensor]) -> dict[str, Tensor]:
-        """What the first call of each module gives with these values, in the order of their ends; tensors only."""
+        """The results of the first call of each module with these values, in the order of their ends; tensors only."""
         found: dict[str, Tensor] = {}
 
         def note(path: str, returned: object) -> None:

@@ -62,7 +62,7 @@ def explain_failure(model: nn.Module, args: Args, kwargs: Kwargs, error: Excepti
 
 
 def run_error(model: nn.Module, args: Args, kwargs: Kwargs) -> Exception | None:
-    """What the model raises on copies of these arguments in evaluation mode; None if it runs.
+    """The error that the model raises on copies of these arguments in evaluation mode; None if it runs.
 
     Buffers that it changes on the way are put back.
     """
@@ -95,7 +95,7 @@ def _same_buffers(model: nn.Module) -> Iterator[None]:
 
 
 def batch_axis_missing(model: nn.Module, args: Args, kwargs: Kwargs) -> str | None:
-    """What to say if the model runs once every tensor has one or two more axes in front; None otherwise."""
+    """A sentence for a model that runs once every tensor has one or two more axes in front; None otherwise."""
     for code, at in (("x[None]", (None,)), ("x[None, None]", (None, None))):
         more, named = pytree.tree_map(
             lambda leaf, at=at: leaf[at] if isinstance(leaf, Tensor) else leaf, (args, kwargs)
@@ -122,7 +122,7 @@ def needs_a_batch(error: Exception) -> bool:
 
 
 def _of_arguments(model: nn.Module, args: Args, kwargs: Kwargs) -> str | None:
-    """What is wrong with the number and the names of the arguments."""
+    """A sentence about a wrong number or wrong names of the arguments."""
     signature = inspect.signature(model.forward)
     try:
         signature.bind(*args, **kwargs)

@@ -58,7 +58,7 @@ def refuse_mixing(
 
 
 def _other_axes(model: nn.Module) -> str:
-    """What to say of modules whose samples lie along axis 1, or that take a sequence without an axis of samples."""
+    """A hint at modules whose samples lie along axis 1, or that take a sequence without an axis of samples."""
     sequences = (nn.RNNBase, nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
     for path, module in model.named_modules():
         if isinstance(module, sequences):

@@ -88,18 +88,17 @@ def test_the_constant_is_finite_and_holds_at_every_scale(name: str) -> None:
     model, shape = made(name)
     with torch.no_grad():
         network = network_of(model, torch.randn(1, *shape, dtype=torch.float64))
-        for method in (DAG(), LipLT(window=2)):
-            bound = method(network)
-            assert math.isfinite(float(bound.value))
-            assert bound.kind.certifies
-            for scale in (1e-3, 0.1, 1.0, 10.0, 1e6):
-                x = scale * torch.randn(1000, *shape, dtype=torch.float64)
-                for step in (1e-6 * scale, scale):
-                    y = x + step * torch.randn_like(x)
-                    moved = torch.linalg.vector_norm((model(x) - model(y)).flatten(1), dim=1)
-                    far = torch.linalg.vector_norm((x - y).flatten(1), dim=1)
-                    # Outputs below 10, each within a few hundred units of rounding.
-                    assert (moved <= bound.value * far + 1e-12).all()
+        bounds = [method(network) for method in (DAG(), LipLT(window=2))]
+        assert all(math.isfinite(float(bound.value)) and bound.kind.certifies for bound in bounds)
+        least = min(float(bound.value) for bound in bounds)
+        for scale in (1e-3, 0.1, 1.0, 10.0, 1e6):
+            x = scale * torch.randn(500, *shape, dtype=torch.float64)
+            for step in (1e-6 * scale, scale):
+                y = x + step * torch.randn_like(x)
+                moved = torch.linalg.vector_norm((model(x) - model(y)).flatten(1), dim=1)
+                far = torch.linalg.vector_norm((x - y).flatten(1), dim=1)
+                # Outputs below 10, each within a few hundred units of rounding.
+                assert (moved <= least * far + 1e-12).all()
 
 
 @pytest.mark.parametrize("name", MODELS)

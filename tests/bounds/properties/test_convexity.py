@@ -21,11 +21,11 @@ from lipkit.regions import Ball, Box, Everywhere
 from lipkit.trace import Network, Origin, chain
 from lipkit.trace.nodes import RELU, Activation, Node, Pointwise
 from lipkit.trace.nodes.activations.gated import GELU
-from lipkit.trace.nodes.activations.piecewise_linear import ABS, clamp, leaky_relu
 from lipkit.trace.nodes.activations.powers import EXP, SQUARE
 from lipkit.trace.nodes.activations.sigmoids import LOGSIGMOID, SIGMOID, TANH, softplus
 from lipkit.trace.nodes.attention.log_softmax import LogSoftmax, LogSumExp
 from lipkit.trace.nodes.order_statistics import OrderStatistics
+from lipkit.trace.nodes.pointwise import ABS, clamp, leaky_relu
 from lipkit.trace.nodes.vector_norm import VectorNorm
 from lipkit.trace.nodes.window_maxima import WindowMax
 from support.networks.rational_networks import evaluated, rational

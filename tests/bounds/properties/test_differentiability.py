@@ -15,12 +15,12 @@ from lipkit.linops import Dense, Reshape
 from lipkit.regions import Ball, Box
 from lipkit.trace import Network, Origin, chain
 from lipkit.trace.nodes import RELU, Activation, Node, Pointwise
-from lipkit.trace.nodes.activations.piecewise_linear import ABS, leaky_relu
 from lipkit.trace.nodes.activations.powers import EXP, LOG, SQRT, SQUARE
 from lipkit.trace.nodes.activations.sigmoids import TANH, softplus
 from lipkit.trace.nodes.attention.log_softmax import LogSumExp
 from lipkit.trace.nodes.attention.softmax import Softmax
 from lipkit.trace.nodes.order_statistics import OrderStatistics
+from lipkit.trace.nodes.pointwise import ABS, leaky_relu
 from lipkit.trace.nodes.vector_norm import VectorNorm
 from lipkit.trace.nodes.window_maxima import WindowMax
 from support.networks.rational_networks import Vector, evaluated, rational

@@ -20,10 +20,10 @@ from lipkit.errors import ArgumentError, NeedsRegion, UnsupportedError
 from lipkit.linops import Dense, LinearOperator
 from lipkit.trace import Network, Reach, chain
 from lipkit.trace.nodes import RELU, Activation, Node, Pointwise
-from lipkit.trace.nodes.activations.piecewise_linear import ABS, clamp, leaky_relu, prelu, softshrink
 from lipkit.trace.nodes.activations.powers import SQUARE
 from lipkit.trace.nodes.activations.sigmoids import TANH
 from lipkit.trace.nodes.order_statistics import OrderStatistics
+from lipkit.trace.nodes.pointwise import ABS, clamp, leaky_relu, prelu, softshrink
 from lipkit.trace.nodes.vector_norm import VectorNorm
 from lipkit.trace.nodes.window_maxima import WindowMax
 

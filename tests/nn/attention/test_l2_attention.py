@@ -56,6 +56,16 @@ def test_the_mixture_is_the_one_of_the_definition(tokens: int, is_causal: bool):
     assert torch.allclose(found, spelled_out(z, 0.7, is_causal), rtol=0, atol=1e-12)
 
 
+def test_tokens_far_from_their_mean_keep_their_digits():
+    """Two clusters: within each the distances are of size one, while the mean of all is far away."""
+    torch.manual_seed(0)
+    z = torch.randn(6, 4)
+    z[:3] += 2000
+    found = distance_attention(z[None, None], torch.tensor([0.5]))[0, 0]
+    # The numbers of the first cluster themselves have the unit 1.2e-4 in float32; products of float32 were off by 0.03.
+    assert torch.allclose(found.double(), spelled_out(z.double(), 0.5, False), rtol=0, atol=2.5e-4)
+
+
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize(("tokens", "width"), [(2, 1), (3, 2), (4, 3), (8, 1), (8, 3)])
 def test_no_jacobian_that_ascent_finds_exceeds_the_constant(tokens: int, width: int, is_causal: bool):

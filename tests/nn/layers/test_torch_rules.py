@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize as torch_parametrize
 
 from lipkit import nn as lnn
-from lipkit._runtime import _transforms_interfere, is_reading
-from lipkit.errors import LipkitError, ShapeError, UnsupportedError
+from lipkit._compilers import _transforms_interfere
+from lipkit._runtime import is_reading
+from lipkit.errors import ArgumentError, LipkitError, ShapeError, UnsupportedError
 from lipkit.nn.core.precision import _exact, exact_products
 from lipkit.nn.methods._arithmetic import rescaling_step as _one_step
 from lipkit.nn.methods._base import MatrixMethod
@@ -248,3 +249,11 @@ def test_arguments_without_meaning_are_refused(make: Callable[[], Any]) -> None:
 def test_complex_weights_are_refused(build: Callable[[], object]) -> None:
     with pytest.raises(UnsupportedError, match="real and the imaginary parts"):
         build()
+
+
+def test_padding_that_keeps_the_size_is_refused_beside_a_stride() -> None:
+    why = r"padding='same' keeps the size of an image, and stride=\(?[12].* divides it; give the padding as a number"
+    for kind, stride in ((lnn.Conv1d, 2), (lnn.Conv2d, (1, 2)), (lnn.Conv3d, 2)):
+        with pytest.raises(ArgumentError, match=why):
+            kind(2, 2, 3, stride, "same")
+    assert lnn.Conv2d(2, 2, 3, (1, 1), "same")(torch.zeros(1, 2, 5, 5)).shape == (1, 2, 5, 5)

@@ -48,8 +48,8 @@ def test_every_network_is_in_the_suite() -> None:
     assert public == {name.partition(" of ")[0] for name in SMALL}
 
 
-@every
-@pytest.mark.parametrize("constant", [1.0, 2.5])
+# The constant is a factor at the end of every network, and 1 is the one that the next test trains with.
+@pytest.mark.parametrize(("name", "constant"), [*((name, 2.5) for name in SMALL), ("mlp", 1.0), ("vit", 1.0)])
 def test_the_constant_is_proven_and_no_jacobian_exceeds_it(name: str, constant: float) -> None:
     torch.manual_seed(0)
     build, shape = SMALL[name]

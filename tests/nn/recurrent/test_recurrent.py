@@ -86,7 +86,7 @@ LAYERS = {
 }
 
 
-@pytest.mark.parametrize("tokens", [1, 2, 6])
+@pytest.mark.parametrize("tokens", [1, 6])
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_whole_sequence_has_constant_one(name: str, tokens: int):
     torch.manual_seed(0)

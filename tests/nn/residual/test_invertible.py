@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import lipkit
 from lipkit import nn as lnn
+from lipkit.bounds import DAG
 from lipkit.errors import ArgumentError, NonFiniteError, NotProvenError, ShapeError, UnsupportedError
 from lipkit.nn.residual.fixed_point import fixed_point
 from support.layers.geometries import FILLS, filled
@@ -68,21 +69,21 @@ def test_round_trips_in_float32(name: str) -> None:
 
 
 @every_block
-@pytest.mark.parametrize("tolerance", [1e-1, 1e-4, 1e-9])
-def test_the_error_is_at_most_what_is_proven(name: str, tolerance: float) -> None:
+def test_the_error_is_at_most_what_is_proven(name: str) -> None:
     torch.manual_seed(1)
     build, shape = BLOCKS[name]
     block = build()
     trained(block, shape)
     block = block.double()
     x = 3 * torch.randn(8, *shape, dtype=torch.float64)
-    with torch.no_grad():
-        found = block.inverse(block(x), tolerance)
-    missed = (found.point - x).flatten(1).norm(dim=1)
-    # Numbers of size ten round by 1e-15, which is enlarged by at most 1/(1 - c)^3.
-    assert bool((missed <= found.error + 1e-12).all())
-    assert bool((found.error <= tolerance).all())
-    assert found.steps >= 1
+    for tolerance in (1e-1, 1e-4, 1e-9):
+        with torch.no_grad():
+            found = block.inverse(block(x), tolerance)
+        missed = (found.point - x).flatten(1).norm(dim=1)
+        # Numbers of size ten round by 1e-15, which is enlarged by at most 1/(1 - c)^3.
+        assert bool((missed <= found.error + 1e-12).all())
+        assert bool((found.error <= tolerance).all())
+        assert found.steps >= 1
 
 
 def test_the_error_bound_is_sharp_for_a_linear_branch() -> None:
@@ -211,7 +212,7 @@ def test_training_through_the_inverse_reduces_a_loss() -> None:
 def test_captures_have_the_declared_constant(name: str) -> None:
     build, shape = BLOCKS[name]
     block = build()
-    found = lipkit.lipschitz(block, torch.randn(1, *shape))
+    found = lipkit.lipschitz(block, torch.randn(1, *shape), DAG())
     assert float(found.value) == pytest.approx(block.gain, rel=1e-12)
 
 

@@ -11,6 +11,7 @@ from lipkit.linops import (
     Adjoint,
     AvgPool,
     BatchNorm,
+    CircularConv,
     Compose,
     Conv,
     ConvTranspose,
@@ -94,7 +95,7 @@ def inexact(t: Tensor) -> bool:
 def convolution(op: LinearOperator) -> LinearOperator | None:
     """The convolution or pool whose symbol is that of `op`, if there is one."""
     match op:
-        case Conv() | ConvTranspose() | AvgPool():
+        case Conv() | ConvTranspose() | AvgPool() | CircularConv():
             return op
         case Adjoint(inner) | Scaled(_, inner) | Compose(Reshape() | Permute(), inner):
             return convolution(inner)

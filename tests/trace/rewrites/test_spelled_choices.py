@@ -16,7 +16,7 @@ from lipkit.bounds import DAG
 from lipkit.errors import CaptureError
 from lipkit.trace.capture import capture
 from lipkit.trace.nodes import Activation, Pointwise
-from lipkit.trace.nodes.activations.piecewise_linear import ABS, RELU
+from lipkit.trace.nodes.pointwise import ABS, RELU
 
 
 class Formula(nn.Module):

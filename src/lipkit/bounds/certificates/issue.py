@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from lipkit._deadline import no_time_limit, seconds_left, time_limit
+from lipkit._runtime import no_time_limit, seconds_left, time_limit
 from lipkit.bound import Bound, Metric, Rule, Scope
 from lipkit.bounds._base import Method, know_products, require_method
 from lipkit.bounds.auto import Auto

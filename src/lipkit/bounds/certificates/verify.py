@@ -41,7 +41,7 @@ class Replay(enum.Enum):
 @final
 @dataclass(frozen=True, eq=False)
 class Verification:
-    """What a check of a certificate found.
+    """The result of a check of a certificate.
 
     `replay` says whether the recorded draws give the recorded number. `proven` is a bound of the model that rests on
     draws made for this check alone, or on none: nobody could choose them, so it holds whatever the certificate says,

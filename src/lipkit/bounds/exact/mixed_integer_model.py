@@ -18,7 +18,7 @@ _TOLERANCE = 1e-7
 @final
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a solver says: the best point it has, and that no point has a larger objective than `upper`."""
+    """The answer of a solver: the best point it has, and that no point has a larger objective than `upper`."""
 
     point: np.ndarray | None
     upper: float

@@ -75,7 +75,7 @@ def _without_placing(parts: Parts) -> Parts | None:
 
 
 def _place(op: Index, scale: BatchNorm | None) -> Parts | None:
-    """What is left of a batch norm after `op`, if `op` gives every entry a place of its own; None if it does not."""
+    """The rest of a batch norm after `op`, if `op` gives every entry a place of its own; None if it does not."""
     index = op.index.flatten()
     used = index[index >= 0]
     every = torch.arange(op.in_size, device=index.device)

@@ -1,4 +1,4 @@
-"""What each layer of a network contributes to its bound, and what fusing its operations saved."""
+"""A table of what each layer of a network contributes to its bound, and what fusing its operations saved."""
 
 import math
 from dataclasses import dataclass, replace

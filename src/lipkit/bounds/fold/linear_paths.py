@@ -150,7 +150,7 @@ class DensePaths(Paths):
         return found
 
     def _spread(self, s: int, j: int) -> float:
-        """What the error of the matrix of P_sj is relative to: the errors of all earlier rows, carried on to row s."""
+        """The size behind the error of the matrix of P_sj: the errors of all earlier rows, carried on to row s."""
         for low in range(s - 1, j - 1, -1):
             if (s, low) in self._spreads or self._path(s, low) is None:
                 continue

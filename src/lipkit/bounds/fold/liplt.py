@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from lipkit._deadline import refuse_late
+from lipkit._runtime import refuse_late
 from lipkit.bound import L2, Bound, Kind, Metric, Rule
 from lipkit.bounds._base import Method
 from lipkit.bounds.fold.block_norms import Meter, dominating_diagonals, scale_rows
@@ -97,7 +97,7 @@ class Expansion:
         return log_product(self.into(j), self.network.nodes[j - 1].log_constant(self.meter.p).cpu(), 1.0)
 
     def sources(self, s: int) -> list[Source]:
-        """What row s depends on: the rests inside its window, latest first, and the opaque value it starts from."""
+        """Where row s comes from: the rests inside its window, latest first, and the opaque value it starts from."""
         start = self._starts[s]
         inside = [j for j in range(start + 1, s) if self.paths.pulled[j].scale > 0]
         return [*((j, True) for j in reversed(inside)), (start, False)]

@@ -35,7 +35,7 @@ def name_origin(origin: Origin) -> str:
 
 
 def describe(op: LinearOperator) -> str:
-    """What an operator is, such as "Conv 64->128 3x3 /2 on 32x32"; a product lists its factors as they are applied.
+    """An operator in words, such as "Conv 64->128 3x3 /2 on 32x32"; a product lists its factors as they are applied.
 
     Reshapes and reorderings are left out of products, because they change no norm.
     """

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from lipkit._deadline import refuse_late, time_limit
+from lipkit._runtime import refuse_late, time_limit
 from lipkit.bound import L2, Bound, Kind, Scope
 from lipkit.bounds._base import RegionMethod
 from lipkit.bounds.local.attention_in_steps import attention_in_steps
@@ -51,7 +51,7 @@ class _Sweep:
         self._last = {j: k for k, row in found.fused.items() if k not in found.inside for j in row.blocks}
 
     def refine(self, k: int, z: Reach, _ys: list[Reach]) -> Reach:
-        """What the change of row k says of z_k; notes the change of y_k."""
+        """Restrict z_k by the change of row k, and note the change of y_k."""
         refuse_late()
         row = self._found.fused[k]
         change = self._through_row(row)

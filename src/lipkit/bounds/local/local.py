@@ -79,7 +79,7 @@ class Local(RegionMethod):
 
 
 def _without_constant(network: Network, reaches: list[Reach], region: Region) -> NeedsRegion | None:
-    """What has no finite constant although a region was given, and the values it can receive there."""
+    """An error that names nodes without a finite constant on this region, with the values they can receive there."""
     for p in (2.0, 1.0, math.inf):
         rows = network.without_constant(p)
         ends = [(float(reaches[k - 1].low.min()), float(reaches[k - 1].high.max())) for k in rows]

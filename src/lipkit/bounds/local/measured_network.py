@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from lipkit._deadline import seconds_left
+from lipkit._runtime import seconds_left
 from lipkit.errors import OutOfTimeError, UnsupportedError
 from lipkit.linops import Compose, LinearOperator, Scaled, StatedRounding, Sum, Sweep, depth, product
 from lipkit.linops.queries.absolute import dominating

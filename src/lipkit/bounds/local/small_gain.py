@@ -128,7 +128,7 @@ def small_gain(found: Uncertain, rtol: float | None) -> Float64[Tensor, ""]:
 
 
 def _of_spreads(found: Uncertain) -> Tensor:
-    """What one rounding in each entry of the products of G and N with the spreads can change."""
+    """The most that one rounding in each entry of the products of G and N with the spreads can change."""
     inside = found.reached(found.p.mid.abs() + found.p.width)
     outer = (found.g.mid.abs() + found.g.width) * found.spread
     error = outer @ inside + outer @ found.reached(((found.n.mid.abs() + found.n.width) * found.spread) @ inside)

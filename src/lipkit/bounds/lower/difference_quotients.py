@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from lipkit._deadline import seconds_left
+from lipkit._runtime import seconds_left
 from lipkit.bound import Bound, Kind, Metric, Scope
 from lipkit.bounds.local.ranges import intervals_of
 from lipkit.bounds.local.relaxation import functional

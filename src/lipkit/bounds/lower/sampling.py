@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from lipkit._deadline import seconds_left, time_limit
+from lipkit._runtime import seconds_left, time_limit
 from lipkit.bound import L2, Bound, Metric, Scope
 from lipkit.bounds._base import RegionMethod
 from lipkit.bounds.local.local import each_sample

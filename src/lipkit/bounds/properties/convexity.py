@@ -44,7 +44,7 @@ class Curvature:
 @final
 @dataclass(frozen=True, eq=False)
 class Composition:
-    """What the rules of composition prove of every value: `into[k]` of z_k, `out[j]` of y_j.
+    """Everything that the rules of composition prove of values: `into[k]` of z_k, `out[j]` of y_j.
 
     affine functions are convex and concave;  sums with weights >= 0 keep both, weights <= 0 exchange them;
     f(g) is convex if f is convex, and g is affine, or g is convex and f rises, or g is concave and f falls

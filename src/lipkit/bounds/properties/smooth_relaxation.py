@@ -19,8 +19,8 @@ from lipkit.errors import ArgumentError, NeedsRegion, UnsupportedError
 from lipkit.rounding.float64 import exp_of, log_product, log_sum, log_up
 from lipkit.rounding.slacks import ROUNDINGS_16
 from lipkit.trace import Network
-from lipkit.trace.nodes import Activation, Node, PiecewiseLinear, Pointwise
-from lipkit.trace.nodes.activations.rounded_kinks import Softened
+from lipkit.trace.nodes import Node, PiecewiseLinear, Pointwise
+from lipkit.trace.nodes.activations.rounded_kinks import Softened, round_kinks
 from lipkit.trace.nodes.order_statistics import OrderStatistics
 from lipkit.trace.nodes.window_maxima import WindowMax
 
@@ -116,8 +116,8 @@ def _can(node: Node) -> bool:
 
 def _smooth(node: Node, mu: float) -> Node:
     match node:
-        case Pointwise() if node.activation.kinks:
-            return Pointwise(node.activation.smoothed(mu), node.size)
+        case Pointwise(PiecewiseLinear() as activation) if activation.kinks:
+            return Pointwise(round_kinks(activation, mu), node.size)
         case WindowMax():
             return SoftMaximum(node.size, node.windows, mu)
         case OrderStatistics():
@@ -130,8 +130,8 @@ def _smooth(node: Node, mu: float) -> Node:
 def _error(node: Node, mu: float) -> Float64[Tensor, "..."]:
     """The largest |phi - phi_mu| of every entry, rounded up."""
     match node:
-        case Pointwise() if node.activation.kinks:
-            return _off(node.activation, mu).expand(node.target)
+        case Pointwise(PiecewiseLinear() as activation) if activation.kinks:
+            return _off(activation, mu).expand(node.target)
         case WindowMax() | OrderStatistics():
             smooth = _smooth(node, mu)
             assert isinstance(smooth, SoftMaximum)
@@ -140,10 +140,9 @@ def _error(node: Node, mu: float) -> Float64[Tensor, "..."]:
             return torch.zeros(node.target, dtype=torch.float64)
 
 
-def _off(activation: Activation, mu: float) -> Float64[Tensor, "..."]:
+def _off(activation: PiecewiseLinear, mu: float) -> Float64[Tensor, "..."]:
     """|f - f_mu| for a piecewise linear f: what is added at a kink lies between 0 and mu log 2 times its jump."""
-    assert isinstance(activation, PiecewiseLinear)
-    if not isinstance(activation.smoothed(mu), Softened):
+    if not isinstance(round_kinks(activation, mu), Softened):
         # sqrt(z^2 + mu^2), whose distance from |z| is largest at 0.
         return torch.tensor(mu, dtype=torch.float64)
     gradients = [torch.as_tensor(g).detach().to(torch.float64) for g in activation.gradients]

@@ -35,7 +35,7 @@ class Finding:
 @final
 @dataclass(frozen=True, eq=False)
 class ProofVerdict:
-    """What is known about `question` on `region`: one finding for each entry of the flattened output.
+    """Everything known about `question` on `region`: one finding for each entry of the flattened output.
 
     PROVEN and DISPROVEN are proofs about the function of real arithmetic, rounding included. UNKNOWN says that neither
     proof went through, and nothing about the function. A verdict is no truth value; ask for `answer` or `proven`.

@@ -19,7 +19,7 @@ _LONG = 120
 @final
 @dataclass(frozen=True)
 class SampleResult:
-    """What was found for one sample: its place in the data, label, decision, radius, and whether an attack broke it.
+    """The result for one sample: its place in the data, label, decision, radius, and whether an attack broke it.
 
     `predicted` has the largest logit; where the label shares it with others it is one of those, because a tie decides
     nothing. `broken` has one entry for each radius asked for; it is empty without an attack. `failure` is that of the

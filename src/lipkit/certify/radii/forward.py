@@ -44,7 +44,7 @@ class Logits:
 @final
 @dataclass(frozen=True)
 class _Block:
-    """What rounding needs to know of one operator A: ||A||, || |A| || and the roundings behind one entry."""
+    """The sizes of one operator A that rounding depends on: ||A||, || |A| || and the roundings behind one entry."""
 
     norm: float
     magnitude: float

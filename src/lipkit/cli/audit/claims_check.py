@@ -36,7 +36,7 @@ from lipkit.rounding.slacks import MILLIONS_OF_ROUNDINGS
 
 
 def find_origin(run: AuditedRun, claimed: About, findings: Findings) -> About:
-    """What a report says of its origin, as far as the run decides it: recipe, model, settings, seed and hashes.
+    """The origin that a report states, as far as the run decides it: recipe, model, settings, seed and hashes.
 
     The command may have other words and other folders than that of run.json, since a run may be resumed from
     elsewhere; it must name the same file and give the same settings, and what differs is noted. Date, device and

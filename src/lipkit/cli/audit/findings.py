@@ -1,4 +1,4 @@
-"""What an audit finds: mismatches, what could not be proven, remarks, and what holds."""
+"""The findings of an audit: mismatches, what could not be proven, remarks, and what holds."""
 
 import math
 import re

@@ -10,7 +10,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from lipkit._deadline import Phase, report, reporting, time_limit
+from lipkit._runtime import Phase, report, reporting, time_limit
 from lipkit._seeds import check_seed
 from lipkit.bound import Bound, Metric
 from lipkit.bounds import Method

@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from lipkit._deadline import time_limit
+from lipkit._runtime import time_limit
 from lipkit.bound import Bound, Kind
 from lipkit.bounds import Method
 from lipkit.bounds.lipschitz import bound_in_time, budget_of, network_of

@@ -120,7 +120,7 @@ def _entry(given: object, entry: str) -> object:
 
 
 def _names(given: object) -> list[str]:
-    """What the entries of an output can be called by."""
+    """The names that the entries of an output can be called by."""
     if isinstance(given, Mapping):
         return [str(name) for name in given]
     fields: Any = getattr(given, "_fields", None)

@@ -145,7 +145,7 @@ def weights(into: nn.Module, path: Path) -> None:
 
 
 def _content(path: Path) -> object:
-    """What a file of weights holds, nothing of it executed; the content says of which kind it is, not the name."""
+    """The contents of a file of weights, nothing of it executed; its bytes say of which kind it is, not its name."""
     with path.open("rb") as file:
         start = file.read(64)
     if path.suffix == ".safetensors" or _begins_safetensors(start, path.stat().st_size):

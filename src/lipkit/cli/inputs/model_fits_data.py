@@ -46,7 +46,7 @@ def require_finite(scores: Tensor, target: str, data: str) -> None:
 
 
 def run_on_first(model: nn.Module, inputs: Tensor, target: str, data: str) -> object:
-    """What the model gives for the first input; an error of it becomes one sentence."""
+    """The output of the model for the first input; an error of it becomes one sentence."""
     parameter = next(model.parameters(), None)
     first = inputs[:1] if parameter is None else inputs[:1].to(parameter.detach())
     with torch.no_grad(), evaluating(model):

@@ -18,9 +18,15 @@ class WandbRun:
         try:
             import wandb  # pyright: ignore[reportMissingImports]
         except ModuleNotFoundError as missing:
-            raise ArgumentError("--wandb needs wandb; pip install wandb brings it.") from missing
+            raise ArgumentError("--wandb needs wandb; pip install 'lipkit[wandb]' brings it.") from missing
         folder.mkdir(parents=True, exist_ok=True)
-        self._run: Any = wandb.init(project=project, dir=str(folder))
+        try:
+            self._run: Any = wandb.init(project=project, dir=str(folder))
+        except wandb.Error as error:
+            raise ArgumentError(
+                f"--wandb {project} cannot begin a run: {str(error).removesuffix('.')}. "
+                "WANDB_MODE=offline in the environment needs no account."
+            ) from error
 
     def __call__(self, entry: Mapping[str, Any]) -> None:
         """Add an entry; what is not there is left out."""

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lipkit._deadline import refuse_late
+from lipkit._runtime import refuse_late
 from lipkit.linops._base import Adjoint, Compose, LinearOperator, Scaled, Shape, Sum
 from lipkit.linops.batch_norm import BatchNorm
 from lipkit.linops.block import BlockColumn, BlockDiagonal, BlockRow

@@ -6,7 +6,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from lipkit._runtime import is_exporting
+from lipkit._compilers import is_exporting
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.nn.activations._channels import channels_of
 from lipkit.nn.core.known_constants import EveryNorm, Isometric

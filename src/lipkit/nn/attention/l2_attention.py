@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lipkit._runtime import constant_for_compilers
+from lipkit._compilers import constant_for_compilers
 from lipkit.bound import Bound
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.linops import Shape
@@ -154,21 +154,23 @@ def distance_attention(
     z: Float[Tensor, "... heads tokens width"], scale: Float[Tensor, " heads"], is_causal: bool = False
 ) -> Float[Tensor, "... heads tokens width"]:
     """P z with P_ij ~ exp(-scale |z_i - z_j|^2); its constant is `distance_attention_constant(tokens, is_causal)`."""
-    # Distances do not see the mean, and numbers near zero lose fewer digits.
-    mean = z.mean(-2, keepdim=True)
-    y = z - mean
+    # Distances do not see the mean. Between tokens that are near each other and far from it, products of float32 leave
+    # no digits of a distance: they are taken in float64, where the device has it.
+    precise = torch.float64 if z.device.type in ("cpu", "cuda") else z.dtype
+    mean = z.to(precise).mean(-2, keepdim=True)
+    y = z.to(precise) - mean
     # Whatever this number is, the result is the same, and squares do not overflow.
     size = y.detach().abs().amax((-2, -1), keepdim=True).clamp(min=1.0)
     near = y / size
     squares = near.square().sum(-1)
     gaps = squares.unsqueeze(-1) + squares.unsqueeze(-2) - 2 * near @ near.mT
     # Rounding may leave a distance of a token to itself, which counts where all others are far.
-    others = 1 - torch.eye(z.shape[-2], device=z.device, dtype=z.dtype)
-    gaps = (gaps.clamp(min=0.0) * others * size * size).clamp(max=_FAR)
+    others = 1 - torch.eye(z.shape[-2], device=z.device, dtype=precise)
+    gaps = (gaps.clamp(min=0.0) * others * size * size).clamp(max=_FAR).to(z.dtype)
     scores = -gaps * scale.reshape(-1, 1, 1)
     if is_causal:
         scores = scores.masked_fill(hidden_keys(z), -math.inf)
-    return mean + scores.softmax(-1) @ y
+    return mean.to(z.dtype) + scores.softmax(-1) @ y.to(z.dtype)
 
 
 def hidden_keys(z: Float[Tensor, "... tokens width"]) -> Tensor:

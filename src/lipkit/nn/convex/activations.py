@@ -7,7 +7,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from lipkit._runtime import is_exporting
+from lipkit._compilers import is_exporting
 from lipkit.errors import ArgumentError, UnsupportedError
 from lipkit.nn.core.slopes import computes_as, slopes_of
 

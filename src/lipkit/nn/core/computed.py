@@ -8,7 +8,7 @@ from typing import Self, final
 import torch
 from torch import Tensor, nn
 
-from lipkit._runtime import is_compiling, is_exporting, is_transformed, is_transforming, runs_plainly
+from lipkit._compilers import is_compiling, is_exporting, is_transformed, is_transforming, runs_plainly
 from lipkit.nn.core.precision import dtype_in_use, exact_products
 from lipkit.nn.core.unchanged_bits import Seal, is_plain
 

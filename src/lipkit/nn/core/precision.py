@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lipkit._runtime import constant_for_compilers, is_compiling, is_reading
+from lipkit._compilers import constant_for_compilers, is_compiling
+from lipkit._runtime import is_reading
 from lipkit.errors import UnsupportedError
 from lipkit.linops import Shape
 from lipkit.rounding.slacks import FLOAT32_ROUNDINGS_16, ROUNDINGS_8192, UNIT, UNIT_OF

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Final
 
+import torch
 from torch import nn
 
 from lipkit.errors import UnsupportedError
@@ -66,6 +67,12 @@ def _softplus(module: nn.Softplus) -> tuple[float, float]:
 def _celu(module: nn.CELU) -> tuple[float, float]:
     if not module.alpha > 0:
         raise UnsupportedError(f"{module} has slopes exp(x / alpha) without bound; take alpha > 0.")
+    # As in the rule of the operation; a module has no type of its own, and float32 is what most run in.
+    if not module.alpha <= 1 / torch.finfo(torch.float32).eps:
+        raise UnsupportedError(
+            f"{module} divides by alpha first, which loses the digits of small inputs in float32; use nn.Identity, "
+            "which it is for such an alpha, or a smaller one."
+        )
     return 0.0, 1.0
 
 

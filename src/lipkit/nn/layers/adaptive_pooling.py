@@ -10,7 +10,7 @@ from lipkit.errors import ArgumentError, ShapeError
 from lipkit.linops import Shape
 from lipkit.nn.core.known_constants import Contraction
 from lipkit.nn.core.round_down import round_down
-from lipkit.nn.layers.pooling import Sizes, per_axis
+from lipkit.nn.layers.pooling import GlobalPool, Sizes, per_axis
 
 _AVERAGES = {1: functional.adaptive_avg_pool1d, 2: functional.adaptive_avg_pool2d, 3: functional.adaptive_avg_pool3d}
 
@@ -100,7 +100,7 @@ class AdaptiveL2NormPool(_Adaptive):
 
 
 @final
-class GlobalL2NormPool(Contraction):
+class GlobalL2NormPool(GlobalPool):
     """The l2 norm over all positions of each channel: constant 1 exactly, and the norm of the input is kept.
 
     The derivative at a channel of zeros is 0. Cost: one pass.
@@ -110,19 +110,10 @@ class GlobalL2NormPool(Contraction):
         keepdim: Whether pooled axes stay, with length 1.
     """
 
-    def __init__(self, dims: int = 2, keepdim: bool = True) -> None:
-        super().__init__()
-        if dims < 1:
-            raise ArgumentError(f"GlobalL2NormPool.dims must be at least 1, got {dims}.")
-        self.dims = dims
-        self.keepdim = keepdim
-
     def forward(self, x: Tensor) -> Tensor:
         """The norms."""
-        if x.ndim < self.dims:
-            raise ShapeError(f"GlobalL2NormPool pools {self.dims} axes, got shape {tuple(x.shape)}.")
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        squares = wide.square().sum(tuple(range(-self.dims, 0)), keepdim=self.keepdim)
+        squares = wide.square().sum(self.pooled_axes(x), keepdim=self.keepdim)
         return safe_root(squares).to(x.dtype)
 
 

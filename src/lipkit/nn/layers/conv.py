@@ -5,6 +5,7 @@ from typing import Literal, final
 import torch
 from torch import nn
 
+from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.layers._constrained_layer import ConstrainedLayer, refuse_methods
@@ -47,6 +48,11 @@ class _Conv(_HasTaps, SizeChecked):
         method: WeightMethod = AOC(),  # noqa: B008 - immutable
     ) -> None:
         refuse_methods(self, stride=stride, padding=padding, dilation=dilation, groups=groups, bias=bias)
+        if padding == "same" and (stride != 1 if isinstance(stride, int) else any(n != 1 for n in stride)):
+            raise ArgumentError(
+                f"padding='same' keeps the size of an image, and stride={stride} divides it; give the padding as a "
+                "number, e.g. kernel_size // 2."
+            )
         shape = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
         # torch's own class comes next: it stands behind this one in the bases of every layer below.
         super().__init__(*shape, bias, padding_mode, device, dtype)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipkit.errors import ArgumentError
+from lipkit.errors import ArgumentError, ShapeError
 from lipkit.nn.core.known_constants import SAFE, Contraction
 
 Sizes = int | tuple[int, ...]
@@ -196,8 +196,25 @@ class MaxPool3d(_MaxPool):
     dims = 3
 
 
+class GlobalPool(Contraction):
+    """A pool over all positions: the number of trailing axes that are pooled, and whether they stay."""
+
+    def __init__(self, dims: int = 2, keepdim: bool = True) -> None:
+        super().__init__()
+        if dims < 1:
+            raise ArgumentError(f"{type(self).__name__}.dims must be at least 1, got {dims}.")
+        self.dims = dims
+        self.keepdim = keepdim
+
+    def pooled_axes(self, x: Tensor) -> tuple[int, ...]:
+        """The axes of x that are pooled; an input with fewer axes is refused."""
+        if x.ndim < self.dims:
+            raise ShapeError(f"{type(self).__name__} pools {self.dims} axes, got shape {tuple(x.shape)}.")
+        return tuple(range(-self.dims, 0))
+
+
 @final
-class GlobalAvgPool(Contraction):
+class GlobalAvgPool(GlobalPool):
     """The sum over all positions of a channel divided by sqrt(positions): constant 1 exactly, where the mean has less.
 
     `dims` trailing axes are pooled, and kept with length 1 if `keepdim`. The factor depends on the size of the input.
@@ -207,14 +224,6 @@ class GlobalAvgPool(Contraction):
         keepdim: Whether pooled axes stay, with length 1.
     """
 
-    def __init__(self, dims: int = 2, keepdim: bool = True) -> None:
-        super().__init__()
-        if dims < 1:
-            raise ArgumentError(f"GlobalAvgPool.dims must be at least 1, got {dims}.")
-        self.dims = dims
-        self.keepdim = keepdim
-
     def forward(self, x: Tensor) -> Tensor:
         """The mean times sqrt(positions)."""
-        axes = tuple(range(-self.dims, 0))
-        return x.mean(axes, keepdim=self.keepdim) * (math.sqrt(math.prod(x.shape[-self.dims :])) * SAFE)
+        return x.mean(self.pooled_axes(x), keepdim=self.keepdim) * (math.sqrt(math.prod(x.shape[-self.dims :])) * SAFE)

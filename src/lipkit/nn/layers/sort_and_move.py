@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lipkit._runtime import is_compiling, is_exporting
+from lipkit._compilers import is_compiling, is_exporting
 
 # Where the operator is found once it is registered.
 _NAME = "lipkit::sort_and_move"

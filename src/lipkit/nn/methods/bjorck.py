@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from lipkit._runtime import runs_plainly
+from lipkit._compilers import runs_plainly
 from lipkit.errors import ArgumentError
 from lipkit.nn.core.precision import exact_products, room_for
 from lipkit.nn.core.unchanged_bits import is_plain

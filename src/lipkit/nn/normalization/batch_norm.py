@@ -1,5 +1,6 @@
 """Normalisation with a constant: centering, and scales that cannot exceed one."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import final
 
@@ -129,21 +130,8 @@ class BatchCentering(_Statistics):
         return x - per_channel((mean - self.bias).to(x.dtype), x, 1)
 
 
-@final
-class BatchNorm(_Statistics):
-    """Batch normalisation whose scale is clipped: y = s (x - mean) + beta, s = clip(gamma / sqrt(var + eps), -1, 1).
-
-    Guarantee: constant 1. In evaluation, with running statistics, the layer is diagonal with entries s. In training,
-    with the statistics of the batch, it holds for the whole batch as one input: where s is clipped the Jacobian is a
-    projector, elsewhere (gamma / std)(I - 11'/n - zz'/n) with z the normalised batch, whose norm is |gamma| / std <= 1.
-    It is NOT a statement about evaluation: what a batch was scaled by in training is not what it is scaled by later.
-    Limit: batch normalisation enlarges small activations, and this one cannot: put it where norms are kept.
-
-    Args:
-        features: Number of channels, on axis 1.
-        eps: Added to the variance.
-        momentum: Weight of the newest batch in the running statistics, in (0, 1].
-    """
+class _Variances(_Statistics):
+    """Running variances too, a learnt scale and a shift of each channel."""
 
     running_var: Tensor
 
@@ -158,8 +146,33 @@ class BatchNorm(_Statistics):
         super().__init__(features, momentum, device, dtype)
         self.eps = eps
         self.register_buffer("running_var", torch.ones(features, device=device, dtype=dtype))
-        self.weight = nn.Parameter(torch.ones(features, device=device, dtype=dtype))
+        self.weight = nn.Parameter(torch.ones(self.scale_shape(), device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.zeros(features, device=device, dtype=dtype))
+
+    @abstractmethod
+    def scale_shape(self) -> tuple[int, ...]:
+        """The shape of the learnt scale."""
+
+
+@final
+class BatchNorm(_Variances):
+    """Batch normalisation whose scale is clipped: y = s (x - mean) + beta, s = clip(gamma / sqrt(var + eps), -1, 1).
+
+    Guarantee: constant 1. In evaluation, with running statistics, the layer is diagonal with entries s. In training,
+    with the statistics of the batch, it holds for the whole batch as one input: where s is clipped the Jacobian is a
+    projector, elsewhere (gamma / std)(I - 11'/n - zz'/n) with z the normalised batch, whose norm is |gamma| / std <= 1.
+    It is NOT a statement about evaluation: what a batch was scaled by in training is not what it is scaled by later.
+    Limit: batch normalisation enlarges small activations, and this one cannot: put it where norms are kept.
+
+    Args:
+        features: Number of channels, on axis 1.
+        eps: Added to the variance.
+        momentum: Weight of the newest batch in the running statistics, in (0, 1].
+    """
+
+    def scale_shape(self) -> tuple[int, ...]:
+        """One number for each channel."""
+        return (self.features,)
 
     def forward(self, x: Tensor) -> Tensor:
         """The centered batch, scaled by at most one and shifted."""
@@ -175,7 +188,7 @@ class BatchNorm(_Statistics):
 
 
 @final
-class CommonBatchNorm(_Statistics):
+class CommonBatchNorm(_Variances):
     """Batch normalisation with one scale for all channels: y = s (x - mean) + beta, s = clip(g / sqrt(v + eps), -1, 1).
 
     v is the largest running variance of all channels, and g one learnt number: directions are kept, where `BatchNorm`
@@ -192,21 +205,9 @@ class CommonBatchNorm(_Statistics):
         momentum: Weight of the newest batch in the running statistics, in (0, 1].
     """
 
-    running_var: Tensor
-
-    def __init__(
-        self,
-        features: int,
-        eps: float = 1e-5,
-        momentum: float = 0.1,
-        device: torch.device | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(features, momentum, device, dtype)
-        self.eps = eps
-        self.register_buffer("running_var", torch.ones(features, device=device, dtype=dtype))
-        self.weight = nn.Parameter(torch.ones((), device=device, dtype=dtype))
-        self.bias = nn.Parameter(torch.zeros(features, device=device, dtype=dtype))
+    def scale_shape(self) -> tuple[int, ...]:
+        """One number for all channels."""
+        return ()
 
     def forward(self, x: Tensor) -> Tensor:
         """The centered batch, scaled by one number of at most one and shifted."""

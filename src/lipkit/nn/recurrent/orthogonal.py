@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipkit._runtime import constant_for_compilers
+from lipkit._compilers import constant_for_compilers
 from lipkit.bound import Bound
 from lipkit.errors import ArgumentError, ShapeError, UnsupportedError
 from lipkit.linops import Shape

@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from lipkit._deadline import refuse_late, seconds_left
+from lipkit._runtime import refuse_late, seconds_left
 from lipkit.bound import Bound, Kind
 from lipkit.errors import ArgumentError
 from lipkit.linops import LinearOperator, Shape, Symbol, symbol

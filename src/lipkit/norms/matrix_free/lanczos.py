@@ -9,8 +9,7 @@ import scipy
 import torch
 from torch import Tensor
 
-from lipkit._deadline import refuse_late
-from lipkit._runtime import draw
+from lipkit._runtime import draw, refuse_late
 from lipkit.bound import Bound, Kind, Witness
 from lipkit.errors import ArgumentError, TooLargeError
 from lipkit.linops import LinearOperator, stack

@@ -218,7 +218,7 @@ def _parts(page: str) -> set[str]:
 
 
 def _describe(claim: Claim, known: Sequence[Claim]) -> str:
-    """What is wrong with a claim that is not among the known ones."""
+    """A sentence about a claim that is not among the known ones."""
     same = [one for one in known if one.name == claim.name]
     if not same:
         return f"The page claims {claim.name}: {claim.words}, of which its data say nothing."

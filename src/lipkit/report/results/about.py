@@ -1,4 +1,4 @@
-"""What the numbers of a report are about: the command, the machine, the test data, the attack."""
+"""The origin of the numbers of a report: the command, the machine, the test data, the attack."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What a nonlinearity must tell about itself; methods read nothing else."""
+"""The base of nonlinearities: all that methods read of them."""
 
 import math
 from abc import ABC, abstractmethod

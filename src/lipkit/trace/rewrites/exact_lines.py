@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lipkit.trace.nodes import Activation, Identity, PiecewiseLinear
-from lipkit.trace.nodes.activations.piecewise_linear import ABS, RELU, clamp, leaky_relu
+from lipkit.trace.nodes.pointwise import ABS, RELU, clamp, leaky_relu
 
 
 @final

@@ -9,9 +9,9 @@ from lipkit.trace.nodes import Activation, PiecewiseLinear, Pointwise
 from lipkit.trace.nodes.activations.gated import GELU, HARDSWISH, swish
 from lipkit.trace.nodes.activations.gelu_tanh import GELU_TANH
 from lipkit.trace.nodes.activations.mish import MISH
-from lipkit.trace.nodes.activations.piecewise_linear import ABS
 from lipkit.trace.nodes.activations.powers import RECIPROCAL, power
 from lipkit.trace.nodes.activations.sigmoids import ERF, HARDSIGMOID, SIGMOID, SOFTSIGN, TANH, TANHSHRINK, softplus
+from lipkit.trace.nodes.pointwise import ABS
 from lipkit.trace.rewrites.entrywise_functions import Combination, Entries
 from lipkit.trace.rewrites.exchange_rows import Rewriting
 

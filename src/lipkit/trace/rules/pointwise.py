@@ -16,7 +16,6 @@ from lipkit.trace.nodes.activations.gated import GELU, HARDSWISH, swish
 from lipkit.trace.nodes.activations.gelu_tanh import GELU_TANH
 from lipkit.trace.nodes.activations.mish import MISH
 from lipkit.trace.nodes.activations.periodic import COS, SIN
-from lipkit.trace.nodes.activations.piecewise_linear import ABS, RELU, clamp, leaky_relu, prelu, softshrink
 from lipkit.trace.nodes.activations.powers import (
     COSH,
     EXP,
@@ -43,6 +42,7 @@ from lipkit.trace.nodes.activations.sigmoids import (
     TANH,
     softplus,
 )
+from lipkit.trace.nodes.pointwise import ABS, RELU, clamp, leaky_relu, prelu, softshrink
 from lipkit.trace.rules._registry import Sample, lowers
 from lipkit.trace.rules.arithmetic import combination
 

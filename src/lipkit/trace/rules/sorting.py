@@ -8,9 +8,8 @@ from torch import Tensor
 
 from lipkit.trace.network import Builder, Ref, Refusal
 from lipkit.trace.nodes import Node
-from lipkit.trace.nodes.activations.piecewise_linear import RELU
 from lipkit.trace.nodes.order_statistics import OrderStatistics
-from lipkit.trace.nodes.pointwise import Pointwise
+from lipkit.trace.nodes.pointwise import RELU, Pointwise
 from lipkit.trace.nodes.window_maxima import WindowMax
 from lipkit.trace.rules._registry import Sample, lowers
 from lipkit.trace.rules.arithmetic import combination, shape_of

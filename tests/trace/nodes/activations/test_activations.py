@@ -15,7 +15,6 @@ from lipkit.trace.nodes.activations.gated import GELU, HARDSWISH, swish
 from lipkit.trace.nodes.activations.gelu_tanh import GELU_TANH
 from lipkit.trace.nodes.activations.mish import MISH
 from lipkit.trace.nodes.activations.periodic import COS, SIN
-from lipkit.trace.nodes.activations.piecewise_linear import ABS, RELU, clamp, leaky_relu, softshrink
 from lipkit.trace.nodes.activations.powers import (
     COSH,
     EXP,
@@ -32,6 +31,7 @@ from lipkit.trace.nodes.activations.powers import (
     exponential,
     power,
 )
+from lipkit.trace.nodes.activations.rounded_kinks import round_kinks
 from lipkit.trace.nodes.activations.sigmoids import (
     ASINH,
     ATAN,
@@ -44,7 +44,7 @@ from lipkit.trace.nodes.activations.sigmoids import (
     TANHSHRINK,
     softplus,
 )
-from lipkit.trace.nodes.pointwise import Identity
+from lipkit.trace.nodes.pointwise import ABS, RELU, Identity, clamp, leaky_relu, softshrink
 
 INF = torch.tensor(math.inf, dtype=torch.float64)
 LINE = (-30.0, 30.0)
@@ -72,12 +72,12 @@ EVERY = [
         Known, (elu(), elu(1.7), elu(0.3, 2.0, 1.5), elu(-0.5), SELU, celu(), celu(0.4), EXP, EXPM1, SINH, COSH, SQUARE)
     ),
     *map(Known, (power(3.0), power(4.0), exponential(2.0), exponential(0.5), RELU, ABS, clamp(-1, 2), leaky_relu(0.1))),
-    *map(Known, (leaky_relu(-2.0), clamp(0, math.inf), clamp(3, 3), softshrink(0.5), RELU.smoothed(0.3))),
+    *map(Known, (leaky_relu(-2.0), clamp(0, math.inf), clamp(3, 3), softshrink(0.5), round_kinks(RELU, 0.3))),
     *(Known(a, POSITIVE) for a in (SQRT, RSQRT, RECIPROCAL, LOG, LOG2, LOG10, LOG1P, power(1.5), power(-2.0))),
     *(Known(a, (-30.0, -1e-3)) for a in (RECIPROCAL, power(-2.0), power(-3.0))),
-    Known(ABS.smoothed(0.1)),
-    Known(clamp(0, 6).smoothed(0.2), tight=False),
-    Known(softshrink(0.5).smoothed(0.2), tight=False),
+    Known(round_kinks(ABS, 0.1)),
+    Known(round_kinks(clamp(0, 6), 0.2), tight=False),
+    Known(round_kinks(softshrink(0.5), 0.2), tight=False),
 ]
 every = pytest.mark.parametrize("known", EVERY, ids=str)
 

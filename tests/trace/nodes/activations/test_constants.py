@@ -8,15 +8,15 @@ import mpmath
 import pytest
 import torch
 
-from lipkit.errors import ArgumentError, UnsupportedError
+from lipkit.errors import ArgumentError
 from lipkit.trace.nodes import Activation
 from lipkit.trace.nodes.activations.exponential_linear import SELU, celu, elu
 from lipkit.trace.nodes.activations.gated import GELU, HARDSWISH, swish
 from lipkit.trace.nodes.activations.gelu_tanh import GELU_TANH
 from lipkit.trace.nodes.activations.mish import MISH
 from lipkit.trace.nodes.activations.periodic import SIN
-from lipkit.trace.nodes.activations.piecewise_linear import ABS, RELU, clamp, leaky_relu, prelu, softshrink
 from lipkit.trace.nodes.activations.powers import EXP, SQUARE, exponential, power
+from lipkit.trace.nodes.activations.rounded_kinks import round_kinks
 from lipkit.trace.nodes.activations.sigmoids import (
     ASINH,
     ATAN,
@@ -29,7 +29,7 @@ from lipkit.trace.nodes.activations.sigmoids import (
     TANHSHRINK,
     softplus,
 )
-from lipkit.trace.nodes.pointwise import Identity
+from lipkit.trace.nodes.pointwise import ABS, RELU, Identity, clamp, leaky_relu, prelu, softshrink
 
 INF = torch.tensor(math.inf, dtype=torch.float64)
 
@@ -165,7 +165,7 @@ def test_prelu_has_a_live_slope_for_each_channel():
 @pytest.mark.parametrize("mu", [0.05, 1.0])
 def test_smoothed_relu_is_softplus(mu: float):
     z = torch.linspace(-5, 5, 401, dtype=torch.float64)
-    smooth = RELU.smoothed(mu)
+    smooth = round_kinks(RELU, mu)
     assert torch.allclose(smooth(z), mu * torch.nn.functional.softplus(z / mu, threshold=1e9), rtol=0, atol=1e-14)
     assert ((smooth(z) - z.relu()) <= mu * math.log(2) * (1 + 1e-12)).all()
     assert not smooth.kinks
@@ -177,7 +177,7 @@ def test_smoothed_relu_is_softplus(mu: float):
 
 def test_a_smoothed_prelu_has_its_slopes_for_each_channel():
     weight = torch.tensor([0.25, -1.0, 1.5])
-    smooth = prelu(weight[:, None]).smoothed(0.1)
+    smooth = round_kinks(prelu(weight[:, None]), 0.1)
     z = torch.linspace(-3, 3, 7, dtype=torch.float64).expand(3, 7)
     softplus = 0.1 * torch.nn.functional.softplus(z / 0.1)
     expected = weight[:, None] * z + (1 - weight[:, None]) * softplus
@@ -191,7 +191,7 @@ def test_a_smoothed_prelu_has_its_slopes_for_each_channel():
 
 def test_smoothed_absolute_value_is_a_hypotenuse():
     z = torch.linspace(-5, 5, 401, dtype=torch.float64)
-    smooth = ABS.smoothed(0.25)
+    smooth = round_kinks(ABS, 0.25)
     assert torch.allclose(smooth(z), (z**2 + 0.0625).sqrt(), rtol=1e-15, atol=0)
     assert smooth.bends(-INF, INF)[1].item() == pytest.approx(4.0)
 
@@ -210,11 +210,8 @@ def test_kinks_and_curvature_tell_convex_from_concave():
 
 
 def test_what_cannot_be_smoothed_or_built_says_so():
-    with pytest.raises(UnsupportedError, match="selu has kinks at 0"):
-        SELU.smoothed(0.1)
-    assert TANH.smoothed(0.1) is TANH
     with pytest.raises(ArgumentError, match="mu > 0"):
-        RELU.smoothed(0.0)
+        round_kinks(RELU, 0.0)
     with pytest.raises(ArgumentError, match="alpha > 0"):
         celu(-1.0)
     with pytest.raises(ArgumentError, match="beta > 0"):

@@ -7,7 +7,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from lipkit._runtime import is_compiling, needs_plain_operations
+from lipkit._compilers import is_compiling, needs_plain_operations
 
 Tensors = tuple[Tensor, ...]
 Gradients = tuple[Tensor | None, ...]

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from lipkit._runtime import needs_plain_operations
+from lipkit._compilers import needs_plain_operations
 from lipkit.nn.methods._arithmetic.derivative import Gradients, Tensors, with_derivative
 from lipkit.nn.methods._arithmetic.filter_gram import (
     TINY,

@@ -10,10 +10,25 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+from lipkit.errors import ArgumentError
 from lipkit.rounding.slacks import ROUNDINGS_8, ROUNDINGS_32, ULP
 from lipkit.trace.nodes.activations.curve import Curve, Interval, Station
 from lipkit.trace.nodes.activations.smooth import Smooth
-from lipkit.trace.nodes.pointwise import Activation
+from lipkit.trace.nodes.pointwise import Activation, PiecewiseLinear
+
+
+def round_kinks(activation: PiecewiseLinear, mu: float) -> Activation:
+    """A function without kinks that tends to the given one as mu > 0 tends to 0.
+
+    sqrt(z^2 + mu^2) for |z|; otherwise the relu in every knot becomes mu softplus(. / mu).
+    """
+    if not mu > 0:
+        raise ArgumentError(f"Smoothing needs mu > 0, got {mu}.")
+    # A live gradient is no number to compare, and may hold several.
+    fixed = tuple(g for g in activation.gradients if not isinstance(g, Tensor))
+    if activation.knots == (0.0,) and fixed == (-1.0, 1.0):
+        return hypotenuse(mu)
+    return Softened(activation, mu)
 
 
 @final
@@ -25,24 +40,22 @@ class Softened(Activation):
     interval: the range is exact for one knot, and an enclosure for several. Curvature at most |jump| / (4 mu) a knot.
     """
 
-    inner: Activation
-    knots: tuple[float, ...]
-    gradients: tuple[float | Tensor, ...]
+    inner: PiecewiseLinear
     mu: float
 
     def __call__(self, z: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         y = self.inner(z)
-        for knot, jump in zip(self.knots, self._jumps(z), strict=True):
+        for knot, jump in zip(self.inner.knots, self._jumps(z), strict=True):
             # mu softplus(t / mu) - relu(t) = mu log(1 + exp(-|t| / mu)).
             y = y + jump.to(z) * self.mu * torch.log1p(torch.exp(-(z - knot).abs() / self.mu))
         return y
 
     def slopes(self, low: Float64[Tensor, "..."], high: Float64[Tensor, "..."]) -> Interval:
         # A gradient may be one for each channel; the sum of the jumps below broadcasts it to the entries.
-        first = _number(self.gradients[0], low) + torch.zeros_like(low)
+        first = _number(self.inner.gradients[0], low) + torch.zeros_like(low)
         under, over = self._sum(first, low, high, torch.sigmoid, 1.0, None)
         # The sigmoids fall from knot to knot, so the slope is a mean of the gradients.
-        every = [_number(g, low) for g in self.gradients]
+        every = [_number(g, low) for g in self.inner.gradients]
         smallest, largest = reduce(torch.minimum, every), reduce(torch.maximum, every)
         return torch.maximum(under, smallest), torch.minimum(over, largest)
 
@@ -76,7 +89,7 @@ class Softened(Activation):
     ) -> Interval:
         """first + sum of jump factor shape((z - knot) / mu), whose shape rises, or has its peak at 0."""
         under, over, total = first, first, torch.zeros_like(low)
-        for knot, jump in zip(self.knots, self._jumps(low), strict=True):
+        for knot, jump in zip(self.inner.knots, self._jumps(low), strict=True):
             left, right = shape((low - knot) / self.mu), shape((high - knot) / self.mu)
             smallest, largest = torch.minimum(left, right), torch.maximum(left, right)
             if peak is not None:
@@ -90,7 +103,7 @@ class Softened(Activation):
         return under - slack, over + slack
 
     def _jumps(self, like: Tensor) -> list[Tensor]:
-        return [_number(after, like) - _number(before, like) for before, after in pairwise(self.gradients)]
+        return [_number(after, like) - _number(before, like) for before, after in pairwise(self.inner.gradients)]
 
     def __str__(self) -> str:
         return f"{self.inner} smoothed by {self.mu:g}"

@@ -1,4 +1,4 @@
-"""What a region of queries, keys and values implies for attention: scores, probabilities, spreads of the rows."""
+"""Ranges inside of attention on a region of queries, keys and values: scores, probabilities, spreads of the rows."""
 
 from dataclasses import dataclass
 from functools import cached_property

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import lipkit
-from lipkit import _deadline
-from lipkit._deadline import no_time_limit, refuse_late, seconds_left, time_limit
+from lipkit import _runtime
+from lipkit._runtime import no_time_limit, refuse_late, seconds_left, time_limit
 from lipkit.bound import Kind
 from lipkit.bounds import DAG, Auto, LipLT, Sampling
 from lipkit.bounds.lipschitz import network_of
@@ -26,7 +26,7 @@ from support.unchecked import unchecked
 def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that goes on by a second whenever somebody looks at it."""
     seconds = itertools.count()
-    monkeypatch.setattr(_deadline, "monotonic", lambda: float(next(seconds)))
+    monkeypatch.setattr(_runtime, "monotonic", lambda: float(next(seconds)))
     return
 
 
@@ -109,7 +109,7 @@ def test_a_call_that_is_late_has_no_lower_bound() -> None:
 
 def test_a_step_that_would_take_too_long_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     # A second for each multiplication: the product of matrices of side 1100 takes a billion of them.
-    monkeypatch.setattr(_deadline, "seconds_per_multiplication", lambda _: 1.0)
+    monkeypatch.setattr(_runtime, "seconds_per_multiplication", lambda _: 1.0)
     large = Dense(torch.randn(1100, 1100, dtype=torch.float64))
     with time_limit(1e6), pytest.raises(OutOfTimeError, match="The next step takes about"):
         Cholesky()(large)
