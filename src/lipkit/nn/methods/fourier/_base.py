@@ -5,7 +5,7 @@ from abc import abstractmethod
 from dataclasses import replace
 
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Complex, Float64, Int64
 from torch import Tensor
 
 from lipkit.errors import ArgumentError, UnsupportedError
@@ -15,8 +15,9 @@ from lipkit.linops.fourier_matrices import from_spectrum, rounding_of, spectrum_
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.core.precision import room_for
 from lipkit.nn.methods._base import Blocks, Free, Promise, WeightMethod
-from lipkit.nn.methods.fourier._unitary import Symbols
 from lipkit.norms import Circulant, NearIsometry, Norm
+
+Symbols = Complex[Tensor, "_ _ _"]
 
 
 class FourierMethod(WeightMethod):
