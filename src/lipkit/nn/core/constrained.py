@@ -126,8 +126,8 @@ def refuse_complex(method: WeightMethod, geometry: Geometry, dtype: torch.dtype)
         raise UnsupportedError(
             f"{method} makes no complex weights of {what} from free numbers of {dtype}; Linear and convolutions with "
             "one tap can be complex64 or complex128 by Bjorck, Cayley, Exponential, Householder, NewtonSchulz, Polar "
-            "and QR. Give other layers the real and the imaginary parts as separate features, which have the same l2 "
-            "norm."
+            "and QR, and other layers take the real and the imaginary parts as separate features, which have the same "
+            "l2 norm."
         )
 
 

@@ -25,7 +25,7 @@ _SUBNORMAL = {
 
 
 def in_full_precision(fn: Callable[[Tensor], Tensor], raw: Tensor) -> Tensor:
-    """fn(raw), computed in float32, or complex64, at least whatever autocast says, in the type the layer will multiply with.
+    """fn(raw), computed in float32 or complex64 at least, whatever autocast says, in the type a layer multiplies with.
 
     That is the type of `raw`, or autocast's where it is on. Room is made for rounding to fewer digits than float32.
     """
@@ -40,7 +40,7 @@ def uncast(device: str) -> AbstractContextManager[object]:
 
 
 def dtype_in_use(raw: Tensor) -> torch.dtype:
-    """The type a layer multiplies with: that of its numbers, or autocast's where it is on (it leaves float64 and complex numbers alone)."""
+    """The type a layer multiplies with: that of its numbers, or autocast's, which leaves float64 and complex alone."""
     device = raw.device.type
     if _autocast(device) and raw.dtype != torch.float64 and not raw.dtype.is_complex:
         return torch.get_autocast_dtype(device)

@@ -44,7 +44,8 @@ class WeightMethod(ABC):
 
     Subclasses are frozen dataclasses: their fields are the hyper-parameters. Calling one is pure and differentiable,
     with a number of operations that does not depend on values, so that it compiles. It computes in the dtype it is
-    given, float32 or float64, some also complex64 or complex128; the result is proven for the numbers as stored, their rounding included.
+    given, float32 or float64, some also complex64 or complex128; the result is proven for the numbers as stored, their
+    rounding included.
     """
 
     # Whether free numbers times any positive number give the same weights.
@@ -136,9 +137,7 @@ class WeightMethod(ABC):
         """The norms in which the weights have constant at most one: l2, unless the method is for others."""
         return L2
 
-    def norm_on_every_size(
-        self, weight: Blocks, geometry: Geometry, enough: float
-    ) -> float:
+    def norm_on_every_size(self, weight: Blocks, geometry: Geometry, enough: float) -> float:
         """An upper bound of the norm in `metric` on inputs of every size; no more is looked for once it is `enough`."""
         if weight.dtype.is_complex:
             # Complex kernels have one tap: a matrix at every position.

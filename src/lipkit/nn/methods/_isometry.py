@@ -30,12 +30,12 @@ class IsometryMethod(MatrixMethod):
 
     def matrix(self, raw: Inexact[Tensor, "batch rows cols"]) -> Inexact[Tensor, "batch rows cols"]:
         if raw.shape[-2] < raw.shape[-1]:
-            return close_isometry(self.isometry(raw.mH), raw.dtype, self.may_fall_short).mH
+            return close_isometry(self.isometry(raw.mT), raw.dtype, self.may_fall_short).mT
         return close_isometry(self.isometry(raw), raw.dtype, self.may_fall_short)
 
     def inverse_matrix(self, weight: Inexact[Tensor, "batch rows cols"]) -> Inexact[Tensor, "batch rows cols"]:
         if weight.shape[-2] < weight.shape[-1]:
-            return self.inverse_isometry(weight.mH).mH
+            return self.inverse_isometry(weight.mT).mT
         return self.inverse_isometry(weight)
 
 

@@ -74,7 +74,7 @@ class Bjorck(MatrixMethod):
 
     def matrix(self, raw: Inexact[Tensor, "batch rows cols"]) -> Inexact[Tensor, "batch rows cols"]:
         if raw.shape[-2] < raw.shape[-1]:
-            return self._tall(raw.mH).mH
+            return self._tall(raw.mT).mT
         return self._tall(raw)
 
     def _tall(self, tall: Inexact[Tensor, "batch rows cols"]) -> Inexact[Tensor, "batch rows cols"]:
@@ -165,7 +165,9 @@ def by_gram(tall: Inexact[Tensor, "batch rows cols"], scales: tuple[float, ...])
     return product(scaled, whole, tall.dtype)
 
 
-def _gram_root(gram: Inexact[Tensor, "batch cols cols"], scales: tuple[float, ...]) -> Inexact[Tensor, "batch cols cols"]:
+def _gram_root(
+    gram: Inexact[Tensor, "batch cols cols"], scales: tuple[float, ...]
+) -> Inexact[Tensor, "batch cols cols"]:
     root = step = _step_factor(gram, scales[0])
     for scale in scales[1:]:
         gram = torch.bmm(gram, gram_of(step, step.dtype))

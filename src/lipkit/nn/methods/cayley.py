@@ -70,7 +70,7 @@ class Cayley(IsometryMethod):
 
     def is_feasible(self, weight: Blocks, geometry: Geometry) -> bool:
         wide = weight.detach().to(widest(weight.dtype)).flatten(2)
-        tall = wide.mH if geometry.rows < geometry.cols else wide
+        tall = wide.mT if geometry.rows < geometry.cols else wide
         return bool(_within_reach(tall[:, : tall.shape[-1]]).all()) and super().is_feasible(weight, geometry)
 
     def start(self, geometry: Geometry) -> Blocks:
@@ -80,7 +80,7 @@ class Cayley(IsometryMethod):
 
 
 def invert_transform(tall: Inexact[Tensor, "batch rows cols"]) -> Inexact[Tensor, "batch rows cols"]:
-    """The free matrices of isometries: U = (K - K') / 4 with K = (I - Q)(I + Q)^-1, V = -Q_2 (I + Q)^-1, of [Q; Q_2]."""
+    """Free matrices of isometries [Q; Q_2]: U = (K - K') / 4 with K = (I - Q)(I + Q)^-1, V = -Q_2 (I + Q)^-1."""
     n = tall.shape[-1]
     upper, lower = tall[:, :n], tall[:, n:]
     identity = torch.eye(n, dtype=tall.dtype, device=tall.device)

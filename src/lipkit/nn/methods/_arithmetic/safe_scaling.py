@@ -66,7 +66,9 @@ def cap(x: Inexact[Tensor, "batch rows cols"], most: float) -> Inexact[Tensor, "
     return small * torch.minimum(square.rsqrt() * most, unit)
 
 
-def dot(left: Inexact[Tensor, "batch rows cols"], right: Inexact[Tensor, "batch rows cols"]) -> Inexact[Tensor, "batch 1 1"]:
+def dot(
+    left: Inexact[Tensor, "batch rows cols"], right: Inexact[Tensor, "batch rows cols"]
+) -> Inexact[Tensor, "batch 1 1"]:
     """<L, R>, the sum of the products of entries; of complex ones, that of their parts."""
     return (_parts(left) * _parts(right)).sum((-2, -1), keepdim=True)
 
