@@ -234,17 +234,3 @@ def test_norm_pooling_keeps_the_range_of_float16() -> None:
 def test_arguments_without_meaning_are_refused(make: Callable[[], Any]) -> None:
     with pytest.raises(LipkitError):
         make()
-
-
-@pytest.mark.parametrize(
-    "build",
-    [
-        lambda: lnn.Linear(3, 2, dtype=torch.complex64),
-        lambda: lnn.Conv1d(3, 2, 3, dtype=torch.complex128),
-        lambda: lnn.parametrize(nn.Linear(2, 2, dtype=torch.complex64), "weight", lnn.Cayley()),
-        lambda: lnn.Linear(3, 2)._apply(lambda t: t.to(torch.complex64)).weight,
-    ],
-)
-def test_complex_weights_are_refused(build: Callable[[], object]) -> None:
-    with pytest.raises(UnsupportedError, match="real and the imaginary parts"):
-        build()
