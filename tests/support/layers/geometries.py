@@ -46,7 +46,6 @@ FILLS: dict[str, Callable[[Tensor], Tensor]] = {
     "zero": torch.zeros_like,
     "huge": lambda raw: 1e30 * torch.randn_like(raw),
     "tiny": lambda raw: 1e-37 * torch.randn_like(raw),
-    "denormal": lambda raw: 1e-42 * torch.randn_like(raw),
 }
 
 

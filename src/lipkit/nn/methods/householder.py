@@ -65,7 +65,7 @@ class Householder(IsometryMethod):
             still = torch.linalg.vector_norm(vector, dim=-1) < 1e-12
             vector[still] = 0
             if tall.dtype.is_complex:
-                vector[still, 0] = 1j
+                vector[still, 0] = vector.new_tensor(1j)
             else:
                 vector[still, 1:2] = 1
             size = torch.linalg.vector_norm(vector, dim=-1, keepdim=True)
