@@ -226,7 +226,7 @@ def test_rounding_that_is_the_same_everywhere_gets_its_room() -> None:
     # Numbers 0.003 + 0.55 units of their last digit, 2^-32, and -0.003 - 0.45: all are rounded up by 0.45 units, which
     # the mean of the image sees 4096 times.
     grid = float(torch.tensor(0.003))
-    kernel = torch.where(signs > 0, grid + 0.55 * 2.0**-32, -grid - 0.45 * 2.0**-32) / least
+    kernel = ((2 * signs - 1) * (grid + 0.5 * 2.0**-32) + 0.05 * 2.0**-32) / least
     assert float(torch.fft.fft2(kernel).abs().max()) <= 1
     added = (kernel * least).to(torch.float32).to(torch.float64) - kernel * least
     assert float(added.sum()) > 6 * 2.0**-24
