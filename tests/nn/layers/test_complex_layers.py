@@ -196,8 +196,9 @@ def test_convolutions_and_condensed_models() -> None:
     x = torch.randn(1, 2, 4, 4, dtype=torch.float64)
     for one in (model, lnn.condense(model)):
         assert float(lipkit.lipschitz(one, x).value.detach()) == pytest.approx(1, abs=1e-9)
-    plain = Between(lambda x: x.to(torch.complex128), nn.Conv1d(2, 3, 3, padding=1, dtype=torch.complex128), torch.abs)
-    weight = plain.middle.weight.detach()
+    second = nn.Conv1d(2, 3, 3, padding=1, dtype=torch.complex128)
+    plain = Between(lambda x: x.to(torch.complex128), second, torch.abs)
+    weight = second.weight.detach()
     dense = torch.zeros(3, 5, 2, 5, dtype=torch.complex128)
     for i in range(5):
         for t in range(3):
