@@ -247,4 +247,4 @@ def test_a_promise_is_believed_between_complex_values_if_it_covers_them():
     with pytest.raises(CaptureError, match=r"div\.Tensor  inner"):
         _ = capture(Whole(Declared()), drawn(1, 6))
     network = capture(Whole(Covering()), drawn(1, 6))
-    assert float(lipschitz(network, method=DAG()).value) == pytest.approx(2.0, rel=1e-9)
+    assert float(lipkit.lipschitz(network, method=DAG()).value) == pytest.approx(2.0, rel=1e-9)
