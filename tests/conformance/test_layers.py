@@ -24,15 +24,17 @@ from support.layers.checks import (
     check_steps,
     promised,
 )
-from support.layers.examples import EVERY, FURTHER, LAYERS, METHODS, PARTS, QUIET, WITHOUT_CONSTANT
-from support.layers.geometries import FILLS, Drawn, accepted, filled, layers
+from support.layers.examples import EVERY, FURTHER, LAYERS, METHODS, PARTS, QUIET, UNITARY, WITHOUT_CONSTANT
+from support.layers.geometries import FILLS, Drawn, accepted, filled, layers, unitary
 from support.programs.run import PROGRAMS, run_program
 
 every_layer = pytest.mark.parametrize("name", LAYERS)
 every_part = pytest.mark.parametrize("name", PARTS)
+every_unitary = pytest.mark.parametrize("method", UNITARY, ids=repr)
 every_method = pytest.mark.parametrize("method", EVERY, ids=repr)
 PUBLIC = vars(lnn) | vars(convex)
 DTYPES = ("float32", "float64", "bfloat16")
+COMPLEX = (torch.complex64, torch.complex128)
 
 
 def test_every_method_is_in_the_suite() -> None:
@@ -99,6 +101,43 @@ def test_gradients(method: WeightMethod, data: st.DataObject) -> None:
     drawn: Drawn = data.draw(accepted(method))
     filled(drawn.layer, "moved")
     check_gradients(drawn.layer, torch.randn(2, *drawn.in_shape))
+
+
+@every_unitary
+@settings(max_examples=18)
+@given(data=st.data())
+def test_the_norm_of_stored_complex_weights_is_at_most_one(method: WeightMethod, data: st.DataObject) -> None:
+    drawn: Drawn = data.draw(unitary(method, data.draw(st.sampled_from(COMPLEX))))
+    layer = drawn.layer
+    filled(layer, data.draw(st.sampled_from(sorted(FILLS))))
+    check_norm(layer, drawn.in_shape)
+    weight = layer.weight
+    loss = (weight * torch.randn_like(weight)).sum().real
+    (gradient,) = torch.autograd.grad(loss, layer.parametrizations.weight.original)
+    assert bool(torch.isfinite(gradient).all())
+
+
+@every_unitary
+@settings(max_examples=6)
+@given(data=st.data())
+def test_unitary_layers_keep_all_singular_values(method: WeightMethod, data: st.DataObject) -> None:
+    dtype = data.draw(st.sampled_from(COMPLEX))
+    drawn: Drawn = data.draw(unitary(method, dtype))
+    layer = drawn.layer
+    if promised(layer) is Promise.ISOMETRY:
+        check_isometry(layer, drawn.in_shape, 1 - 2e-5)
+        assert layer.parametrizations.weight[0].is_feasible(layer.weight)
+    check_steps(layer, drawn.in_shape, dtype)
+
+
+@every_unitary
+def test_unitary_layers_are_differentiated_saved_and_frozen(method: WeightMethod) -> None:
+    for inputs, outputs in ((4, 4), (6, 3), (2, 5)):
+        layer = lnn.Linear(inputs, outputs, dtype=torch.complex128, method=method)
+        x = torch.randn(2, inputs, dtype=torch.complex128)
+        check_gradients(layer, x)
+        check_evaluation(layer, x)
+        check_saving(lambda: lnn.Linear(inputs, outputs, dtype=torch.complex128, method=method), x)  # noqa: B023
 
 
 @every_layer

@@ -231,7 +231,7 @@ def test_other_operations_on_complex_values_are_refused_where_they_are(run: Run,
     assert remedy in row
 
 
-def test_a_declared_module_between_complex_values_is_refused():
+def test_a_promise_is_believed_between_complex_values_if_it_covers_them():
     class Declared(nn.Module):
         def declared_lipschitz(self, in_shape: tuple[int, ...]) -> Bound:
             return Bound.from_value(1.0 + len(in_shape), Kind.UPPER, "a test")
@@ -239,13 +239,19 @@ def test_a_declared_module_between_complex_values_is_refused():
         def forward(self, x: Tensor) -> Tensor:
             return x / (1 + x.abs())
 
+    class Covering(Declared):
+        covers_complex = True
+
     class Whole(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self, inner: nn.Module) -> None:
             super().__init__()
-            self.inner: Any = Declared()
+            self.inner: Any = inner
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.inner(torch.fft.fft(x)).real
+            return self.inner(torch.fft.fft(x, norm="ortho")).real
 
-    with pytest.raises(CaptureError, match="takes or gives complex numbers"):
-        _ = capture(Whole(), drawn(1, 6))
+    # Its operations are read, and a quotient of two complex values has no rule.
+    with pytest.raises(CaptureError, match=r"div\.Tensor  inner"):
+        _ = capture(Whole(Declared()), drawn(1, 6))
+    network = capture(Whole(Covering()), drawn(1, 6))
+    assert float(lipkit.lipschitz(network, method=DAG()).value) == pytest.approx(2.0, rel=1e-9)

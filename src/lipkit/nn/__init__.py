@@ -6,6 +6,7 @@ from lipkit.nn.activations.absolute import Absolute as Absolute
 from lipkit.nn.activations.householder_activation import HouseholderActivation as HouseholderActivation
 from lipkit.nn.activations.lip_swish import CLipSwish as CLipSwish
 from lipkit.nn.activations.lip_swish import LipSwish as LipSwish
+from lipkit.nn.activations.mod_relu import ModReLU as ModReLU
 from lipkit.nn.activations.prelu import PReLU as PReLU
 from lipkit.nn.activations.rescaled import GELU as GELU
 from lipkit.nn.activations.rescaled import Mish as Mish

@@ -35,8 +35,15 @@ ROUNDINGS_8192: Final = 2.0**-40
 # Whole passes through a model, or formulas of up to a million operations: 1e-9.
 MILLIONS_OF_ROUNDINGS: Final = 2.0**-30
 
-# The largest relative error of one rounding to each floating type.
-UNIT_OF: Final = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-24, torch.float64: UNIT}
+# The largest relative error of one rounding to each floating type; of a complex number, that of its parts.
+UNIT_OF: Final = {
+    torch.bfloat16: 2.0**-8,
+    torch.float16: 2.0**-11,
+    torch.float32: 2.0**-24,
+    torch.float64: UNIT,
+    torch.complex64: 2.0**-24,
+    torch.complex128: UNIT,
+}
 # The same for a few roundings to float32, such as a factor that is converted where it is used.
 FLOAT32_ROUNDINGS_2: Final = 2.0**-23
 FLOAT32_ROUNDINGS_4: Final = 2.0**-22

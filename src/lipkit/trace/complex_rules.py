@@ -136,6 +136,10 @@ _MOVES = (
     aten.movedim.int, aten.repeat.default, aten.pad.default, aten.constant_pad_nd.default, aten.split.Tensor,
     aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int, aten.tril.default, aten.triu.default,
 )  # fmt: skip
+_CONVOLUTIONS = (
+    aten.conv1d.default, aten.conv2d.default, aten.conv3d.default, aten.conv1d.padding, aten.conv2d.padding,
+    aten.conv3d.padding, aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input,
+)  # fmt: skip
 _SUMS = (aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim, aten.cumsum.default)
 _PARTS = (
     aten.real.default, aten.imag.default, aten.conj.default, aten._conj.default, aten.conj_physical.default,
@@ -146,6 +150,8 @@ COMPLEX_RULES: Mapping[OpOverload, ComplexRule] = {
     **dict.fromkeys((*_TRANSFORMS, *_SUMS, *_PARTS), _FIRST),
     **dict.fromkeys(_MOVES, _MOVED),
     **dict.fromkeys((aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor, aten.mul.Scalar), _FIRST),
+    # The weight is constant; the bias, which comes third, is added.
+    **dict.fromkeys((aten.linear.default, *_CONVOLUTIONS), linear_on_pairs((0, 2))),
     **dict.fromkeys((aten.add.Tensor, aten.sub.Tensor, aten.rsub.Tensor, aten.complex.default), _PAIR),
     **dict.fromkeys(_ON_TENSORS, _shift),
     **dict.fromkeys((aten.slice_scatter.default, aten.select_scatter.default), moves_on_pairs((0, 1))),

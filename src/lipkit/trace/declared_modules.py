@@ -9,11 +9,12 @@ from torch import Tensor
 from torch.fx import Node
 from torch.fx.node import map_arg
 
-from lipkit.bound import Bound, Scope
+from lipkit.bound import L2, Bound, Scope
 from lipkit.errors import CaptureError, MetricError, UnsupportedError
 from lipkit.regions import Everywhere
-from lipkit.trace.exported_graph import Folded, calls, converts
-from lipkit.trace.nodes.declared import Declared, DeclaresInEveryNorm, DeclaresLipschitz
+from lipkit.trace.complex_values import as_pairs
+from lipkit.trace.exported_graph import Folded, calls, converts, gives, makes_complex
+from lipkit.trace.nodes.declared import Declared, DeclaresInEveryNorm, DeclaresLipschitz, DeclaresOfComplex
 
 Promises = dict[Node, tuple[Declared, Node]]
 
@@ -40,10 +41,24 @@ class Segment:
             assert callable(node.target)
             if converts(node):
                 # The type of the example; the function is evaluated in that of z.
-                values[node] = value(node.all_input_nodes[0]).to(z.dtype)
+                values[node] = value(node.all_input_nodes[0]).to(z.dtype.to_real())
+            elif makes_complex(node):
+                values[node] = value(node.all_input_nodes[0]).to(z.dtype.to_complex())
             else:
                 values[node] = node.target(*map_arg(node.args, value), **map_arg(node.kwargs, value))
         return values[self.result]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _OnPairs:
+    """A module call between complex values as a function of pairs of real numbers, which have the same l2 norm."""
+
+    fn: Segment
+    takes_pairs: bool
+
+    def __call__(self, z: Tensor, *parameters: Tensor) -> Tensor:
+        return as_pairs(self.fn(torch.view_as_complex(z) if self.takes_pairs else z, *parameters))
 
 
 def declarations(
@@ -52,8 +67,8 @@ def declarations(
     """For the last node of every call of a declaring module: the declared node, where its input is; all nodes inside.
 
     A call counts if its nodes have one input that depends on the network's and one result; of nested ones the
-    outermost counts. A call of any other form, or of a module that has nothing to promise any more, is lowered
-    operation by operation, which is sound without its promise.
+    outermost counts. A call of any other form, of a module that has nothing to promise any more, or between complex
+    values of a module whose promise is about real ones, is lowered operation by operation, which is sound without it.
     """
     regions: dict[str, list[Node]] = {}
     for node in folded.steps:
@@ -94,6 +109,9 @@ def _declare(
     """The call as one node; None if the module promises nothing."""
     source, result = ends
     size, shape = (tuple(node.meta["val"].shape) for node in ends)
+    paired = [gives(node, Tensor.is_complex) for node in ends]
+    if any(paired) and not (isinstance(module, DeclaresOfComplex) and module.covers_complex is True):
+        return None
     declares: object = module.declared_lipschitz
     try:
         promise = declares(size[1:]) if callable(declares) else declares
@@ -118,6 +136,12 @@ def _declare(
     tensors = {node: value for node, value in constants.items() if isinstance(value, Tensor)}
     plain = {node: value for node, value in constants.items() if node not in tensors}
     fn: Callable[..., Tensor] = Segment(tuple(nodes), source, result, dict(folded.same), tuple(tensors), plain)
+    if any(paired):
+        if promise.metric != L2:
+            # Between other norms pairs of real numbers have another constant than complex ones.
+            return None
+        fn = _OnPairs(fn, paired[0])
+        size, shape = ((*axes, 2) if pair else axes for axes, pair in zip((size, shape), paired, strict=True))
     always = isinstance(module, DeclaresInEveryNorm) and module.every_norm
     if not isinstance(always, bool):
         raise CaptureError(

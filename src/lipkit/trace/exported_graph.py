@@ -99,6 +99,14 @@ def converts(node: Node) -> bool:
     return all(isinstance(end, Tensor) and end.dtype.is_floating_point for end in (source, target))
 
 
+def makes_complex(node: Node) -> bool:
+    """Whether a node changes numbers to complex ones, or their type."""
+    if node.target not in _CONVERSIONS:
+        return False
+    target = node.meta.get("val")
+    return isinstance(target, Tensor) and target.dtype.is_complex
+
+
 def keeps_all(node: Node) -> bool:
     """Whether a node converts numbers to the type and the device that they have already."""
     if not converts(node):

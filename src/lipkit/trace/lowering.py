@@ -62,11 +62,8 @@ class Lowering:
 
     def _promised(self, node: Node, declared: Declared, source: Node) -> object:
         value = self._value(source)
-        if isinstance(value, Paired) or gives(node, Tensor.is_complex):
-            why = "a module with a declared constant takes or gives complex numbers"
-            self._gaps.append(Gap(origin_of(node), Verdict.REFUSED, why, "declare it of a module between real values"))
-            return _refs_to_nothing(node)
-        return self._builder.node(declared, value)
+        found = self._builder.node(declared, value.parts if isinstance(value, Paired) else value)
+        return Paired(found) if gives(node, Tensor.is_complex) else found
 
     def _lower(self, node: Node) -> object:
         if is_item(node):

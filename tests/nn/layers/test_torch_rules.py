@@ -237,20 +237,6 @@ def test_arguments_without_meaning_are_refused(make: Callable[[], Any]) -> None:
         make()
 
 
-@pytest.mark.parametrize(
-    "build",
-    [
-        lambda: lnn.Linear(3, 2, dtype=torch.complex64),
-        lambda: lnn.Conv1d(3, 2, 3, dtype=torch.complex128),
-        lambda: lnn.parametrize(nn.Linear(2, 2, dtype=torch.complex64), "weight", lnn.Cayley()),
-        lambda: lnn.Linear(3, 2)._apply(lambda t: t.to(torch.complex64)).weight,
-    ],
-)
-def test_complex_weights_are_refused(build: Callable[[], object]) -> None:
-    with pytest.raises(UnsupportedError, match="real and the imaginary parts"):
-        build()
-
-
 def test_padding_that_keeps_the_size_is_refused_beside_a_stride() -> None:
     why = r"padding='same' keeps the size of an image, and stride=\(?[12].* divides it; give the padding as a number"
     for kind, stride in ((lnn.Conv1d, 2), (lnn.Conv2d, (1, 2)), (lnn.Conv3d, 2)):

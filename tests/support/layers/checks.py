@@ -19,12 +19,13 @@ UNIT = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
 
 
 def matrix_of(module: nn.Module, in_shape: Shape) -> Tensor:
-    """The matrix of an affine module in float64, column by column: no code of the library is involved."""
+    """The matrix of an affine module in float64 or complex128, column by column: no code of the library is involved."""
     wide = copy.deepcopy(module).requires_grad_(False)
     size = math.prod(in_shape)
     with torch.no_grad():
-        units = torch.eye(size, dtype=torch.float64).reshape(size, *in_shape)
-        return plain_twin(wide)(units).flatten(1).mT
+        twin = plain_twin(wide)
+        units = torch.eye(size, dtype=next(twin.parameters()).dtype).reshape(size, *in_shape)
+        return twin(units).flatten(1).mT
 
 
 def plain_twin(layer: Any) -> nn.Module:
@@ -36,7 +37,7 @@ def plain_twin(layer: Any) -> nn.Module:
     twin.__dict__.update(
         {k: v for k, v in layer.__dict__.items() if not k.startswith("_") or k.startswith("_reversed")}
     )
-    twin.weight = nn.Parameter(weight.to(torch.float64), requires_grad=False)
+    twin.weight = nn.Parameter(weight.to(torch.promote_types(weight.dtype, torch.float64)), requires_grad=False)
     # Beside a bias the images of tiny weights would vanish.
     twin.bias = None
     return twin
@@ -78,14 +79,15 @@ def check_isometry(layer: nn.Module, in_shape: Shape, least: float) -> None:
 
 def check_steps(layer: nn.Module, in_shape: Shape, dtype: torch.dtype = torch.float32) -> None:
     """3: the norm holds from the first forward on, after steps of a fused optimizer, `.data` writes, in averages."""
-    model = layer.to(dtype)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+    model = layer if dtype.is_complex else layer.to(dtype)
+    # torch fuses no steps of complex numbers.
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=not dtype.is_complex)
     average = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.5))
     check_norm(model, in_shape)
     for step in range(3):
         x = torch.randn(4, *in_shape, dtype=dtype)
         # A loss that rewards a large norm.
-        (-model(x).square().sum()).backward()
+        (-model(x).abs().square().sum()).backward()
         optimizer.step()
         optimizer.zero_grad()
         average.update_parameters(model)
@@ -167,8 +169,9 @@ def check_saving(build: Callable[[], nn.Module], x: Tensor) -> None:
 
 def check_gradients(model: nn.Module, x: Tensor) -> None:
     """10: derivatives in inputs and parameters against finite differences, also second ones, and under torch.func."""
-    wide = model.to(torch.float64)
-    x = x.to(torch.float64).requires_grad_()
+    # A model of complex numbers is built in complex128: torch's conversions would drop their imaginary parts.
+    wide = model if x.is_complex() else model.to(torch.float64)
+    x = x.to(torch.promote_types(x.dtype, torch.float64)).requires_grad_()
     with torch.no_grad():
         # Initial weights have many zeros, where absolute values have kinks.
         for parameter in wide.parameters():
@@ -182,6 +185,9 @@ def check_gradients(model: nn.Module, x: Tensor) -> None:
     inputs = (x, *parameters.values())
     assert torch.autograd.gradcheck(call, inputs, fast_mode=True, atol=1e-5)
     assert torch.autograd.gradgradcheck(call, inputs, fast_mode=True, atol=1e-4, rtol=1e-2)
+    if x.is_complex():
+        # torch.func takes Jacobians of real numbers alone.
+        return
     one = torch.func.jacrev(lambda z, *values: call(z[None], *values)[0])
     per_sample = torch.func.vmap(one, (0, *(None for _ in names)))(x, *parameters.values())
     assert bool(torch.isfinite(per_sample).all())

@@ -49,6 +49,8 @@ METHODS: dict[type[WeightMethod], tuple[WeightMethod, ...]] = {
     lnn.UnitRows: (lnn.UnitRows(),),
 }
 EVERY = [method for some in METHODS.values() for method in some]
+# Those that also make unitary weights, from complex numbers.
+UNITARY = [method for method in EVERY if method.takes_complex]
 # Other settings of the same code, for sweeps that do not take long.
 FURTHER: tuple[WeightMethod, ...] = (lnn.Rescale(2, RescaledSide.SMALLER), lnn.Spectral(steps=2, slack=0.2))
 
@@ -119,6 +121,7 @@ PARTS: dict[str, Callable[[], tuple[nn.Module, Shape]]] = {
     "GroupSort": lambda: (lnn.GroupSort(4), IMAGE),
     "HouseholderActivation": lambda: (lnn.HouseholderActivation(4), IMAGE),
     "HouseholderActivation of order 2": lambda: (lnn.HouseholderActivation(4, order=2), IMAGE),
+    "ModReLU": lambda: (lnn.ModReLU(4), IMAGE),
     "PReLU": lambda: (lnn.PReLU(4), IMAGE),
     "Spline": lambda: (lnn.Spline(4), IMAGE),
     "LipSwish": lambda: (lnn.LipSwish(), IMAGE),

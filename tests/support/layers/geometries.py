@@ -115,6 +115,20 @@ def circular(draw: DrawFn, method: FourierMethod) -> Drawn:
     )
 
 
+@st.composite
+def one_tap(draw: DrawFn, method: WeightMethod, dtype: torch.dtype) -> Drawn:
+    groups, rank = draw(st.sampled_from([1, 2])), draw(st.sampled_from([0, 0, 1, 2]))
+    inputs, outputs = draw(st.tuples(st.integers(1, 12 // (rank + 1)), st.integers(1, 12 // (rank + 1))))
+    if not rank:
+        return _built(lambda: lnn.Linear(inputs, outputs, dtype=dtype, method=method), (inputs,), dtype)
+    channels, stride = (groups * inputs, groups * outputs), draw(st.sampled_from([1, 2]))
+    return _built(
+        lambda: CONV[rank](*channels, 1, stride, groups=groups, dtype=dtype, method=method),
+        (channels[0], *(3,) * rank),
+        dtype,
+    )
+
+
 def layers(method: WeightMethod) -> SearchStrategy[Drawn]:
     """Layers of every kind with this method, small enough for a dense matrix; refused ones with the reason."""
     if isinstance(method, FourierMethod):
@@ -123,15 +137,20 @@ def layers(method: WeightMethod) -> SearchStrategy[Drawn]:
     return built(kinds.filter(_small))
 
 
+def unitary(method: WeightMethod, dtype: torch.dtype) -> SearchStrategy[Drawn]:
+    """Complex layers: matrices, and convolutions with one tap."""
+    return built(one_tap(method, dtype))
+
+
 def accepted(method: WeightMethod) -> SearchStrategy[Drawn]:
     """Those of them that the method covers."""
     return layers(method).filter(lambda drawn: drawn.layer is not None)
 
 
-def _built(build: Callable[[], nn.Module], in_shape: Shape) -> Drawn:
+def _built(build: Callable[[], nn.Module], in_shape: Shape, dtype: torch.dtype = torch.float32) -> Drawn:
     try:
         layer = build()
-        x = torch.zeros(1, *in_shape)
+        x = torch.zeros(1, *in_shape, dtype=dtype)
         layer(x)
     except LipkitError as error:
         return Drawn(None, str(error), in_shape)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lipkit.nn.attention.l2_attention import SelfAttention, hidden_keys
 from lipkit.nn.core.bounded_length import as_logarithm, bound_length, positive_number
-from lipkit.nn.core.known_constants import SAFE
+from lipkit.nn.core.known_constants import SAFE, require_real
 from lipkit.nn.core.precision import uncast
 from lipkit.nn.layers.linear import Linear
 from lipkit.nn.methods._base import WeightMethod
@@ -110,6 +110,7 @@ class CosineAttention(SelfAttention):
         method: WeightMethod = Bjorck(),  # noqa: B008 - immutable
     ) -> None:
         super().__init__(embed_dim, num_heads, tokens, is_causal)
+        require_real(self, dtype)
         self.in_proj = Linear(embed_dim, 3 * embed_dim, bias=bias, device=device, dtype=dtype, method=method)
         self.out_proj = Linear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype, method=method)
         self.mixing = CosineMixing(num_heads, 1.0 if scale is None else scale, length, device).to(dtype)

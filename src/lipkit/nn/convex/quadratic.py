@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lipkit.errors import ArgumentError, ShapeError
+from lipkit.nn.core.known_constants import require_real
 
 
 @final
@@ -25,6 +26,7 @@ class ConvexQuadratic(nn.Module):
         super().__init__()
         if features < 1:
             raise ArgumentError(f"ConvexQuadratic.features must be at least 1, got {features}.")
+        require_real(self, dtype)
         self.features = features
         self.root = nn.Parameter(torch.eye(features, device=device, dtype=dtype))
         self.center = nn.Parameter(torch.zeros(features, device=device, dtype=dtype))

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from lipkit.nn.core.constrained import Site, sites
+from lipkit.nn.core.constrained import Site, refuse_complex, sites
 from lipkit.nn.core.precision import in_full_precision
 
 
@@ -41,6 +41,7 @@ def _compute_together(members: list[Site]) -> list[Tensor]:
     counts = [geometry.groups for geometry in geometries]
     whole = dataclasses.replace(geometries[0], groups=sum(counts))
     method = members[0].constraint.method
+    refuse_complex(method, whole, members[0].raw.dtype)
     raw = torch.cat([g.blocks(site.raw) for g, site in zip(geometries, members, strict=True)])
     blocks = in_full_precision(lambda wide: method(wide, whole), raw).split(counts)
     return [g.join(block) for g, block in zip(geometries, blocks, strict=True)]

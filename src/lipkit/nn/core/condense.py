@@ -15,7 +15,7 @@ from lipkit.nn.layers._constrained_layer import ConstrainedLayer
 from lipkit.nn.layers.size_checked import SIZED, HasKernel, SizeChecked
 
 # Types in which a method's own result is proven already; for others rounding is, after the fact.
-_PROVEN = (torch.float32, torch.float64)
+_PROVEN = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 # A rounded weight is shrunk at most so often.
 _TRIES = 8
 # Attributes that our layers have and torch's do not; layers that check the size of their input keep the first.
@@ -53,6 +53,11 @@ def condense(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
             raise NonFiniteError(
                 f"The parameter {name} of the model is NaN or infinite somewhere, so there is no weight to condense; "
                 "repair it, or load an earlier checkpoint."
+            )
+        if dtype is not None and parameter.dtype.is_complex:
+            raise UnsupportedError(
+                f"The parameter {name} of the model is complex, and {dtype} would lose its imaginary part; condense "
+                "without a dtype."
             )
     plain = copy.deepcopy(model)
     weights: dict[nn.Module, dict[str, nn.Parameter]] = {}

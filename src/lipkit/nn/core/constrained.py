@@ -1,5 +1,6 @@
 """Weights that keep a constraint because they are computed from free numbers by a method."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
@@ -13,7 +14,7 @@ from lipkit.errors import ArgumentError, MetricError, UnsupportedError
 from lipkit.linops import Padding, Shape
 from lipkit.nn.core.computed import Computed
 from lipkit.nn.core.geometry import Geometry, geometry_of
-from lipkit.nn.core.precision import in_full_precision, refuse_complex, worst_norm
+from lipkit.nn.core.precision import in_full_precision, widest, worst_norm
 from lipkit.nn.methods._base import WeightMethod
 
 
@@ -39,6 +40,7 @@ class Constrained(Computed):
 
     def compute(self, *parameters: Tensor) -> Tensor:
         (raw,) = parameters
+        refuse_complex(self.method, self.geometry, raw.dtype)
 
         def weight(wide: Tensor) -> Tensor:
             return self.geometry.join(self.method(self.geometry.blocks(wide), self.geometry))
@@ -51,7 +53,7 @@ class Constrained(Computed):
             # There are no numbers, which some inverses look at.
             return weight.new_empty(self.free_shape)
         with torch.no_grad():
-            wide = self.geometry.blocks(weight.to(torch.float64))
+            wide = self.geometry.blocks(weight.to(widest(weight.dtype)))
             return self.geometry.join(self.method.inverse(wide, self.geometry)).to(weight.dtype)
 
     def is_feasible(self, weight: Tensor) -> bool:
@@ -107,12 +109,26 @@ def constrain(module: nn.Module, name: str, method: WeightMethod, geometry: Geom
             f"The method of {type(module).__name__} must be an instance of lipkit.nn.WeightMethod, got {method!r}; "
             "for example lipkit.nn.Bjorck()."
         )
-    refuse_complex(getattr(module, name).dtype)
+    refuse_complex(method, geometry, getattr(module, name).dtype)
     constraint = Constrained(method, geometry)
     # torch refuses free numbers of another shape than the weight, unless it is told not to look.
     other = constraint.free_shape != constraint.kernel.weight_shape
     torch_parametrize.register_parametrization(module, name, constraint, unsafe=other)
     return module
+
+
+def refuse_complex(method: WeightMethod, geometry: Geometry, dtype: torch.dtype) -> None:
+    """Refuse complex free numbers of a method that is proven for real ones, and would lose the imaginary parts."""
+    if not dtype.is_complex:
+        return
+    if not method.takes_complex or math.prod(geometry.taps) != 1 or dtype not in (torch.complex64, torch.complex128):
+        what = f"a kernel with {geometry.taps} taps" if math.prod(geometry.taps) != 1 else "a matrix"
+        raise UnsupportedError(
+            f"{method} makes no complex weights of {what} from free numbers of {dtype}; Linear and convolutions with "
+            "one tap can be complex64 or complex128 by Bjorck, Cayley, Exponential, Householder, NewtonSchulz, Polar "
+            "and QR, and other layers take the real and the imaginary parts as separate features, which have the same "
+            "l2 norm."
+        )
 
 
 @final

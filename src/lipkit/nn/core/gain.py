@@ -69,6 +69,17 @@ def gain_of(module: nn.Module) -> float:
     )
 
 
+def covers_complex(module: nn.Module) -> bool:
+    """Whether the constant of a module, `gain_of`, also holds where it is called with complex numbers.
+
+    Layers and other modules say so by a property of this name; modules of torch.nn that only move entries need not.
+    Functions of single entries do not: the complex tanh, for example, has poles.
+    """
+    if isinstance(module, nn.Sequential) and not isinstance(module, HasGain):
+        return all(map(covers_complex, module))
+    return getattr(module, "covers_complex", False) is True or computes_as(module, nn.Identity, *_ONE, *_DROPOUT)
+
+
 def _check_gain(module: nn.Module, gain: object) -> float:
     # The name is also that of learnt scales, which are tensors and state nothing.
     if not isinstance(gain, int | float) or not 0 <= gain < math.inf:

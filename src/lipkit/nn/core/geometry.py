@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import final
 
-from jaxtyping import Float
+from jaxtyping import Inexact
 from torch import Tensor, nn
 
 from lipkit.errors import ShapeError, UnsupportedError
@@ -65,11 +65,11 @@ class Geometry:
         """The shape of the weight of the torch module: (groups rows, cols, *taps)."""
         return (self.groups * self.rows, self.cols, *self.taps)
 
-    def blocks(self, weight: Float[Tensor, "..."]) -> Float[Tensor, "groups *block"]:
+    def blocks(self, weight: Inexact[Tensor, "..."]) -> Inexact[Tensor, "groups *block"]:
         """The weight of the torch module, or its free numbers, as one block for each group."""
         return weight.unflatten(0, (self.groups, -1))
 
-    def join(self, blocks: Float[Tensor, "groups *block"]) -> Float[Tensor, "..."]:
+    def join(self, blocks: Inexact[Tensor, "groups *block"]) -> Inexact[Tensor, "..."]:
         """The blocks as the weight of the torch module, or as its free numbers."""
         return blocks.flatten(0, 1)
 
@@ -97,7 +97,7 @@ class Geometry:
                     f"stride divides, got {spatial}; crop or pad the image, or use padding_mode='zeros'."
                 )
 
-    def operator(self, weight: Float[Tensor, "..."], in_shape: Shape) -> LinearOperator:
+    def operator(self, weight: Inexact[Tensor, "..."], in_shape: Shape) -> LinearOperator:
         """The linear map of the weight on one input of `in_shape`, without batch axis."""
         # Lists are shapes too, but operators are compared by theirs.
         in_shape = tuple(in_shape)

@@ -5,9 +5,11 @@ from abc import abstractmethod
 from enum import Enum
 from typing import ClassVar
 
+import torch
 from torch import nn
 
 from lipkit.bound import Bound, Kind
+from lipkit.errors import UnsupportedError
 from lipkit.linops import Shape
 from lipkit.rounding.slacks import FLOAT32_ROUNDINGS_4, ROUNDINGS_8192
 
@@ -22,6 +24,16 @@ def at_least_one(gain: float, factor: float) -> float:
     if product < 1 - ROUNDINGS_8192 or (factor == 1 and product <= 1):
         return 1.0
     return max(1.0, product) * (1 + ROUNDINGS_8192)
+
+
+def require_real(layer: nn.Module, dtype: torch.dtype | None) -> None:
+    """Refuse complex parameters of a layer whose formula is for real numbers."""
+    if dtype is not None and dtype.is_complex:
+        raise UnsupportedError(
+            f"{type(layer).__name__} is a layer of real numbers, got {dtype}; Linear, convolutions with one tap, "
+            "ModReLU and OrthogonalRNN can be complex, this one takes the real and the imaginary parts as separate "
+            "features."
+        )
 
 
 class Stated(nn.Module):
@@ -45,6 +57,17 @@ class Stated(nn.Module):
     def every_norm(self) -> bool:
         """Whether `gain` bounds the constant from l_p to l_p for every p, and not for 2 alone."""
         return False
+
+    @property
+    def covers_complex(self) -> bool:
+        """Whether `gain` also bounds the l2 constant between complex numbers."""
+        return False
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        """As in torch; complex parameters are refused where the constant is proven for real numbers."""
+        if param is not None and not self.covers_complex:
+            require_real(self, param.dtype)
+        super().register_parameter(name, param)
 
     def declared_lipschitz(self, in_shape: Shape) -> Bound:
         """The constant on one input of `in_shape`, without batch axis: `gain`, by construction."""

@@ -5,12 +5,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Inexact
 from torch import Tensor
 
 from lipkit._compilers import constant_for_compilers, is_compiling
 from lipkit._runtime import is_reading
-from lipkit.errors import UnsupportedError
 from lipkit.linops import Shape
 from lipkit.rounding.slacks import FLOAT32_ROUNDINGS_16, ROUNDINGS_8192, UNIT, UNIT_OF
 
@@ -27,7 +26,7 @@ _SUBNORMAL = {
 
 
 def in_full_precision(fn: Callable[[Tensor], Tensor], raw: Tensor) -> Tensor:
-    """fn(raw), computed in float32 at least whatever autocast says, in the type the layer will multiply with.
+    """fn(raw), computed in float32 or complex64 at least, whatever autocast says, in the type a layer multiplies with.
 
     That is the type of `raw`, or autocast's where it is on. Room is made for rounding to fewer digits than float32.
     """
@@ -36,24 +35,15 @@ def in_full_precision(fn: Callable[[Tensor], Tensor], raw: Tensor) -> Tensor:
         return narrow_weight(fn(_wide(raw)), target)
 
 
-def refuse_complex(dtype: torch.dtype) -> None:
-    """Refuse complex free numbers: the methods are proven for real ones, and would lose the imaginary parts."""
-    if dtype.is_complex:
-        raise UnsupportedError(
-            f"Constrained weights are real, got free numbers of {dtype}; give a layer the real and the imaginary parts "
-            "of its input as separate features, which have the same l2 norm."
-        )
-
-
 def uncast(device: str) -> AbstractContextManager[object]:
     """Autocast switched off where it is on; nothing elsewhere, because exports keep a graph apart for every switch."""
     return torch.autocast(device, enabled=False) if _autocast(device) else nullcontext()
 
 
 def dtype_in_use(raw: Tensor) -> torch.dtype:
-    """The type a layer multiplies with: that of its numbers, or autocast's where it is on (float64 is left alone)."""
+    """The type a layer multiplies with: that of its numbers, or autocast's, which leaves float64 and complex alone."""
     device = raw.device.type
-    if _autocast(device) and raw.dtype != torch.float64:
+    if _autocast(device) and raw.dtype != torch.float64 and not raw.dtype.is_complex:
         return torch.get_autocast_dtype(device)
     return raw.dtype
 
@@ -69,7 +59,7 @@ def exact_products(of: Tensor) -> bool:
     Not known, so not promised, in programs compiled for a CPU: they are not compiled again when its setting changes.
     What `lipkit.trace` reads is not compiled, and must be computed as it is without a compiler.
     """
-    if of.dtype == torch.float64:
+    if of.dtype == widest(of.dtype):
         return True
     on_cpu = of.device.type == "cpu"
     return not (on_cpu and is_compiling() and not is_reading()) and _exact(on_cpu)
@@ -108,7 +98,7 @@ def shrink(rows: int, cols: int, taps: int, dtype: torch.dtype) -> float:
     the last because the mean over all frequencies of the squared Frobenius norm of the symbol is ||W||_F^2. Four more
     units cover the product with c and this formula.
     """
-    return 1 - UNIT_OF[dtype] * (math.sqrt(taps * max(rows, cols)) + 4)
+    return 1 - unit_of(dtype) * (math.sqrt(taps * max(rows, cols)) + 4)
 
 
 def room_for(rows: int, cols: int, taps: int, dtype: torch.dtype) -> float:
@@ -117,8 +107,8 @@ def room_for(rows: int, cols: int, taps: int, dtype: torch.dtype) -> float:
 
 
 def store(
-    weight: Float[Tensor, "groups rows cols *taps"], dtype: torch.dtype
-) -> Float[Tensor, "groups rows cols *taps"]:
+    weight: Inexact[Tensor, "groups rows cols *taps"], dtype: torch.dtype
+) -> Inexact[Tensor, "groups rows cols *taps"]:
     """A float64 weight of norm at most 1 + 2^-40, in `dtype`, with norm at most 1."""
     rows, cols, *taps = weight.shape[1:]
     return (weight * room_for(rows, cols, math.prod(taps), dtype)).to(dtype)
@@ -148,13 +138,20 @@ def unit_of(dtype: torch.dtype) -> float:
     return UNIT_OF[dtype]
 
 
+def widest(dtype: torch.dtype) -> torch.dtype:
+    """The type in which the last step of a method is computed: float64, or complex128 for complex numbers."""
+    return torch.complex128 if dtype.is_complex else torch.float64
+
+
 def _rounding_loss(shape: Shape, dtype: torch.dtype) -> float:
     """The most that rounding adds to the norm of a weight of norm one."""
     _, rows, cols, *axes = shape
     taps = math.prod(axes)
-    return UNIT_OF[dtype] * math.sqrt(taps * max(rows, cols)) + _SUBNORMAL[dtype] * taps * math.sqrt(rows * cols)
+    # Of a complex number both parts may vanish.
+    least = _SUBNORMAL[dtype.to_real()] * (2 if dtype.is_complex else 1)
+    return unit_of(dtype) * math.sqrt(taps * max(rows, cols)) + least * taps * math.sqrt(rows * cols)
 
 
 def _wide(raw: Tensor) -> Tensor:
-    refuse_complex(raw.dtype)
-    return raw if raw.dtype == torch.float64 else raw.to(torch.float32)
+    # Methods compute in complex64 as they are; not by torch.promote_types, which is an operation of its own.
+    return raw if raw.dtype == torch.float64 or raw.dtype.is_complex else raw.to(torch.float32)

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from lipkit.bound import L2
 from lipkit.errors import NonFiniteError, UnsupportedError
-from lipkit.nn.core.constrained import Constrained, parametrized_names, sites, unchecked_geometry
+from lipkit.nn.core.constrained import Constrained, parametrized_names, refuse_complex, sites, unchecked_geometry
 from lipkit.nn.core.geometry import CONVOLUTIONS, TRANSPOSED, Geometry
-from lipkit.nn.core.precision import rooms, uncast, unit_of
+from lipkit.nn.core.precision import rooms, uncast, unit_of, widest
 from lipkit.nn.methods._base import Blocks, WeightMethod
 from lipkit.rounding.slacks import FLOAT32_ROUNDINGS_16
 
@@ -75,13 +75,14 @@ def project(model: nn.Module, linear: WeightMethod | None = None, conv: WeightMe
     return model
 
 
-def _geometry(module: nn.Module, method: WeightMethod) -> Geometry:
+def _geometry(module: nn.Linear | nn.modules.conv._ConvNd, method: WeightMethod) -> Geometry:
     if parametrized_names(module):
         raise UnsupportedError(
             f"The weight of {type(module).__name__} is computed by another parametrization, so it cannot be replaced; "
             "remove that one first (torch.nn.utils.parametrize.remove_parametrizations)."
         )
     geometry = unchecked_geometry(module, method)
+    refuse_complex(method, geometry, module.weight.dtype)
     method.promise(geometry)
     return geometry
 
@@ -92,7 +93,7 @@ def _free_numbers(raw: Tensor, constraint: Constrained) -> Tensor:
     room = _ALIKE + 4 * unit_of(raw.dtype)
 
     def advance(numbers: Tensor) -> tuple[Tensor, bool]:
-        wide = geometry.blocks(numbers.to(torch.float64))
+        wide = geometry.blocks(numbers.to(widest(numbers.dtype)))
         made = method.without_drift(wide, geometry)
         if torch.linalg.vector_norm(made - wide) <= room * (1 + torch.linalg.vector_norm(wide)):
             return numbers, True
@@ -106,7 +107,7 @@ def _weight(weight: Tensor, method: WeightMethod, geometry: Geometry) -> Tensor:
     first, *others = rooms(geometry.shape, weight.dtype)
 
     def step(numbers: Tensor, room: float) -> tuple[Tensor, bool]:
-        wide = geometry.blocks(numbers.to(torch.float64) * (1 + room))
+        wide = geometry.blocks(numbers.to(widest(numbers.dtype)) * (1 + room))
         made = method(method.inverse(wide, geometry), geometry)
         most = room * (1 - _SPARE)
         there = _size(wide - made, method, geometry, weight.dtype, most) <= most

@@ -21,7 +21,7 @@ class ConstrainedLayer(nn.Module):
 
     @property
     def gain(self) -> float:
-        """1 in float32 and float64: the method keeps the l2 norm of the weight at most one, rounding counted.
+        """1 in single and double precision: the method keeps the l2 norm of the weight at most one, rounding counted.
 
         In bfloat16 and float16, the most that rounding can make of it. Methods for other norms promise nothing in l2.
         """
@@ -31,6 +31,11 @@ class ConstrainedLayer(nn.Module):
                 "was removed or exchanged, or another was added; `declared_lipschitz` proves the weight as it is."
             )
         return kept_gain(self)
+
+    @property
+    def covers_complex(self) -> bool:
+        """True: a method makes complex weights only where it proves their norm over the complex numbers."""
+        return True
 
     def constrain_weight(self, method: WeightMethod) -> None:
         """Constrain the weight, and draw it anew; the last step of a constructor."""
@@ -77,7 +82,9 @@ class ConstrainedLayer(nn.Module):
         if self._raw().is_meta:
             return
         with torch.no_grad():
-            self._raw().copy_(self.geometry.join(self.method.draw(self._constraint().geometry)))
+            raw, asked = self._raw(), self._constraint().geometry
+            drawn = self.method.draw_complex(asked) if raw.dtype.is_complex else self.method.draw(asked)
+            raw.copy_(self.geometry.join(drawn))
             if isinstance(self.bias, nn.Parameter):
                 self.bias.zero_()
 

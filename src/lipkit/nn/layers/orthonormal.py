@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Inexact
 from torch import Tensor
 
 from lipkit.errors import ArgumentError, ShapeError
@@ -11,14 +11,18 @@ from lipkit.nn.methods.bjorck import Bjorck
 
 # Size of the noise on the identity.
 _NOISE = 0.2
+_DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
+_NAMES = "float32, float64, complex64 and complex128"
 
 
-def near_identity(size: int) -> Float[Tensor, "size size"]:
-    """An orthogonal matrix near the identity: that nearest to I plus noise of norm about 0.2."""
+def near_identity(size: int, dtype: torch.dtype = torch.float32) -> Inexact[Tensor, "size size"]:
+    """An orthogonal matrix near the identity: that nearest to I plus noise of norm about 0.2; unitary if complex."""
     if size < 1:
         raise ArgumentError(f"The size of a matrix is at least 1, got {size}.")
-    noise = torch.randn(size, size) * (_NOISE / (2 * size**0.5))
-    return Bjorck().matrix((torch.eye(size) + noise)[None])[0]
+    if dtype not in _DTYPES:
+        raise ArgumentError(f"near_identity works in {_NAMES}, got {dtype}; convert what it gives.")
+    noise = torch.randn(size, size, dtype=dtype) * (_NOISE / (2 * size**0.5))
+    return Bjorck().matrix((torch.eye(size, dtype=dtype) + noise)[None])[0]
 
 
 @torch.no_grad()
@@ -41,6 +45,6 @@ def orthonormal_(weights: Iterable[Tensor]) -> None:
                 f"orthonormal_ takes matrices and kernels with one tap, got shape {tuple(weight.shape)}; other kernels "
                 "are constrained by a method, as in lipkit.nn.Conv2d."
             )
-        if weight.dtype not in (torch.float32, torch.float64):
-            raise ArgumentError(f"orthonormal_ works in float32 and float64, got {weight.dtype}; convert the weight.")
+        if weight.dtype not in _DTYPES:
+            raise ArgumentError(f"orthonormal_ works in {_NAMES}, got {weight.dtype}; convert the weight.")
         weight.copy_(Bjorck().matrix(weight.flatten(1)[None])[0].reshape(weight.shape))

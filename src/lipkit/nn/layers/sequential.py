@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from lipkit.bound import Bound, Kind
-from lipkit.errors import ArgumentError
+from lipkit.errors import ArgumentError, UnsupportedError
 from lipkit.linops import Shape
 from lipkit.nn.combinators.scale import Scale
-from lipkit.nn.core.gain import gain_of
+from lipkit.nn.core.gain import covers_complex, gain_of
 from lipkit.rounding.slacks import FLOAT32_ROUNDINGS_4
 
 # Covers the float64 product and quotient, and the conversion of the factor to 24 digits.
@@ -59,6 +59,11 @@ class Sequential(nn.Sequential):
         """K."""
         return self.K
 
+    @property
+    def covers_complex(self) -> bool:
+        """True: complex values are refused before a part whose constant is for real ones."""
+        return True
+
     def __getitem__(self, idx: slice | int) -> nn.Module:  # pyright: ignore[reportIncompatibleMethodOverride]
         """A part; or, for a slice, an nn.Sequential of some parts: K and the factor belong to the whole chain alone.
 
@@ -74,7 +79,15 @@ class Sequential(nn.Sequential):
 
     def forward(self, input: Tensor) -> Tensor:
         """The chain, times the factor."""
-        found = super().forward(input)
+        found = input
+        for module in self:
+            if found.dtype.is_complex and not covers_complex(module):
+                raise UnsupportedError(
+                    f"The constant of {type(module).__name__} is known for real numbers, and it got {found.dtype} in a "
+                    "Sequential; use a layer for complex numbers, such as ModReLU, or give it a property "
+                    "`covers_complex` that is True."
+                )
+            found = module(found)
         factor = self.factor
         return found if factor == 1.0 else found * factor
 

@@ -13,6 +13,7 @@ from lipkit.linops import Dense, Shape
 from lipkit.nn.activations.sorting import order_pairs
 from lipkit.nn.core.constrained import constrain, is_constrained, kept_gain
 from lipkit.nn.core.geometry import Geometry
+from lipkit.nn.core.known_constants import require_real
 from lipkit.nn.layers._constrained_layer import refuse_methods
 from lipkit.nn.layers.orthonormal import near_identity
 from lipkit.nn.layers.sort_and_move import available, prepare, sort_and_move
@@ -60,6 +61,7 @@ class ShiftBlock(nn.Module):
     ) -> None:
         super().__init__()
         refuse_methods(self, bias=bias)
+        require_real(self, dtype)
         prepare()
         if not 1 <= rank <= 3:
             raise ArgumentError(f"rank is the number of spatial axes, 1 to 3, got {rank}.")

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from lipkit.bound import Bound, Kind
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.linops import Shape
+from lipkit.nn.core.known_constants import require_real
 from lipkit.nn.core.round_down import round_down
 from lipkit.rounding.slacks import MILLIONS_OF_ROUNDINGS
 
@@ -122,6 +123,7 @@ class RigidWarp(_Warp):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        require_real(self, dtype)
         self.angle = nn.Parameter(torch.tensor(float(angle), device=device, dtype=dtype))
         self.shift = nn.Parameter(torch.tensor(shift, device=device, dtype=dtype or torch.get_default_dtype()))
         if self.shift.shape != (2,):
@@ -179,6 +181,7 @@ class AffineWarp(_Warp):
         if start.shape != (2, 2) or not float(torch.linalg.det(start.double()).abs()) > 0:
             raise ArgumentError(f"AffineWarp.matrix must be an invertible 2 x 2 matrix, got {start.tolist()}.")
         dtype = dtype or start.dtype
+        require_real(self, dtype)
         self.matrix = nn.Parameter(start.to(device=device, dtype=dtype))
         self.shift = nn.Parameter(torch.tensor(shift, device=device, dtype=dtype))
         if self.shift.shape != (2,):

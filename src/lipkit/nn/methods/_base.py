@@ -6,19 +6,20 @@ from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Inexact
 from torch import Tensor
 
 from lipkit.bound import L2, Metric
 from lipkit.errors import ArgumentError, UnsupportedError
 from lipkit.linops import Conv, Dense, LinearOperator, Shape
 from lipkit.nn.core.geometry import Geometry
+from lipkit.nn.core.precision import widest
 from lipkit.nn.methods._arithmetic.every_size import norm_on_every_size
 from lipkit.norms import Auto, KernelIsometry, NearIsometry, Norm
 
-Blocks = Float[Tensor, "groups rows cols *taps"]
+Blocks = Inexact[Tensor, "groups rows cols *taps"]
 # Free numbers, one block for each group: of the shape of the weight, unless the method says otherwise.
-Free = Float[Tensor, "groups *free"]
+Free = Inexact[Tensor, "groups *free"]
 
 # A norm of one in a weight that someone else computed may be off by this much.
 _FEASIBLE_NORM = 1 + 1e-6
@@ -43,11 +44,14 @@ class WeightMethod(ABC):
 
     Subclasses are frozen dataclasses: their fields are the hyper-parameters. Calling one is pure and differentiable,
     with a number of operations that does not depend on values, so that it compiles. It computes in the dtype it is
-    given, float32 or float64; the result is proven for the numbers as stored, their rounding included.
+    given, float32 or float64, some also complex64 or complex128; the result is proven for the numbers as stored, their
+    rounding included.
     """
 
     # Whether free numbers times any positive number give the same weights.
     scale_free: ClassVar[bool] = False
+    # Whether free numbers of a matrix may be complex, and give complex weights: ' is the conjugate transpose then.
+    takes_complex: ClassVar[bool] = False
 
     def promise(self, geometry: Geometry) -> Promise:
         """The property that weights will have on this geometry: contractions, unless the method says otherwise.
@@ -84,11 +88,17 @@ class WeightMethod(ABC):
         """Random initial free numbers in float64: those of `start`, unless the method draws its numbers directly."""
         return self.inverse(self.start(geometry).to(torch.float64), geometry)
 
+    def draw_complex(self, geometry: Geometry) -> Free:
+        """The same in complex128, for methods that take complex numbers: those of uniform isometries."""
+        drawn = torch.randn(geometry.groups, geometry.rows, geometry.cols, dtype=torch.complex128)
+        left, _, right = torch.linalg.svd(drawn, full_matrices=False)
+        return self.inverse((left @ right).reshape(geometry.shape), geometry)
+
     def without_drift(self, raw: Free, geometry: Geometry) -> Free:
         """Free numbers with the same weights, which do not depend on the way that training took to them."""
         return self.inverse(self(raw, geometry), geometry)
 
-    def at_free_size(self, raw: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    def at_free_size(self, raw: Inexact[Tensor, "..."]) -> Inexact[Tensor, "..."]:
         """Free numbers of the size of a weight, times 1/4 where any multiple gives the same weight.
 
         Adam moves every number by about its rate, whatever the gradient: the smaller the numbers are, the further the
@@ -103,7 +113,7 @@ class WeightMethod(ABC):
 
         A Björck iteration on a singular matrix, for example, ends in a contraction that is no isometry.
         """
-        wide = weight.detach().to(torch.float64)
+        wide = weight.detach().to(widest(weight.dtype))
         if self.norm_on_every_size(wide, geometry, _FEASIBLE_NORM) > _FEASIBLE_NORM:
             return False
         return self.promise(geometry) is Promise.CONTRACTION or self.least_singular_value(wide, geometry) >= 1 - 2e-5
@@ -127,10 +137,11 @@ class WeightMethod(ABC):
         """The norms in which the weights have constant at most one: l2, unless the method is for others."""
         return L2
 
-    def norm_on_every_size(
-        self, weight: Float64[Tensor, "groups rows cols *taps"], geometry: Geometry, enough: float
-    ) -> float:
+    def norm_on_every_size(self, weight: Blocks, geometry: Geometry, enough: float) -> float:
         """An upper bound of the norm in `metric` on inputs of every size; no more is looked for once it is `enough`."""
+        if weight.dtype.is_complex:
+            # Complex kernels have one tap: a matrix at every position.
+            return max(float(Auto(failure=0)(Dense(block)).value) for block in weight.flatten(2))
         if self.metric(geometry) == L2:
             return norm_on_every_size(weight, geometry, enough)
         return float(self.norm(geometry)(proxy(weight, geometry)).value)
@@ -146,10 +157,10 @@ class MatrixMethod(WeightMethod):
     """A method for matrices; it also covers convolutions with a single tap, which are a matrix at every position."""
 
     @abstractmethod
-    def matrix(self, raw: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
+    def matrix(self, raw: Inexact[Tensor, "batch rows cols"]) -> Inexact[Tensor, "batch rows cols"]:
         """The weights of a batch of matrices."""
 
-    def inverse_matrix(self, weight: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
+    def inverse_matrix(self, weight: Inexact[Tensor, "batch rows cols"]) -> Inexact[Tensor, "batch rows cols"]:
         """Free numbers for a batch of feasible matrices."""
         return self.at_free_size(weight)
 

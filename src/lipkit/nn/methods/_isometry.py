@@ -4,11 +4,11 @@ from abc import abstractmethod
 from typing import ClassVar
 
 import torch
-from jaxtyping import Complex128, Float, Float64
+from jaxtyping import Float64, Inexact
 from torch import Tensor
 
 from lipkit.nn.core.geometry import Geometry
-from lipkit.nn.core.precision import room_for
+from lipkit.nn.core.precision import room_for, widest
 from lipkit.nn.methods._arithmetic.derivative import Gradients, Tensors, with_derivative
 from lipkit.nn.methods._base import Blocks, MatrixMethod
 from lipkit.rounding.slacks import UNIT
@@ -21,43 +21,43 @@ class IsometryMethod(MatrixMethod):
     may_fall_short: ClassVar[bool] = False
 
     @abstractmethod
-    def isometry(self, tall: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
+    def isometry(self, tall: Inexact[Tensor, "batch rows cols"]) -> Inexact[Tensor, "batch rows cols"]:
         """W with W'W = I, up to what the arithmetic of the dtype makes of it."""
 
-    def inverse_isometry(self, tall: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
+    def inverse_isometry(self, tall: Inexact[Tensor, "batch rows cols"]) -> Inexact[Tensor, "batch rows cols"]:
         """Free numbers of an isometry."""
         return self.at_free_size(tall)
 
-    def matrix(self, raw: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
+    def matrix(self, raw: Inexact[Tensor, "batch rows cols"]) -> Inexact[Tensor, "batch rows cols"]:
         if raw.shape[-2] < raw.shape[-1]:
             return close_isometry(self.isometry(raw.mT), raw.dtype, self.may_fall_short).mT
         return close_isometry(self.isometry(raw), raw.dtype, self.may_fall_short)
 
-    def inverse_matrix(self, weight: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
+    def inverse_matrix(self, weight: Inexact[Tensor, "batch rows cols"]) -> Inexact[Tensor, "batch rows cols"]:
         if weight.shape[-2] < weight.shape[-1]:
             return self.inverse_isometry(weight.mT).mT
         return self.inverse_isometry(weight)
 
 
 def has_determinant(weight: Blocks, geometry: Geometry, sign: float) -> bool:
-    """Whether all square blocks have a determinant of this sign; those that are not square have none to ask for."""
-    if geometry.rows != geometry.cols:
+    """Whether all square real blocks have a determinant of this sign; others have none to ask for."""
+    if geometry.rows != geometry.cols or weight.dtype.is_complex:
         return True
     return bool((torch.linalg.det(weight.detach().to(torch.float64).flatten(2)) * sign > 0).all())
 
 
 def with_determinant(blocks: Blocks, geometry: Geometry, sign: float) -> Blocks:
-    """The blocks with the first row negated where a square block has a determinant of the other sign."""
+    """The blocks with the first row negated where a square real block has a determinant of the other sign."""
     flat = blocks.reshape(geometry.groups, geometry.rows, geometry.cols)
-    if geometry.rows == geometry.cols:
+    if geometry.rows == geometry.cols and not blocks.dtype.is_complex:
         flat[:, 0] *= (torch.linalg.det(flat).sign() * sign)[:, None]
     return flat.reshape(geometry.shape)
 
 
 def close_isometry(
-    tall: Float[Tensor, "batch rows cols"], dtype: torch.dtype, may_fall_short: bool
-) -> Float[Tensor, "batch rows cols"]:
-    """A near-isometry made one in float64 and stored in `dtype` with norm at most 1, whatever it was before.
+    tall: Inexact[Tensor, "batch rows cols"], dtype: torch.dtype, may_fall_short: bool
+) -> Inexact[Tensor, "batch rows cols"]:
+    """A near-isometry made one in float64, or complex128, and stored in `dtype` with norm at most 1, whatever it was.
 
     One Björck step, 3/2 W - 1/2 W (W'W), takes singular values s in [0, 3^(1/2)] to 3/2 s - 1/2 s^3 in [0, 1], and
     1 - e to 1 - 3/2 e^2: what float32 did before is squared away. The Gram matrix that it needs anyway proves s^2 <= 3
@@ -73,8 +73,8 @@ def close_isometry(
 
 def _step(tall: Tensor, dtype: torch.dtype, room: float, flat: bool) -> tuple[Tensor, Tensor, Tensor]:
     """The step, the Gram matrix it is from, and what the matrix was divided by before."""
-    wide = tall.to(torch.float64)
-    gram = torch.bmm(wide.mT, wide)
+    wide = tall.to(widest(tall.dtype))
+    gram = torch.bmm(wide.mH, wide)
     excess = excess_of(gram, flat)
     root, inner = excess.sqrt(), gram / excess
     return last_step(wide / root, inner, dtype, room), inner, root
@@ -97,7 +97,7 @@ _repair = with_derivative(_repair_forward, _repair_backward, _repair_jvp)
 
 
 def excess_of(
-    gram: Float64[Tensor, "batch cols cols"] | Complex128[Tensor, "batch cols cols"],
+    gram: Inexact[Tensor, "batch cols cols"],
     flat: bool,
     error: Float64[Tensor, "batch 1 1"] | None = None,
 ) -> Float64[Tensor, "batch 1 1"]:
@@ -121,20 +121,22 @@ def step_factors(scale: float, room: float = 1.0) -> tuple[float, float]:
 
 
 def last_step(
-    wide: Float64[Tensor, "batch rows cols"], gram: Float64[Tensor, "batch cols cols"], dtype: torch.dtype, room: float
-) -> Float[Tensor, "batch rows cols"]:
+    wide: Inexact[Tensor, "batch rows cols"], gram: Inexact[Tensor, "batch cols cols"], dtype: torch.dtype, room: float
+) -> Inexact[Tensor, "batch rows cols"]:
     """(3/2 W - 1/2 W (W'W)) r for ||W||^2 <= 3 and r = `room_of_step`, with norm at most 1 in `dtype`."""
     linear, cubic = step_factors(1.0, room)
     return torch.baddbmm(wide, wide, gram, beta=linear, alpha=cubic).to(dtype)
 
 
-def room_of_step(tall: Float[Tensor, "batch rows cols"], dtype: torch.dtype) -> float:
+def room_of_step(tall: Inexact[Tensor, "batch rows cols"], dtype: torch.dtype) -> float:
     """The factor that makes room for the rounding of a step in float64 and of its result to `dtype`.
 
     With s^2 <= 3, u = 2^-53 and ||abs(W)|| <= cols^(1/2) s, to first order: the Gram matrix is known up to rows cols
     s^2 u, which counts by s/2; its product with W, the factors and the sum are rounded by (cols + 3) cols s^3 u / 2 and
     9/2 cols^(1/2) s u; dividing by the excess, twice for W and once for W'W, by 3 cols^(1/2) s u and 3/2 cols s^3 u. In
-    all that is below 2.6 cols (rows + cols + 11) u.
+    all that is below 2.6 cols (rows + cols + 11) u. A sum of complex products rounds as a real one of twice as many, by
+    2^(1/2) as much: four times that.
     """
     rows, cols = tall.shape[-2:]
-    return room_for(rows, cols, 1, dtype) * (1 - 4 * cols * (rows + cols + 8) * UNIT)
+    roundings = (16 if tall.dtype.is_complex else 4) * cols * (rows + cols + 8)
+    return room_for(rows, cols, 1, dtype) * (1 - roundings * UNIT)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float64, Inexact
 from torch import Tensor
 
 from lipkit._compilers import runs_plainly
 from lipkit.errors import ArgumentError
-from lipkit.nn.core.precision import exact_products, room_for
+from lipkit.nn.core.precision import exact_products, room_for, widest
 from lipkit.nn.core.unchanged_bits import is_plain
 from lipkit.nn.methods._arithmetic.bjorck_steps import Start, iterate, iterate_shortly
 from lipkit.nn.methods._arithmetic.precise_products import gram_of, product
@@ -61,6 +61,7 @@ class Bjorck(MatrixMethod):
     """
 
     scale_free = True
+    takes_complex = True
 
     steps: int = 8
 
@@ -71,24 +72,24 @@ class Bjorck(MatrixMethod):
     def __str__(self) -> str:
         return f"Björck, {self.steps} steps"
 
-    def matrix(self, raw: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
+    def matrix(self, raw: Inexact[Tensor, "batch rows cols"]) -> Inexact[Tensor, "batch rows cols"]:
         if raw.shape[-2] < raw.shape[-1]:
             return self._tall(raw.mT).mT
         return self._tall(raw)
 
-    def _tall(self, tall: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
+    def _tall(self, tall: Inexact[Tensor, "batch rows cols"]) -> Inexact[Tensor, "batch rows cols"]:
         scales = factors(self.steps - 1)
         if self._on_gram(tall):
             return by_gram(tall, scales)
         short = self._short_way(tall) if _may_look(tall) else None
         return iterate(tall, scales) if short is None else short
 
-    def _short_way(self, tall: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"] | None:
+    def _short_way(self, tall: Inexact[Tensor, "batch rows cols"]) -> Inexact[Tensor, "batch rows cols"] | None:
         """The same with as few steps as the singular values need; None where all steps are needed."""
         with torch.no_grad():
             unit = largest(tall)
             level = tall / unit
-            gram = torch.bmm(level.mT, level)
+            gram = torch.bmm(level.mH, level)
             least, most = range_of(gram)
             # Singular values that `steps` steps would leave short stay as short as they are.
             arrive = least >= float(size_of(gram).max()) ** 2 * reach(self.steps - 1, _NEAR) ** 2
@@ -139,7 +140,7 @@ def _may_look(tall: Tensor) -> bool:
     return wanted and fits and runs_plainly()
 
 
-def by_gram(tall: Float[Tensor, "batch rows cols"], scales: tuple[float, ...]) -> Float[Tensor, "batch rows cols"]:
+def by_gram(tall: Inexact[Tensor, "batch rows cols"], scales: tuple[float, ...]) -> Inexact[Tensor, "batch rows cols"]:
     """Björck steps from c W / b, c in `scales`, b >= ||W||, and a last one with c = 1, with norm at most 1 as stored.
 
     All steps multiply W from the right by functions of A = W'W / b^2, so only those are computed, T being their
@@ -151,19 +152,22 @@ def by_gram(tall: Float[Tensor, "batch rows cols"], scales: tuple[float, ...]) -
     """
     rows, cols = tall.shape[-2:]
     scaled = divide_by_largest(tall)
-    gram = gram_of(scaled, torch.float64)
+    wide = widest(tall.dtype)
+    gram = gram_of(scaled, wide)
     size = size_of(gram)
     root = (_gram_root((gram / size.square()).to(tall.dtype), scales) / size).to(tall.dtype)
-    half = product(root.mT, gram, torch.float64)
-    inner = product(root.mT, half.mT, torch.float64)
+    half = product(root.mH, gram, wide)
+    inner = product(root.mH, half.mH, wide)
     error = _gram_error(scaled, root)
     excess = excess_of(inner, False, error)
     room = room_for(rows, cols, 1, tall.dtype) / (1 + error)
-    whole = product(root, _step_factor(inner, excess.rsqrt(), room), torch.float64)
+    whole = product(root, _step_factor(inner, excess.rsqrt(), room), wide)
     return product(scaled, whole, tall.dtype)
 
 
-def _gram_root(gram: Float[Tensor, "batch cols cols"], scales: tuple[float, ...]) -> Float[Tensor, "batch cols cols"]:
+def _gram_root(
+    gram: Inexact[Tensor, "batch cols cols"], scales: tuple[float, ...]
+) -> Inexact[Tensor, "batch cols cols"]:
     root = step = _step_factor(gram, scales[0])
     for scale in scales[1:]:
         gram = torch.bmm(gram, gram_of(step, step.dtype))
@@ -173,26 +177,28 @@ def _gram_root(gram: Float[Tensor, "batch cols cols"], scales: tuple[float, ...]
 
 
 def _step_factor(
-    gram: Float[Tensor, "batch cols cols"], scale: float | Tensor, room: float | Tensor = 1.0
-) -> Float[Tensor, "batch cols cols"]:
+    gram: Inexact[Tensor, "batch cols cols"], scale: float | Tensor, room: float | Tensor = 1.0
+) -> Inexact[Tensor, "batch cols cols"]:
     """(3/2 c I - 1/2 c^3 W'W) r: what a Björck step from c W multiplies W by, with r in [0, 1] for rounding."""
     identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
     return (1.5 * room * scale) * identity - (0.5 * room * scale**3) * gram
 
 
 def _gram_error(
-    scaled: Float[Tensor, "batch rows cols"], root: Float[Tensor, "batch cols cols"]
+    scaled: Inexact[Tensor, "batch rows cols"], root: Inexact[Tensor, "batch cols cols"]
 ) -> Float64[Tensor, "batch 1 1"]:
     """A bound of what rounding in the five products of the last step adds to its norm, and to that of T'W'W T.
 
     With t^2 = min(||T||_F^2, ||T||_1 ||T||_inf), a bound of ||abs(T)||^2, and q = t ||W||_F: the Gram matrix is known
     up to gamma_rows ||W||_F^2 and T'W'W T up to (gamma_rows + 2 gamma_cols) q^2; the factor has norm at most 3/2, which
-    leaves 3 cols^(1/2) gamma_(cols + 5) q for the other two. Twice that, for the rounding of this formula.
+    leaves 3 cols^(1/2) gamma_(cols + 5) q for the other two. Twice that, for the rounding of this formula; and four
+    times where products are complex.
     """
     rows, cols = scaled.shape[-2:]
     both = (-2, -1)
-    entries = root.detach().to(torch.float64)
+    whole, entries = (x.detach().to(widest(x.dtype)) for x in (scaled, root))
     by_row, by_col = (torch.linalg.vector_norm(entries, 1, axis, keepdim=True).amax(both, True) for axis in (-1, -2))
     square = torch.minimum(torch.linalg.vector_norm(entries, dim=both, keepdim=True).square(), by_row * by_col)
-    q = square.sqrt() * torch.linalg.vector_norm(scaled.detach(), dim=both, keepdim=True, dtype=torch.float64)
-    return ULP * (rows + 5 * cols + 16) * q * (q + math.sqrt(cols))
+    q = square.sqrt() * torch.linalg.vector_norm(whole, dim=both, keepdim=True)
+    unit = 4 * ULP if scaled.dtype.is_complex else ULP
+    return unit * (rows + 5 * cols + 16) * q * (q + math.sqrt(cols))

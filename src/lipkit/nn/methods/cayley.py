@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Inexact
 from torch import Tensor
 
 from lipkit.nn.core.geometry import Geometry
+from lipkit.nn.core.precision import widest
 from lipkit.nn.methods._arithmetic.rotation_angles import skew_of_angles
 from lipkit.nn.methods._arithmetic.safe_scaling import cap
 from lipkit.nn.methods._base import Blocks
@@ -40,39 +41,35 @@ class Cayley(IsometryMethod):
     Reference: Cayley 1846; Helfrich, Willmott and Ye 2018; Trockman and Kolter 2021 (rectangular).
     """
 
+    takes_complex = True
+
     def __str__(self) -> str:
         return "Cayley"
 
-    def isometry(self, tall: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
+    def isometry(self, tall: Inexact[Tensor, "batch rows cols"]) -> Inexact[Tensor, "batch rows cols"]:
         n = tall.shape[-1]
-        most = _MOST[tall.dtype]
+        most = _MOST[tall.real.dtype]
         upper, lower = tall[:, :n], tall[:, n:]
-        # The eigenvalues of a skew matrix come in pairs, so its norm is at most ||A||_F / 2^(1/2).
         # Halves, because the difference of the largest numbers is infinite, and 2 Z is the inverse of (I + A) / 2.
         half = upper / 2
-        inner = cap(half - half.mT, most * math.sqrt(0.5))
+        # The eigenvalues of a real skew matrix come in pairs, so its norm is at most ||A||_F / 2^(1/2).
+        inner = cap(half - half.mH, most * (0.5 if tall.dtype.is_complex else math.sqrt(0.5)))
         identity = torch.eye(n, dtype=tall.dtype, device=tall.device).expand(len(tall), -1, -1)
         inner = torch.add(inner, identity, alpha=0.5)
         # Without the check for zero pivots, for which a GPU would be waited for: there are none.
         if not lower.shape[-2]:
             return torch.linalg.inv_ex(inner).inverse - identity
         lower = cap(lower, math.sqrt(most))
-        solved = torch.linalg.inv_ex(torch.baddbmm(inner, lower.mT, lower, alpha=0.5)).inverse
+        solved = torch.linalg.inv_ex(torch.baddbmm(inner, lower.mH, lower, alpha=0.5)).inverse
         return torch.cat([solved - identity, torch.bmm(-lower, solved)], -2)
 
-    def inverse_isometry(self, tall: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
-        n = tall.shape[-1]
-        upper, lower = tall[:, :n], tall[:, n:]
-        identity = torch.eye(n, dtype=tall.dtype, device=tall.device)
-        if not lower.shape[-2] and not bool(_within_reach(tall).all()):
+    def inverse_isometry(self, tall: Inexact[Tensor, "batch rows cols"]) -> Inexact[Tensor, "batch rows cols"]:
+        if tall.shape[-2] == tall.shape[-1] and not bool(_within_reach(tall).all()):
             return skew_of_angles(tall, lambda angle: max(-_FLAT, min(_FLAT, -math.tan(angle / 2)))) / 2
-        # The pseudo-inverse is the inverse within reach, and finite elsewhere.
-        solved = torch.linalg.pinv(identity + upper, rtol=_SINGULAR)
-        quotient = (identity - upper) @ solved
-        return torch.cat([(quotient - quotient.mT) / 4, -lower @ solved], -2)
+        return invert_transform(tall)
 
     def is_feasible(self, weight: Blocks, geometry: Geometry) -> bool:
-        wide = weight.detach().to(torch.float64).flatten(2)
+        wide = weight.detach().to(widest(weight.dtype)).flatten(2)
         tall = wide.mT if geometry.rows < geometry.cols else wide
         return bool(_within_reach(tall[:, : tall.shape[-1]]).all()) and super().is_feasible(weight, geometry)
 
@@ -80,6 +77,17 @@ class Cayley(IsometryMethod):
         """The transform of Gaussian numbers with variance 1 / min(rows, cols): angles up to about 140 degrees."""
         raw = torch.randn(geometry.groups, geometry.rows, geometry.cols) * min(geometry.rows, geometry.cols) ** -0.5
         return self.matrix(raw).reshape(geometry.shape)
+
+
+def invert_transform(tall: Inexact[Tensor, "batch rows cols"]) -> Inexact[Tensor, "batch rows cols"]:
+    """Free matrices of isometries [Q; Q_2]: U = (K - K') / 4 with K = (I - Q)(I + Q)^-1, V = -Q_2 (I + Q)^-1."""
+    n = tall.shape[-1]
+    upper, lower = tall[:, :n], tall[:, n:]
+    identity = torch.eye(n, dtype=tall.dtype, device=tall.device)
+    # The pseudo-inverse is the inverse within reach, and finite elsewhere.
+    solved = torch.linalg.pinv(identity + upper, rtol=_SINGULAR)
+    quotient = (identity - upper) @ solved
+    return torch.cat([(quotient - quotient.mH) / 4, -lower @ solved], -2)
 
 
 def _within_reach(upper: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Inexact
 from torch import Tensor
 
 from lipkit.nn.core.geometry import Geometry
@@ -34,25 +34,29 @@ class Exponential(IsometryMethod):
     Reference: Lezcano-Casado and Martínez-Rubio 2019 (square); the rectangular form in two factors is ours.
     """
 
+    takes_complex = True
+
     def __str__(self) -> str:
         return "matrix exponential"
 
-    def isometry(self, tall: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
+    def isometry(self, tall: Inexact[Tensor, "batch rows cols"]) -> Inexact[Tensor, "batch rows cols"]:
         n = tall.shape[-1]
         most = 2 * math.pi * math.sqrt(n)
         upper, lower = tall[:, :n], tall[:, n:]
         # Halves, because the difference of the largest numbers is infinite.
         half = upper / 2
-        turn = 2 * cap(half - half.mT, most / 2)
-        # The eigenvalues of a skew matrix come in pairs, so its norm is at most ||A||_F / 2^(1/2).
-        norm = torch.linalg.vector_norm(turn.detach(), dim=(-2, -1), keepdim=True) * math.sqrt(0.5)
+        turn = 2 * cap(half - half.mH, most / 2)
+        norm = torch.linalg.vector_norm(turn.detach(), dim=(-2, -1), keepdim=True)
+        if not turn.dtype.is_complex:
+            # The eigenvalues of a real skew matrix come in pairs, so its norm is at most ||A||_F / 2^(1/2).
+            norm = norm * math.sqrt(0.5)
         rotation = matrix_exponential(turn, norm, most)
         if not lower.shape[-2]:
             return rotation
         lower = cap(lower, most)
         # Any positive number may stand here; this one makes the two corners alike, and the powers small.
         size = torch.linalg.vector_norm(lower.detach(), dim=(-2, -1), keepdim=True).clamp(min=1.0)
-        gram = torch.bmm(lower.mT, lower) / size
+        gram = torch.bmm(lower.mH, lower) / size
         identity = torch.eye(n, dtype=tall.dtype, device=tall.device) * size
         zero = torch.zeros_like(gram)
         # The norm is that of the larger corner: ||V'V|| / size <= ||V||_F^2 / size <= size, or that of the identity.
@@ -61,18 +65,19 @@ class Exponential(IsometryMethod):
         cosine, sine = turned[:, :n, :n], turned[:, n:, :n] / size
         return torch.bmm(torch.cat([cosine, torch.bmm(lower, sine)], -2), rotation)
 
-    def inverse_isometry(self, tall: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
+    def inverse_isometry(self, tall: Inexact[Tensor, "batch rows cols"]) -> Inexact[Tensor, "batch rows cols"]:
         n = tall.shape[-1]
         upper, lower = tall[:, :n], tall[:, n:]
         if not lower.shape[-2]:
             return skew_of_angles(tall, lambda angle: angle) / 2
         left, cosine, right = torch.linalg.svd(upper)
-        # The smallest cosine is last; with the other sign of it the rotation has determinant 1.
         sign = torch.ones_like(cosine)
-        sign[:, -1] = torch.linalg.det(left @ right).sign()
+        if not tall.dtype.is_complex:
+            # The smallest cosine is last; with the other sign of it the rotation has determinant 1.
+            sign[:, -1] = torch.linalg.det(left @ right).sign()
         left_signed = left * sign[:, None, :]
         rotation = left_signed @ right
-        columns = lower @ rotation.mT @ left
+        columns = lower @ rotation.mH @ left
         sine = torch.linalg.vector_norm(columns, dim=-2)
         angle = torch.atan2(sine, sign * cosine)
         # An angle of pi has no direction left of it; the others are all zero then, so that any will do.
@@ -80,7 +85,7 @@ class Exponential(IsometryMethod):
         anything[:, 0] = 1
         lost = (sine < 1e-12) & (sign * cosine < 0)
         unit = torch.where(lost[:, None, :], anything, columns / sine.clamp(min=1e-300)[:, None, :])
-        return torch.cat([skew_of_angles(rotation, lambda angle: angle) / 2, (unit * angle[:, None, :]) @ left.mT], -2)
+        return torch.cat([skew_of_angles(rotation, lambda angle: angle) / 2, (unit * angle[:, None, :]) @ left.mH], -2)
 
     def is_feasible(self, weight: Blocks, geometry: Geometry) -> bool:
         return has_determinant(weight, geometry, 1.0) and super().is_feasible(weight, geometry)

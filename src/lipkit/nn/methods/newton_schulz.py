@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Inexact
 from torch import Tensor
 
 from lipkit.errors import ArgumentError
@@ -36,6 +36,7 @@ class NewtonSchulz(IsometryMethod):
     """
 
     scale_free = True
+    takes_complex = True
 
     may_fall_short: ClassVar[bool] = True
 
@@ -48,10 +49,10 @@ class NewtonSchulz(IsometryMethod):
     def __str__(self) -> str:
         return f"Newton-Schulz, {self.steps} steps"
 
-    def isometry(self, tall: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
+    def isometry(self, tall: Inexact[Tensor, "batch rows cols"]) -> Inexact[Tensor, "batch rows cols"]:
         tall = contract(tall)
         wide = torch.eye(tall.shape[-1], dtype=tall.dtype, device=tall.device).expand(len(tall), -1, -1)
-        gram = torch.baddbmm(wide, tall.mT, tall, beta=_RIDGE[tall.dtype])
+        gram = torch.baddbmm(wide, tall.mH, tall, beta=_RIDGE[tall.real.dtype])
         # The first step, with Z = I; the last is the one in float64.
         step = torch.sub(1.5 * wide, gram, alpha=0.5)
         gram, root = torch.bmm(gram, step), step

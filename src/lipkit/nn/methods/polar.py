@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Inexact
 from torch import Tensor
 
+from lipkit.nn.core.precision import widest
 from lipkit.nn.methods._arithmetic.derivative import Gradients, Tensors, with_derivative
 from lipkit.nn.methods._arithmetic.safe_scaling import LEAST
 from lipkit.nn.methods._isometry import IsometryMethod
@@ -34,18 +35,19 @@ class Polar(IsometryMethod):
     """
 
     scale_free = True
+    takes_complex = True
 
     def __str__(self) -> str:
         return "polar factor"
 
-    def isometry(self, tall: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
-        return _project(tall.to(torch.float64))
+    def isometry(self, tall: Inexact[Tensor, "batch rows cols"]) -> Inexact[Tensor, "batch rows cols"]:
+        return _project(tall.to(widest(tall.dtype)))
 
 
 def _project_forward(tall: Tensor) -> Tensors:
     """Q, and for the derivative the basis R and the singular values."""
     left, values, right = torch.linalg.svd(tall, full_matrices=False)
-    return left @ right, right.mT.contiguous(), values
+    return left @ right, right.mH.contiguous(), values
 
 
 def _project_backward(inputs: tuple[Tensor], outputs: Tensors, gradients: tuple[Tensor, None, None]) -> Gradients:
@@ -53,10 +55,10 @@ def _project_backward(inputs: tuple[Tensor], outputs: Tensors, gradients: tuple[
     (tall,) = inputs
     orthogonal, basis, values = outputs
     gradient = gradients[0]
-    stretch = orthogonal.mT @ tall
-    stretch = (stretch + stretch.mT) / 2
-    inner = orthogonal.mT @ gradient
-    turned = orthogonal @ _solve(inner - inner.mT, stretch, basis, values)
+    stretch = orthogonal.mH @ tall
+    stretch = (stretch + stretch.mH) / 2
+    inner = orthogonal.mH @ gradient
+    turned = orthogonal @ _solve(inner - inner.mH, stretch, basis, values)
     if tall.shape[-2] == tall.shape[-1]:
         return (turned,)
     return (turned + _divide(gradient - orthogonal @ inner, stretch, basis, values),)
@@ -64,25 +66,25 @@ def _project_backward(inputs: tuple[Tensor], outputs: Tensors, gradients: tuple[
 
 def _solve_forward(right: Tensor, stretch: Tensor, basis: Tensor, values: Tensor) -> Tensors:  # noqa: ARG001 - see backward
     sums = values[:, :, None] + values[:, None, :]
-    return (basis @ ((basis.mT @ right @ basis) / _floor(sums, values)) @ basis.mT,)
+    return (basis @ ((basis.mH @ right @ basis) / _floor(sums, values)) @ basis.mH,)
 
 
 def _solve_backward(inputs: Tensors, outputs: Tensors, gradients: tuple[Tensor]) -> Gradients:
     _, stretch, basis, values = inputs
     (solution,) = outputs
     back = _solve(gradients[0], stretch, basis, values)
-    return back, -(back @ solution.mT + solution.mT @ back), None, None
+    return back, -(back @ solution.mH + solution.mH @ back), None, None
 
 
 def _divide_forward(right: Tensor, stretch: Tensor, basis: Tensor, values: Tensor) -> Tensors:  # noqa: ARG001 - see backward
-    return ((right @ basis) / _floor(values, values)[:, None, :] @ basis.mT,)
+    return ((right @ basis) / _floor(values, values)[:, None, :] @ basis.mH,)
 
 
 def _divide_backward(inputs: Tensors, outputs: Tensors, gradients: tuple[Tensor]) -> Gradients:
     _, stretch, basis, values = inputs
     (quotient,) = outputs
     back = _divide(gradients[0], stretch, basis, values)
-    return back, -quotient.mT @ back, None, None
+    return back, -quotient.mH @ back, None, None
 
 
 _project = with_derivative(_project_forward, _project_backward, constants=2)

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Inexact
 from torch import Tensor
 
+from lipkit.nn.core.precision import widest
 from lipkit.nn.methods._arithmetic.safe_scaling import divide_by_largest
 from lipkit.nn.methods._isometry import IsometryMethod
 
@@ -50,6 +51,7 @@ class QR(IsometryMethod):
     """
 
     scale_free = True
+    takes_complex = True
 
     may_fall_short: ClassVar[bool] = True
 
@@ -58,13 +60,13 @@ class QR(IsometryMethod):
     def __str__(self) -> str:
         return f"QR by {self.by}"
 
-    def isometry(self, tall: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
+    def isometry(self, tall: Inexact[Tensor, "batch rows cols"]) -> Inexact[Tensor, "batch rows cols"]:
         if self.by is QRFactorization.CHOLESKY:
-            wide = _divide_by_frobenius(tall.to(torch.float64))
+            wide = _divide_by_frobenius(tall.to(widest(tall.dtype)))
             return _by_cholesky(_by_cholesky(wide))
         scaled = _divide_by_frobenius(tall)
         identity = torch.eye(tall.shape[-1], dtype=tall.dtype, device=tall.device).expand(len(tall), -1, -1)
-        full = torch.cat([scaled, _RIDGE[tall.dtype] * identity], -2)
+        full = torch.cat([scaled, _RIDGE[tall.real.dtype] * identity], -2)
         orthogonal = _by_householder(full) if self.by is QRFactorization.HOUSEHOLDER else _by_gram_schmidt(full)
         return orthogonal[:, : tall.shape[-2]]
 
@@ -77,8 +79,8 @@ def _divide_by_frobenius(tall: Tensor) -> Tensor:
 
 def _by_householder(full: Tensor) -> Tensor:
     orthogonal, triangular = torch.linalg.qr(full)
-    # LAPACK leaves the signs of the diagonal open.
-    diagonal = torch.diagonal(triangular.detach(), dim1=-2, dim2=-1)
+    # LAPACK leaves the signs of the diagonal open, of complex matrices too: their diagonal is real.
+    diagonal = torch.diagonal(triangular.detach(), dim1=-2, dim2=-1).real
     return orthogonal * torch.where(diagonal < 0, -1.0, 1.0).to(full.dtype)[:, None, :]
 
 
@@ -91,11 +93,11 @@ def _by_gram_schmidt(full: Tensor) -> Tensor:
         column = column / torch.linalg.vector_norm(column, dim=-2, keepdim=True)
         found.append(column)
         rest = rest[..., 1:]
-        rest = rest - column @ (column.mT @ rest)
+        rest = rest - column @ (column.mH @ rest)
     return torch.cat(found, -1)
 
 
 def _by_cholesky(tall: Tensor) -> Tensor:
     identity = torch.eye(tall.shape[-1], dtype=tall.dtype, device=tall.device)
-    lower, _ = torch.linalg.cholesky_ex(tall.mT @ tall + _RIDGE[torch.float32] ** 2 * identity)
-    return torch.linalg.solve_triangular(lower.mT, tall, upper=True, left=False)
+    lower, _ = torch.linalg.cholesky_ex(tall.mH @ tall + _RIDGE[torch.float32] ** 2 * identity)
+    return torch.linalg.solve_triangular(lower.mH, tall, upper=True, left=False)

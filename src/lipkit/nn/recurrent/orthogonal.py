@@ -4,7 +4,7 @@ import math
 from typing import final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Inexact
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -13,7 +13,8 @@ from lipkit.bound import Bound
 from lipkit.errors import ArgumentError, ShapeError, UnsupportedError
 from lipkit.linops import Shape
 from lipkit.nn.activations.absolute import Absolute
-from lipkit.nn.core.gain import gain_of
+from lipkit.nn.activations.mod_relu import ModReLU
+from lipkit.nn.core.gain import covers_complex, gain_of
 from lipkit.nn.core.known_constants import SAFE, Stated
 from lipkit.nn.core.linear_norm import linear_norm
 from lipkit.nn.layers.linear import Linear
@@ -33,14 +34,16 @@ class OrthogonalRNN(Stated):
 
     Guarantee: constant 1 for all states together, for sequences up to `tokens`, divided by c(tokens); with None, each
     by the c of its own length. `RNN` needs no division, and forgets. Cost: one product a token.
-    Reference: Lezcano-Casado, Martinez-Rubio 2019 (expRNN, with method=Exponential()); the constant is ours.
+    Reference: Lezcano-Casado, Martinez-Rubio 2019 (expRNN, with method=Exponential()); Arjovsky, Shah and Bengio 2016
+    (unitary); the constant is ours.
 
     Args:
         input_size: Entries of a token.
         hidden_size: Entries of the state.
         bias: Whether there is a bias.
         tokens: Length of the longest sequence; None divides each sequence by the constant of its own length.
-        activation: f, of constant at most 1; `Absolute()` if None.
+        dtype: Type of the weights; complex ones make a unitary Q, and take complex tokens.
+        activation: f, of constant at most 1; `Absolute()` if None, `ModReLU(hidden_size)` for complex numbers.
         method: Computes Q and V from free numbers.
     """
 
@@ -64,7 +67,12 @@ class OrthogonalRNN(Stated):
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.tokens = tokens
-        self.activation = Absolute() if activation is None else activation
+        self.activation = _default(hidden_size, device, dtype) if activation is None else activation
+        if dtype is not None and dtype.is_complex and not covers_complex(self.activation):
+            raise UnsupportedError(
+                f"OrthogonalRNN in {dtype} needs an activation whose constant holds for complex numbers, got "
+                f"{activation}; use lipkit.nn.ModReLU(hidden_size)."
+            )
         self.input = Linear(input_size, hidden_size, bias, device, dtype, method=method)
         self.state = Linear(hidden_size, hidden_size, False, device, dtype, method=method)
         # Refuses methods that say nothing in l2.
@@ -74,6 +82,11 @@ class OrthogonalRNN(Stated):
                 f"OrthogonalRNN needs an activation of constant at most 1, got {activation} with "
                 f"{gain_of(self.activation):.4g}; use lipkit.nn.Rescaled, which divides it by that."
             )
+
+    @property
+    def covers_complex(self) -> bool:
+        """Whether the activation does."""
+        return covers_complex(self.activation)
 
     @property
     def gain(self) -> float:
@@ -97,7 +110,7 @@ class OrthogonalRNN(Stated):
                 found = found.compose(carried)
         return found
 
-    def forward(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    def forward(self, x: Inexact[Tensor, "..."]) -> Inexact[Tensor, "..."]:
         """All states, divided."""
         if x.ndim != 3:
             raise ShapeError(f"OrthogonalRNN takes batches of sequences, got {tuple(x.shape)}; give one as x[None].")
@@ -123,6 +136,10 @@ class OrthogonalRNN(Stated):
                 "tokens, or with tokens=None."
             )
         return shape[0]
+
+
+def _default(size: int, device: torch.device | None, dtype: torch.dtype | None) -> nn.Module:
+    return ModReLU(size, 0.01, device=device, dtype=dtype) if dtype is not None and dtype.is_complex else Absolute()
 
 
 @constant_for_compilers

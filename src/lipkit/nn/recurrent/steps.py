@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipkit.bound import Bound
-from lipkit.errors import ArgumentError, ShapeError
+from lipkit.errors import ArgumentError, ShapeError, UnsupportedError
 from lipkit.nn.core.bounded_length import as_logarithm, positive_number
 from lipkit.nn.core.gain import gain_of
 from lipkit.nn.core.linear_norm import linear_norm
@@ -34,6 +34,11 @@ class Step(nn.Module):
         super().__init__()
         if min(*sizes, outputs) < 1:
             raise ArgumentError(f"A recurrent layer needs sizes of at least 1, got an input and a state of {sizes}.")
+        if dtype is not None and dtype.is_complex:
+            raise UnsupportedError(
+                f"RNN and GRU, and their cells, are layers of real numbers, got {dtype}; OrthogonalRNN can be complex, "
+                "these take the real and the imaginary parts as separate features."
+            )
         self.sizes = sizes
         self.linear = Linear(sum(sizes), inputs * outputs, bias, device, dtype, method=method)
 

@@ -48,6 +48,16 @@ class DeclaresInEveryNorm(DeclaresLipschitz, Protocol):
         ...
 
 
+@runtime_checkable
+class DeclaresOfComplex(DeclaresLipschitz, Protocol):
+    """A module that says whether its declaration, in l2, also holds where it is called with complex numbers."""
+
+    @property
+    def covers_complex(self) -> bool:
+        """Whether the constant between complex values, as pairs of real numbers, is at most the declared one."""
+        ...
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class Declared(Node):
@@ -82,7 +92,11 @@ class Declared(Node):
 
     def _images(self, z: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch ..."]:
         """The images, in the type that the module's own conversions leave."""
-        parameters = [t.to(z) if t.is_floating_point() else t for t in self.parameters]
+        wide = {False: z.dtype, True: z.dtype.to_complex()}
+        parameters = [
+            t.to(z.device, wide[t.is_complex()]) if t.is_floating_point() or t.is_complex() else t
+            for t in self.parameters
+        ]
         if not len(z):
             return z.new_zeros((0, *self.result))
         if len(z) == 1:
@@ -155,6 +169,6 @@ class _Watching(TorchDispatchMode):
         del types
         found = func(*args, **(kwargs or {}))
         for value in found if isinstance(found, tuple | list) else (found,):
-            if isinstance(value, Tensor) and value.is_floating_point():
-                self.narrowest = max(self.narrowest, value.dtype, key=lambda dtype: torch.finfo(dtype).eps)
+            if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
+                self.narrowest = max(self.narrowest, value.dtype.to_real(), key=lambda dtype: torch.finfo(dtype).eps)
         return found

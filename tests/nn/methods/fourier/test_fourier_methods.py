@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipkit import nn as lnn
-from lipkit.linops import CircularConv
+from lipkit.linops import CircularConv, Padding
+from lipkit.nn.core.geometry import Geometry
 from support.layers.checks import singular_values
 from support.layers.fourier_layers import every_kind, layer_of, raw_of
 from support.layers.geometries import FILLS, filled
@@ -201,3 +202,32 @@ def test_the_inverse_of_cayley_finds_numbers_of_the_same_weight(c_in: int, c_out
     layer.weight = weight
     # The room for rounding is taken off twice.
     torch.testing.assert_close(layer.weight.detach(), weight, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("method", [lnn.LOT((32, 32)), lnn.BRO((32, 32)), lnn.FourierCayley((32, 32))], ids=repr)
+def test_rounding_takes_little_of_large_kernels(method: Any) -> None:
+    torch.manual_seed(0)
+    layer = lnn.Conv2d(8, 8, 3, padding=1, padding_mode="circular", method=method)
+    symbol = torch.fft.fft2(layer.weight.detach().double()).flatten(2).movedim(2, 0)
+    values = torch.linalg.svdvals(symbol)
+    assert float(values.max()) <= 1
+    # Room of u (2 sqrt(8) + 4) = 5.8e-7 for the kernel, as much for the iteration of LOT; 5.6e-6 for all ways to round.
+    assert float(values.min()) >= 1 - 2e-6
+
+
+def test_rounding_that_is_the_same_everywhere_gets_its_room() -> None:
+    method, geometry = lnn.LOT((64, 64)), Geometry(1, 1, 1, (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), Padding.CIRCULAR)
+    generator = torch.Generator().manual_seed(0)
+    signs = torch.randint(0, 2, (1, 1, 1, 64, 64), generator=generator).to(torch.float64)
+    some = torch.randn(signs.shape, generator=generator, dtype=torch.float64) / 64**2
+    # u (2 + 4) where rounding goes both ways, and u (64 + 4) below.
+    least = float(method._room(some, geometry, torch.float32))
+    assert least == pytest.approx(1 - 6 * 2.0**-24, abs=1e-9)
+    # Numbers 0.003 + 0.55 units of their last digit, 2^-32, and -0.003 - 0.45: all are rounded up by 0.45 units, which
+    # the mean of the image sees 4096 times.
+    grid = float(torch.tensor(0.003))
+    kernel = ((2 * signs - 1) * (grid + 0.5 * 2.0**-32) + 0.05 * 2.0**-32) / least
+    assert float(torch.fft.fft2(kernel).abs().max()) <= 1
+    added = (kernel * least).to(torch.float32).to(torch.float64) - kernel * least
+    assert float(added.sum()) > 6 * 2.0**-24
+    assert float(method._room(kernel, geometry, torch.float32)) == pytest.approx(1 - 68 * 2.0**-24, abs=1e-9)

@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Inexact
 from torch import Tensor
 
+from lipkit.nn.core.precision import widest
 from lipkit.nn.methods._arithmetic.derivative import Gradients, Tensors, with_derivative
-from lipkit.nn.methods._arithmetic.safe_scaling import dot, largest, sizes_of
+from lipkit.nn.methods._arithmetic.safe_scaling import dot, largest, signs, sizes_of
 from lipkit.nn.methods._isometry import last_step, room_of_step, step_factors
 
 
@@ -17,19 +18,19 @@ from lipkit.nn.methods._isometry import last_step, room_of_step, step_factors
 class Start:
     """Where a short iteration starts: m = `unit`, W'W / m^2, and a divisor b^2 of the latter that is a constant."""
 
-    unit: Float[Tensor, "batch 1 1"]
-    gram: Float[Tensor, "batch cols cols"]
-    square: Float[Tensor, "batch 1 1"]
+    unit: Inexact[Tensor, "batch 1 1"]
+    gram: Inexact[Tensor, "batch cols cols"]
+    square: Inexact[Tensor, "batch 1 1"]
 
 
-def iterate(tall: Float[Tensor, "batch rows cols"], scales: tuple[float, ...]) -> Float[Tensor, "batch rows cols"]:
+def iterate(tall: Inexact[Tensor, "batch rows cols"], scales: tuple[float, ...]) -> Inexact[Tensor, "batch rows cols"]:
     """Björck steps from c W / b, c in `scales`, b >= ||W||, and a last one with c = 1: norm at most 1 as stored."""
     return _iterated(tall, room_of_step(tall, tall.dtype), None, *scales)[0]
 
 
 def iterate_shortly(
-    tall: Float[Tensor, "batch rows cols"], start: Start, scales: tuple[float, ...], close: float
-) -> Float[Tensor, "batch rows cols"] | None:
+    tall: Inexact[Tensor, "batch rows cols"], start: Start, scales: tuple[float, ...], close: float
+) -> Inexact[Tensor, "batch rows cols"] | None:
     """Björck steps from c W / (m b), m and b from `start`; None if the last step does not begin near an isometry.
 
     Near means ||W'W - I||_F <= `close` < 1 there, by the Gram matrix in float64 that the step needs anyway. This proves
@@ -47,7 +48,7 @@ def iterate_shortly(
 def _forward(tall: Tensor, room: float, start: Start | None, *scales: float) -> Tensors:
     unit = largest(tall) if start is None else start.unit
     level = tall / unit
-    gram = torch.bmm(level.mT, level) if start is None else start.gram
+    gram = torch.bmm(level.mH, level) if start is None else start.gram
     square, whole, rows = sizes_of(gram)
     square = square if start is None else start.square
     size = square.sqrt()
@@ -56,7 +57,7 @@ def _forward(tall: Tensor, room: float, start: Start | None, *scales: float) -> 
     for scale in scales:
         linear, cubic = step_factors(scale)
         if steps:
-            inner = torch.bmm(found.mT, found)
+            inner = torch.bmm(found.mH, found)
             after = torch.baddbmm(found, found, inner, beta=linear, alpha=cubic)
         else:
             inner = gram / square
@@ -67,8 +68,8 @@ def _forward(tall: Tensor, room: float, start: Start | None, *scales: float) -> 
             after = torch.baddbmm(found, found, shifted, beta=0, alpha=cubic)
         steps += found, inner
         found = after
-    wide = found.to(torch.float64)
-    inner = torch.bmm(wide.mT, wide)
+    wide = found.to(widest(found.dtype))
+    inner = torch.bmm(wide.mH, wide)
     steps += found, inner.to(tall.dtype)
     return last_step(wide, inner, tall.dtype, room), size, *steps, unit, square, whole, rows
 
@@ -97,16 +98,16 @@ def _backward(inputs: tuple[Any, ...], outputs: Tensors, gradients: Gradients) -
             along = torch.add(dot(out, tall), dot(more, inner), alpha=2)
             along = along if by_size is None else along - by_size * size
             more = torch.addcmul(more, along, _slope(inner, square, whole, rows), value=-0.5)
-        out = torch.baddbmm(out, tall, more + more.mT)
+        out = torch.baddbmm(out, tall, more + more.mH)
     return (out / size / unit,)
 
 
 def _jvp(inputs: tuple[Any, ...], outputs: Tensors, tangents: Tensors) -> Gradients:
     _, size, *steps, unit, square, whole, rows = outputs
     change = tangents[0] / unit / size
-    half = torch.bmm(steps[0].mT, change)
+    half = torch.bmm(steps[0].mH, change)
     # The tangent of log b.
-    growth = 0.5 * dot(_slope(steps[1], square, whole, rows), half + half.mT)
+    growth = 0.5 * dot(_slope(steps[1], square, whole, rows), half + half.mH)
     change = change - steps[0] * growth
     moved: list[Tensor] = []
     for i, pair in enumerate(_pairs(inputs)):
@@ -126,8 +127,8 @@ def _slope(inner: Tensor, square: Tensor, whole: Tensor, rows: Tensor) -> Tensor
     Rows that are equally large share it evenly; none has it where b is not from either, but 1.
     """
     chosen = rows == square
-    share = chosen / chosen.sum(-2, keepdim=True, dtype=inner.dtype).clamp(min=1)
-    return torch.where(whole == square, inner, inner.sgn() * share)
+    share = chosen / chosen.sum(-2, keepdim=True, dtype=inner.real.dtype).clamp(min=1)
+    return torch.where(whole == square, inner, signs(inner) * share)
 
 
 def _pull_back(
@@ -140,7 +141,7 @@ def _pull_back(
     linear, cubic = factors
     # With beta = 0 the first argument is not read: a product and its factor in one launch.
     start, weight = (tall[..., :1, :], 0) if by_inner is None else (by_inner, 1)
-    more = torch.baddbmm(start, tall.mT, out, beta=weight, alpha=cubic)
+    more = torch.baddbmm(start, tall.mH, out, beta=weight, alpha=cubic)
     if inner is None:
         return (linear + cubic) * out, more
     return torch.baddbmm(out, out, inner, beta=linear, alpha=cubic), more
@@ -149,7 +150,7 @@ def _pull_back(
 def _push_forward(tall: Tensor, inner: Tensor, factors: tuple[float, float], change: Tensor) -> tuple[Tensor, Tensor]:
     """Forward through a W + b W M: how it moves, and how M = W'W does."""
     linear, cubic = factors
-    half = torch.bmm(tall.mT, change)
-    both = half + half.mT
+    half = torch.bmm(tall.mH, change)
+    both = half + half.mH
     direct = torch.baddbmm(change, change, inner, beta=linear, alpha=cubic)
     return torch.baddbmm(direct, tall, both, alpha=cubic), both

@@ -18,19 +18,19 @@ def product(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _gram_forward(tall: Tensor, dtype: torch.dtype) -> Tensors:
     wide = tall.to(dtype)
-    return (torch.bmm(wide.mT, wide),)
+    return (torch.bmm(wide.mH, wide),)
 
 
 def _gram_backward(inputs: tuple[Tensor, torch.dtype], _: Tensors, gradients: tuple[Tensor]) -> Gradients:
     tall = inputs[0]
     inner = gradients[0].to(tall.dtype)
-    return (torch.bmm(tall, inner + inner.mT),)
+    return (torch.bmm(tall, inner + inner.mH),)
 
 
 def _gram_jvp(inputs: tuple[Tensor, torch.dtype], _: Tensors, tangents: Tensors) -> Gradients:
     tall, dtype = inputs
-    half = torch.bmm(tall.mT, tangents[0])
-    return ((half + half.mT).to(dtype),)
+    half = torch.bmm(tall.mH, tangents[0])
+    return ((half + half.mH).to(dtype),)
 
 
 def _product_forward(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensors:
@@ -40,7 +40,7 @@ def _product_forward(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensors
 def _product_backward(inputs: tuple[Tensor, Tensor, torch.dtype], _: Tensors, gradients: tuple[Tensor]) -> Gradients:
     left, right = inputs[:2]
     out = gradients[0].to(left.dtype)
-    return torch.bmm(out, right.to(left.dtype).mT), torch.bmm(left.mT, out).to(right.dtype)
+    return torch.bmm(out, right.to(left.dtype).mH), torch.bmm(left.mH, out).to(right.dtype)
 
 
 def _product_jvp(inputs: tuple[Tensor, Tensor, torch.dtype], _: Tensors, tangents: Tensors) -> Gradients:

@@ -1,4 +1,4 @@
-"""The angles of orthogonal matrices."""
+"""The angles of orthogonal and unitary matrices."""
 
 import math
 from collections.abc import Callable
@@ -6,20 +6,30 @@ from collections.abc import Callable
 import numpy as np
 import scipy
 import torch
-from jaxtyping import Float
+from jaxtyping import Inexact
 from torch import Tensor
+
+from lipkit.nn.core.precision import widest
 
 
 def skew_of_angles(
-    rotations: Float[Tensor, "batch n n"], value: Callable[[float], float]
-) -> Float[Tensor, "batch n n"]:
+    rotations: Inexact[Tensor, "batch n n"], value: Callable[[float], float]
+) -> Inexact[Tensor, "batch n n"]:
     """The skew matrix with `value(angle)` in place of each angle of an orthogonal matrix: its logarithm, for example.
 
     Q = Z R Z' with 2 x 2 rotations along the diagonal of R, by the real Schur form. Eigenvalues -1 are joined to
-    rotations by pi; one that is left over, for det Q = -1, is taken as 1: the nearest rotation. Cost: 25 n^3.
+    rotations by pi; one that is left over, for det Q = -1, is taken as 1: the nearest rotation. Of a unitary matrix,
+    Q = Z diag(e^(i angle)) Z*, the skew-Hermitian one is Z diag(i value(angle)) Z*. Cost: 25 n^3.
     """
-    found = np.stack([_skew(matrix, value) for matrix in rotations.detach().cpu().double().numpy()])
-    return torch.from_numpy(found).to(rotations)
+    skew = _skew_hermitian if rotations.dtype.is_complex else _skew
+    wide = rotations.detach().cpu().to(widest(rotations.dtype)).resolve_conj()
+    return torch.from_numpy(np.stack([skew(matrix, value) for matrix in wide.numpy()])).to(rotations)
+
+
+def _skew_hermitian(matrix: np.ndarray, value: Callable[[float], float]) -> np.ndarray:
+    form, basis = scipy.linalg.schur(matrix)
+    turned = np.array([1j * value(angle) for angle in np.angle(np.diagonal(form))])
+    return (basis * turned) @ basis.conj().T
 
 
 def _skew(matrix: np.ndarray, value: Callable[[float], float]) -> np.ndarray:

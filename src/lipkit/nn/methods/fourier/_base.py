@@ -5,7 +5,7 @@ from abc import abstractmethod
 from dataclasses import replace
 
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Complex, Float64, Int64
 from torch import Tensor
 
 from lipkit.errors import ArgumentError, UnsupportedError
@@ -13,10 +13,12 @@ from lipkit.linops import CircularConv, Padding, Shape
 from lipkit.linops.circular_conv import whole_circle
 from lipkit.linops.fourier_matrices import from_spectrum, rounding_of, spectrum_of
 from lipkit.nn.core.geometry import Geometry
-from lipkit.nn.core.precision import room_for
+from lipkit.nn.core.precision import room_for, unit_of
 from lipkit.nn.methods._base import Blocks, Free, Promise, WeightMethod
-from lipkit.nn.methods.fourier._unitary import Symbols
 from lipkit.norms import Circulant, NearIsometry, Norm
+from lipkit.rounding.slacks import MILLIONS_OF_ROUNDINGS
+
+Symbols = Complex[Tensor, "_ _ _"]
 
 
 class FourierMethod(WeightMethod):
@@ -29,8 +31,9 @@ class FourierMethod(WeightMethod):
     Rounding may leave a symbol that is not conjugate at w and -w. The real part of its transform has the mean of one
     and the conjugate of the other, and means of contractions are contractions.
 
-    Guarantee: norm at most 1 as stored. Singular values are 1 up to the room for rounding all entries of the kernel the
-    same way, u sqrt(positions channels): 8e-6 in float32 for 64 channels on 16 x 16.
+    Guarantee: norm at most 1 as stored. Singular values are 1 up to the room for rounding the entries of the kernel. In
+    float32 the symbol of what rounding does is measured: u (2 sqrt(channels) + 4) is room enough unless it does the
+    same at many positions, 1.2e-6 for 64 channels; then it is u sqrt(positions channels), 8e-6 of them on 16 x 16.
     """
 
     in_size: Shape
@@ -83,7 +86,7 @@ class FourierMethod(WeightMethod):
     def __call__(self, raw: Free, geometry: Geometry) -> Blocks:
         parts = spectrum_of(self.level(raw), self._positions(geometry, raw.device), self.in_size, 1)
         kernel = self.kernel_of(self.isometries(_matrices(*parts), geometry), geometry)
-        return (kernel * self._room(geometry, raw.dtype)).to(raw.dtype)
+        return (kernel * self._room(kernel.detach(), geometry, raw.dtype)).to(raw.dtype)
 
     def draw(self, geometry: Geometry) -> Free:
         """Normal numbers whose symbols have entries of variance 1 / rows."""
@@ -142,15 +145,27 @@ class FourierMethod(WeightMethod):
         axes = zip(geometry.taps, geometry.dilation, geometry.padding, strict=True)
         return [torch.arange(k, device=device) * d - left for k, d, (left, _) in axes]
 
-    def _room(self, geometry: Geometry, dtype: torch.dtype) -> float:
+    def _room(self, kernel: Blocks, geometry: Geometry, dtype: torch.dtype) -> Float64[Tensor, "groups *ones"] | float:
         """The factor that makes room for rounding the kernel, and for the transform in float64 before.
 
         The transform moves the kernel by e = `rounding_of` times ||Q||_F / sqrt(n), ||Q||_F^2 <= n min(rows, cols),
-        n positions; its symbol by sqrt(n) times that. Twice, for the means.
+        n positions; its symbol by sqrt(n) times that. Twice, for the means. `shrink` with n taps has room for every way
+        to round the kernel, with 4 taps for ||E(f)||_F <= 2 u max(rows, cols)^(1/2) at all f, E(f) the symbol of what
+        rounding adds: that is measured.
         """
+        rows, cols = geometry.rows, geometry.cols
         positions = math.prod(self.in_size)
-        lost = rounding_of(self.in_size) * math.sqrt(positions * min(geometry.rows, geometry.cols))
-        return room_for(geometry.rows, geometry.cols, positions, dtype) * (1 - 2 * lost)
+        transform = 2 * rounding_of(self.in_size) * math.sqrt(positions * min(rows, cols))
+        most = room_for(rows, cols, positions, dtype) * (1 - transform)
+        if dtype == torch.float64 or positions <= 4:
+            return most
+        least = room_for(rows, cols, 4, dtype) * (1 - transform)
+        wide = kernel * least
+        symbols = self.symbols_of(wide.to(dtype).to(torch.float64) - wide)
+        size = torch.linalg.vector_norm(symbols, dim=(-2, -1)).unflatten(0, (geometry.groups, -1)).amax(1)
+        # Less by the rounding of the norm, and of the transform of what has a Frobenius norm of at most u ||kernel||_F.
+        enough = unit_of(dtype) * (2 * math.sqrt(max(rows, cols)) * (1 - MILLIONS_OF_ROUNDINGS) - transform)
+        return torch.where(size <= enough, torch.full_like(size, least), most).reshape(-1, *(1,) * (kernel.ndim - 1))
 
 
 def _matrices(real: Tensor, imaginary: Tensor) -> Symbols:

@@ -11,8 +11,8 @@ from lipkit.linops import Shape
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.methods._arithmetic.safe_scaling import divide_by_largest
 from lipkit.nn.methods._base import Blocks, Free
-from lipkit.nn.methods.fourier._base import FourierMethod
-from lipkit.nn.methods.fourier._unitary import Symbols, close_unitary
+from lipkit.nn.methods._isometry import close_isometry
+from lipkit.nn.methods.fourier._base import FourierMethod, Symbols
 from lipkit.rounding.slacks import UNIT
 
 # What is added to V*V, where all ||V|| are at most 1: directions in which V is smaller than the root of this, 4e-6, are
@@ -76,7 +76,7 @@ class BRO(FourierMethod):
         # Without the check of a factorisation that fails, for which a GPU would be waited for.
         factor = torch.linalg.cholesky_ex(gram + _LEAST * identity).L
         basis = torch.linalg.solve_triangular(factor.mH, symbols, upper=True, left=False)
-        basis = close_unitary(basis, may_fall_short=True)
+        basis = close_isometry(basis, basis.dtype, may_fall_short=True)
         rows, cols = geometry.rows, geometry.cols
         whole = torch.eye(symbols.shape[-2], dtype=gram.dtype, device=gram.device)[:rows, :cols]
         # The product rounds by 4 (rank + 4) u abs(U) abs(U)*, of norm at most rank ||U||^2.

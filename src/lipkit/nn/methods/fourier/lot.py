@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
@@ -13,8 +11,7 @@ from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.methods._arithmetic.safe_scaling import largest
 from lipkit.nn.methods._base import Free
 from lipkit.nn.methods.bjorck import Bjorck
-from lipkit.nn.methods.fourier._base import FourierMethod
-from lipkit.nn.methods.fourier._unitary import Symbols
+from lipkit.nn.methods.fourier._base import FourierMethod, Symbols
 
 
 @final
@@ -27,14 +24,10 @@ class LOT(FourierMethod):
     the isometry nearest to F(w), by the iteration of `Bjorck` with its scaled steps: it needs products only, and 12 of
     them arrive from singular values of 1/2600 of a bound of the largest.
 
-    Matrices are multiplied as real ones of twice the size, a + b i being [[a, -b], [b, a]]: what `Bjorck` proves holds
-    here too. Rounding may break the pattern of the blocks. The mean of what stands for the same number is the mean of
-    two matrices of equal norm.
-
     Guarantee: norm at most 1 as stored, on images of `in_size` with circular padding; an isometry where the iteration
     arrives, which singular symbols do not. Reaches every kernel that is orthogonal on the torus and as small as the
-    free numbers, and others. Cost: `Bjorck` on matrices of twice the channels, one for each frequency, which are half
-    as many as positions; the layer multiplies in Fourier space.
+    free numbers, and others. Cost: `Bjorck` on complex matrices, one for each frequency, which are half as many as
+    positions; the layer multiplies in Fourier space.
     Gradient: through all steps.
     Reference: Xu, Li and Li 2022, with Newton's iteration in place of this one.
 
@@ -57,7 +50,7 @@ class LOT(FourierMethod):
         return f"LOT on {'x'.join(map(str, self.in_size))}, {self.steps} steps"
 
     def isometries(self, symbols: Symbols, geometry: Geometry) -> Symbols:
-        return _halve(Bjorck(self.steps).matrix(_double(symbols)))
+        return Bjorck(self.steps).matrix(symbols)
 
     def level(self, raw: Free) -> Free:
         # Numbers below 1 are scaled by the iteration, each frequency for itself.
@@ -67,18 +60,3 @@ class LOT(FourierMethod):
     def draw(self, geometry: Geometry) -> Free:
         """An isometry at the central tap, zero elsewhere."""
         return self.at_free_size(self.start(geometry).to(torch.float64))
-
-
-def _double(symbols: Symbols) -> Float[Tensor, "_ _ _"]:
-    """Complex matrices as real ones of twice the size, number by number: [[a, -b], [b, a]] for a + b i."""
-    a, b = symbols.real, symbols.imag
-    blocks = torch.stack([torch.stack([a, -b], -1), torch.stack([b, a], -1)], -3)
-    return blocks.flatten(-2).flatten(1, 2)
-
-
-def _halve(doubled: Float[Tensor, "_ _ _"]) -> Symbols:
-    """The complex matrices again; the two numbers that stand for a part are replaced by their mean, in float64."""
-    rows, cols = doubled.shape[1:]
-    blocks = doubled.to(torch.float64).reshape(-1, rows // 2, 2, cols // 2, 2)
-    real = (blocks[:, :, 0, :, 0] + blocks[:, :, 1, :, 1]) / 2
-    return torch.complex(real, (blocks[:, :, 1, :, 0] - blocks[:, :, 0, :, 1]) / 2)
