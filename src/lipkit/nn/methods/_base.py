@@ -149,6 +149,13 @@ class MatrixMethod(WeightMethod):
     def matrix(self, raw: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
         """The weights of a batch of matrices."""
 
+    def in_float64(self, *several: Float[Tensor, "_ _ _"]) -> tuple[Float64[Tensor, "_ _ _"], ...]:
+        """The weights of several batches of matrices in float64, norm at most one: for products with further ones.
+
+        Where it can be done, before they were rounded to the type of the free numbers.
+        """
+        return tuple(self.matrix(one).to(torch.float64) for one in several)
+
     def inverse_matrix(self, weight: Float[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows cols"]:
         """Free numbers for a batch of feasible matrices."""
         return self.at_free_size(weight)
