@@ -1,4 +1,4 @@
-"""Products of projectors: their symbols, their derivatives of every order, what they launch, and matrices padded alike."""
+"""Products of projectors: symbols, derivatives of every order, what they launch, and matrices padded alike."""
 
 import cmath
 import math
@@ -85,8 +85,7 @@ def test_derivatives_of_every_order_are_those_of_the_operations(chain: Projector
         def slope(head: Tensor, factors: Tensor) -> Tensor:
             return sum((a * b).sum() for a, b in zip(slopes(head, factors), directions, strict=True))  # pyright: ignore[reportReturnType]
 
-        _, along = torch.func.jvp(value, given, directions)
-        _, mixed = torch.func.jvp(slopes, given, directions)
+        along, mixed = torch.func.jvp(value, given, directions)[1], torch.func.jvp(slopes, given, directions)[1]
         return [*slopes(*given), along, *torch.func.grad(slope, (0, 1))(*given), *mixed]
 
     found = derivatives(_multiplied)
@@ -98,8 +97,8 @@ def test_derivatives_of_every_order_are_those_of_the_operations(chain: Projector
 def test_gradients_in_float32_are_those_in_float64() -> None:
     """Derivatives are computed in the type of the free numbers: some roundings of 6e-8 each."""
     torch.manual_seed(0)
-    wide = lnn.Conv2d(8, 8, 3, dtype=torch.float64)
-    narrow = lnn.Conv2d(8, 8, 3)
+    wide: Any = lnn.Conv2d(8, 8, 3, dtype=torch.float64)
+    narrow: Any = lnn.Conv2d(8, 8, 3)
     raw = wide.parametrizations.weight.original
     with torch.no_grad():
         raw.add_(0.2 * raw.square().mean().sqrt() * torch.randn_like(raw))
