@@ -3,8 +3,8 @@
 Claim: 3 x 3 convolutions by the default take at most 1.1 times a step of nn.Conv2d with the same channels, compiled.
 Forward and backward of one layer under bfloat16 autocast, run in four ways: by Python, compiled, compiled with
 recorded launches (mode="reduce-overhead"), and by Python as one recorded CUDA graph. Printed for each: milliseconds of
-a step, its ratio to nn.Conv2d in the same way, and on a GPU the time and number of its kernels with the longest of them;
-what is missing to the time of a step is the host's.
+a step, its ratio to nn.Conv2d in the same way, and on a GPU the time and number of its kernels with the longest of
+them; what is missing to the time of a step is the host's.
 
     python benchmarks/overhead.py [--channels 256] [--size 32] [--batch 256]             # on a GPU
     python benchmarks/overhead.py --channels 8 --size 8 --batch 2                        # on a CPU, to see that it runs
@@ -13,6 +13,7 @@ what is missing to the time of a step is the host's.
 import argparse
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from timing import best_of, machine
@@ -113,7 +114,8 @@ def main() -> None:
         base = None
         for name, build in layers(args.channels).items():
             torch.manual_seed(0)
-            once = prepare(build().to(device).to(memory_format=torch.channels_last), x)
+            layer: Any = build()
+            once = prepare(layer.to(device, memory_format=torch.channels_last), x)
             for _ in range(5):
                 once()
             seconds, _ = best_of(lambda once=once: [once() for _ in range(STEPS)])

@@ -111,14 +111,16 @@ class ProjectorChain:
     def room(self, dtype: torch.dtype) -> float:
         """The factor that makes room for rounding: in float64 of P, of n products with it and of sums; to `dtype`.
 
-        With c = `inner`, r = c // 2 and u = 2^-53, to first order: R'R is off by r u |R|'|R|, in norm by r^2 u, which
-        counts twice in F. In each step K P is off by c u |K| |P| in each entry, so by (t c)^(1/2) c u ||K||_F <=
-        t^(1/2) c^2 u in norm, t the number of taps (as in `shrink`), and that counts twice too; two sums add
-        4 (t c)^(1/2) u. In all below 4 t^(1/2) c (c + 2) u; twice that is taken.
+        With c = `inner`, r = c // 2, t taps, p of them in H, and u = 2^-53, to first order: R'R is off by r u |R|'|R|,
+        in norm by r^2 u, which counts twice in F. All kernels have ||K||_F <= ||H||_F <= (p c)^(1/2). In each step K P
+        is off by c u |K| |P| in each entry, so in norm by t^(1/2) c u ||K||_F ||P||_F <= (p t)^(1/2) c^2 u (as in
+        `shrink`), and that counts twice too; two sums add 4 (p t c)^(1/2) u. In all below 4 (p t)^(1/2) c (c + 2) u;
+        twice that is taken.
         """
         rows, cols = (self.cols, self.rows) if self.transposed else (self.rows, self.cols)
         taps = math.prod(self.taps)
-        lost = 8 * len(self.axes) * math.sqrt(taps) * self.inner * (self.inner + 2) * UNIT
+        size = math.sqrt(math.prod(self.window) * taps) * self.inner * (self.inner + 2)
+        lost = 8 * len(self.axes) * size * UNIT
         return room_for(rows, cols, taps, dtype) * (1 - lost)
 
 
