@@ -88,7 +88,7 @@ class Bjorck(MatrixMethod):
         counts = [len(one) for one in several]
         work = sum(counts) * rows * cols * min(rows, cols)
         equal = all(one.shape[1:] == (rows, cols) for one in several)
-        if not equal and work > _FEW_PRODUCTS[several[0].device.type == "cpu"]:
+        if not equal and work > _FEW_PRODUCTS[int(several[0].device.type == "cpu")]:
             return tuple(self._in_type(one, torch.float64) for one in several)
         whole = torch.cat([_padded(one, rows, cols) for one in several])
         found = self._in_type(whole, torch.float64).split(counts)
