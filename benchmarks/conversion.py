@@ -168,7 +168,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], float]] = {
     "MLP": (perceptron, 10.0),
     "plain CNN": (plain_cnn, 30.0),
     "ResNet": (small_resnet, 100.0),
-    "mixer": (Mixer, 300.0),
+    "mixer": (Mixer, 100.0),
     "ViT": (VisionTransformer, 100.0),
     "ViT, fused": (lambda: VisionTransformer(fused=True), 100.0),
     "LSTM": (Reader, 20.0),

@@ -1,18 +1,20 @@
 """A thousand residual layers without normalisation: how much of the gradient arrives, and whether they learn.
 
 Width 16, batches of 64 points of two moons (noise 0.1), Adam at 1e-3, cross-entropy of the logits over 0.2. Stacks of
-one depth between a layer 2 - 16 and one 16 - 2: convex potential layers (`CPL`) from three starts, layers
-x + V relu(W x + b) as torch starts them, and layers relu(W x + b). Printed for each: the loss before and after,
+one depth L between a layer 2 - 16 and one 16 - 2: convex potential layers (`CPL`) from three starts and as branches of
+`ConvexResidual` with a share of 1/L each, layers x + V relu(W x + b) as torch starts them, and layers relu(W x + b).
+Printed for each: the loss before and after,
 accuracy on 1000 held-out points, and the gradient kept: the norm of the loss's derivative in the input of the stack
 over that in its output. Where less than 1e-6 of the gradient is kept, or it is not finite, training stops.
 
-    python benchmarks/deep_residual.py [--depth 1000] [--steps 30]
+    python benchmarks/deep_residual.py [--depth 1000] [--steps 30] [--only "CPL, share 1/L"]
 
 Two to three minutes of one core.
 """
 
 import argparse
 import time
+from collections.abc import Callable
 from typing import final
 
 import torch
@@ -48,19 +50,21 @@ def orthonormal(hidden: int) -> nn.Module:
     return layer
 
 
-STACKS = {
-    "CPL, normal start": lambda: lnn.CPL(WIDTH, steps=6),
-    "CPL, orthonormal": lambda: orthonormal(WIDTH),
-    "CPL, one hidden unit": lambda: orthonormal(1),
-    "x + V relu(W x + b)": lambda: Plain(residual=True),
-    "relu(W x + b)": lambda: Plain(residual=False),
+# One layer of a stack of so many.
+STACKS: dict[str, Callable[[int], nn.Module]] = {
+    "CPL, share 1/L": lambda depth: lnn.ConvexResidual(lnn.CPL(WIDTH), start=1 / depth),
+    "CPL, normal start": lambda _: lnn.CPL(WIDTH, steps=6),
+    "CPL, orthonormal": lambda _: orthonormal(WIDTH),
+    "CPL, one hidden unit": lambda _: orthonormal(1),
+    "x + V relu(W x + b)": lambda _: Plain(residual=True),
+    "relu(W x + b)": lambda _: Plain(residual=False),
 }
 
 
 def run(name: str, depth: int, steps: int) -> None:
     torch.manual_seed(0)
     first, last = lnn.Linear(2, WIDTH), lnn.Linear(WIDTH, 2)
-    stack = nn.Sequential(*(STACKS[name]() for _ in range(depth)))
+    stack = nn.Sequential(*(STACKS[name](depth) for _ in range(depth)))
     optimizer = torch.optim.Adam([*first.parameters(), *stack.parameters(), *last.parameters()], lr=RATE)
     held = moons(1000, seed=10**6, noise=NOISE)
     began = time.perf_counter()
@@ -94,7 +98,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--depth", type=int, default=1000)
     parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--only", choices=STACKS, nargs="+", default=list(STACKS))
     given = parser.parse_args()
     torch.set_num_threads(1)
-    for name in STACKS:
+    for name in given.only:
         run(name, given.depth, given.steps)

@@ -9,7 +9,6 @@ SVD for matrices, the symbol for kernels.
 
     python benchmarks/layers.py [--channels 64 256] [--size 32] [--batch 8] [--peers FOLDER] [--threads 2] [--most 20]
     python benchmarks/layers.py --channels 64 256 1024 --size 8 32 --most 5 --plot layers.png    # on a GPU
-    python benchmarks/layers.py --overhead        # on a GPU: the default convolution against a plain one, bfloat16
 
 Families called "circle" are convolutions with circular padding; "as printed" is the formula of the paper, in complex
 arithmetic and without a proof. Rows whose step takes longer than `--most` seconds, or more memory than there is, are
@@ -308,51 +307,6 @@ def table(channels: int, size: int, batch: int, most: float, only: str, before: 
     return rows
 
 
-def overhead(channels: int, size: int, batch: int) -> None:
-    """The default convolution against nn.Conv2d under bfloat16 autocast, eager and compiled."""
-    x = torch.randn(batch, channels, size, size, device="cuda").to(memory_format=torch.channels_last)
-    x.requires_grad_()
-    layers: dict[str, Build] = {
-        "torch.nn.Conv2d": lambda: nn.Conv2d(channels, channels, 3, padding=1),
-        "lipkit default": lambda: lnn.Conv2d(channels, channels, 3, padding=1),
-        "lipkit RKO": lambda: lnn.Conv2d(channels, channels, 3, padding=1, method=lnn.RKO()),
-    }
-    print(f"\nbfloat16 autocast, {channels} channels, {size} x {size}, batch {batch}: forward and backward")
-    for how in ("eager", "compiled"):
-        base = None
-        for name, build in layers.items():
-            layer = build().cuda().to(memory_format=torch.channels_last)
-            program = torch.compile(layer, fullgraph=True) if how == "compiled" else layer
-
-            def once(program: Callable[[Tensor], Tensor] = program) -> None:
-                with torch.autocast("cuda", torch.bfloat16):
-                    y = program(x)
-                y.backward(torch.ones_like(y))
-
-            for _ in range(5):
-                once()
-            seconds, _ = best_of(lambda once=once: [once() for _ in range(20)], repeats=3)
-            base = seconds if base is None else base
-            memory = torch.cuda.max_memory_allocated() / 2**20
-            print(
-                f"{how:9} {name:18} {seconds / 20 * 1e3:8.3f} ms  {seconds / base:5.2f}x  peak {memory:.0f} MiB, "
-                f"kernels {busy(once)}",
-                flush=True,
-            )
-
-
-def busy(once: Callable[[], None], calls: int = 10, shown: int = 5) -> str:
-    """Milliseconds of kernels in a call, and the longest: what is missing to the time of a call is the host's."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
-        for _ in range(calls):
-            once()
-        torch.cuda.synchronize()
-    kernels = sorted(seen.key_averages(), key=lambda event: -event.self_device_time_total)
-    times = [(event.self_device_time_total / calls / 1e3, event.key[:40]) for event in kernels]
-    longest = ", ".join(f"{ms:.3f} {name}" for ms, name in times[:shown])
-    return f"{sum(ms for ms, _ in times):.3f} ms ({longest})"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--channels", type=int, nargs="+", default=[64, 256])
@@ -363,7 +317,6 @@ def main() -> None:
     parser.add_argument("--only", default="", help="families that start so: matrix, kernel, circle, or 'kernel, RKO'")
     parser.add_argument("--plot", help="draw tightness against time, of the last table, into this file")
     parser.add_argument("--peers")
-    parser.add_argument("--overhead", action="store_true")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     if args.peers is not None:
@@ -371,9 +324,6 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     print(machine())
     awake()
-    if args.overhead:
-        overhead(256, args.size[0], 256)
-        return
     rows: list[Row] = []
     for size in args.size:
         before: list[tuple[int, Row]] = []

@@ -83,7 +83,7 @@ def test_orthogonal_matrices_stay(shape: tuple[int, int]) -> None:
 def test_degenerate_matrices_on_the_smaller_side(steps: int, dtype: torch.dtype) -> None:
     for name, raw in degenerate(30, 8).items():
         free = raw.to(dtype).requires_grad_()
-        weight = by_gram(free, factors(steps - 1))
+        weight = by_gram(free, factors(steps - 1), free.dtype)
         assert float(singular_values(weight).max()) <= 1 + 1e-13, name
         (gradient,) = torch.autograd.grad((weight * gaussian(30, 8, 3).to(dtype)).sum(), free)
         assert bool(torch.isfinite(gradient).all()), name
@@ -91,7 +91,7 @@ def test_degenerate_matrices_on_the_smaller_side(steps: int, dtype: torch.dtype)
 
 def test_a_failed_iteration_is_repaired_by_the_last_step() -> None:
     # Factors beyond 3^(1/2) throw singular values far above 1: the proof on the Gram matrix has to notice.
-    weight = by_gram(gaussian(30, 8), (2.5, 2.5))
+    weight = by_gram(gaussian(30, 8), (2.5, 2.5), torch.float64)
     assert 0.1 < float(singular_values(weight).max()) <= 1 + 1e-13
 
 

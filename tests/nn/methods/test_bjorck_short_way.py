@@ -1,6 +1,7 @@
 """Björck's iteration with as few steps as the singular values need: the same weights, gradients and proof."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -24,8 +25,8 @@ class Steps:
         self.taken: list[int | None] = []
         shortly = bjorck.iterate_shortly
 
-        def spy(tall: Tensor, start: Start, scales: tuple[float, ...], close: float) -> Tensor | None:
-            found = shortly(tall, start, scales, close)
+        def spy(tall: Tensor, start: Start, scales: tuple[float, ...], *others: Any) -> Tensor | None:
+            found = shortly(tall, start, scales, *others)
             self.taken.append(None if found is None else len(scales))
             return found
 
@@ -83,11 +84,11 @@ def test_second_derivatives() -> None:
 
 def test_evaluations_take_all_steps(steps: Steps) -> None:
     raw = with_condition(1.5, 128, 128)
-    expected = iterate(raw, factors(7))
+    expected = iterate(raw, factors(7), torch.float32)
     assert torch.equal(Bjorck().matrix(raw), expected)
     with torch.no_grad():
         assert torch.equal(Bjorck().matrix(raw.requires_grad_()), expected)
-    assert torch.equal(Bjorck().matrix(raw[:, :100, :100]), iterate(raw[:, :100, :100], factors(7)))
+    assert torch.equal(Bjorck().matrix(raw[:, :100, :100]), iterate(raw[:, :100, :100], factors(7), torch.float32))
     assert steps.taken == []
     # The weights of training are others in their last digits only.
     assert norm(Bjorck().matrix(raw) - expected) <= 1e-5
@@ -99,7 +100,7 @@ def test_batches_take_the_steps_that_all_need(steps: Steps) -> None:
     weight = Bjorck().matrix(raw)
     assert steps.taken == [3]
     for one, alone in zip(weight, raw, strict=True):
-        assert norm(one - iterate(alone[None].detach(), factors(7))[0]) <= 1e-5
+        assert norm(one - iterate(alone[None].detach(), factors(7), torch.float32)[0]) <= 1e-5
 
 
 @pytest.mark.parametrize("believed", [(1.0, 1.0), (0.9, 1.0), (1e-3, 1e-3), (0.0, math.inf), (math.nan, math.nan)])
@@ -113,7 +114,7 @@ def test_an_estimate_that_is_wrong_changes_nothing(
     # Or else the estimate itself would say that not all values arrive.
     monkeypatch.setattr(bjorck, "size_of", lambda gram: torch.full_like(gram[:, :1, :1], 1e-3))
     weight = Bjorck().matrix(raw)
-    assert torch.equal(weight, iterate(raw.detach(), factors(7)))
+    assert torch.equal(weight, iterate(raw.detach(), factors(7), torch.float32))
     assert steps.taken in ([], [None])
     assert (steps.taken == [None]) == (believed[1] < math.inf)
 
@@ -124,7 +125,7 @@ def test_few_steps_leave_values_as_short_as_they_are(count: int) -> None:
     raw = with_condition(3.0, 128, 128).requires_grad_()
     weight = Bjorck(count).matrix(raw)
     assert float(torch.linalg.svdvals(weight.detach()).min()) < 0.999
-    assert torch.equal(weight, iterate(raw.detach(), factors(count - 1)))
+    assert torch.equal(weight, iterate(raw.detach(), factors(count - 1), torch.float32))
 
 
 def test_values_that_all_steps_leave_short_stay_so(steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:

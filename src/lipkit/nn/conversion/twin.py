@@ -24,7 +24,7 @@ from lipkit.nn.core.known_constants import SAFE, Stated
 from lipkit.nn.layers._constrained_layer import ConstrainedLayer
 from lipkit.nn.methods._base import WeightMethod
 from lipkit.nn.methods.bjorck import Bjorck
-from lipkit.nn.methods.rescale import AOL
+from lipkit.nn.methods.convolutions.aoc import AOC
 
 
 @final
@@ -85,7 +85,7 @@ def lipschitzify(
 ) -> tuple[LipschitzTwin, ConversionReport]:
     """A copy of an ordinary model with constant K by construction, and a report of what was changed and kept.
 
-    nn.Linear and convolutions become constrained layers, by `linear` (Bjorck()) and `conv` (AOL()); sums become convex
+    nn.Linear and convolutions become constrained layers, by `linear` (Bjorck()) and `conv` (AOC()); sums become convex
     combinations, concatenations are scaled, batch normalisation becomes centering and a bounded scale, pooling is
     divided by its constant, activations with slopes above 1 by their slope. Self-attention becomes `L2Attention`, or
     attention by angles where torch's function is called; LSTM and GRU become `GRU`, layer, group and root mean square
@@ -108,7 +108,7 @@ def lipschitzify(
         model: An ordinary model that torch.fx can trace; it is copied.
         K: The constant of the twin.
         linear: Method for nn.Linear; `Bjorck()` if None.
-        conv: Method for convolutions; `AOL()` if None.
+        conv: Method for convolutions; `AOC()` if None.
         start: Where the constrained weights start.
         skip: Modules that stay as they are: qualified names, patterns of them such as "blocks.*", or types. If the
             constant of one is above 1 or not known, the twin promises nothing by construction.
@@ -118,7 +118,7 @@ def lipschitzify(
     copied = _copy(model)
     skipped = find_skipped(copied, skip)
     body = _trace(copied, skipped)
-    choices = Choices(Bjorck() if linear is None else linear, AOL() if conv is None else conv, start)
+    choices = Choices(Bjorck() if linear is None else linear, AOC() if conv is None else conv, start)
     walk = Walk(body, choices, skipped)
     walk.run()
     report = ConversionReport(K, tuple(walk.rows), tuple(dict.fromkeys(walk.unbounded)))

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import torch
-from jaxtyping import Inexact
+from jaxtyping import Float, Float64, Inexact
 from torch import Tensor
 
 from lipkit.bound import L2, Metric
@@ -159,6 +159,13 @@ class MatrixMethod(WeightMethod):
     @abstractmethod
     def matrix(self, raw: Inexact[Tensor, "batch rows cols"]) -> Inexact[Tensor, "batch rows cols"]:
         """The weights of a batch of matrices."""
+
+    def in_float64(self, *several: Float[Tensor, "_ _ _"]) -> tuple[Float64[Tensor, "_ _ _"], ...]:
+        """The weights of several batches of matrices in float64, norm at most one: for products with further ones.
+
+        Where it can be done, before they were rounded to the type of the free numbers.
+        """
+        return tuple(self.matrix(one).to(torch.float64) for one in several)
 
     def inverse_matrix(self, weight: Inexact[Tensor, "batch rows cols"]) -> Inexact[Tensor, "batch rows cols"]:
         """Free numbers for a batch of feasible matrices."""

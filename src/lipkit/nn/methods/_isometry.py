@@ -29,9 +29,17 @@ class IsometryMethod(MatrixMethod):
         return self.at_free_size(tall)
 
     def matrix(self, raw: Inexact[Tensor, "batch rows cols"]) -> Inexact[Tensor, "batch rows cols"]:
+        return self._in_type(raw, raw.dtype)
+
+    def in_float64(self, *several: Float[Tensor, "_ _ _"]) -> tuple[Float64[Tensor, "_ _ _"], ...]:
+        return tuple(self._in_type(one, torch.float64) for one in several)
+
+    def _in_type(
+        self, raw: Inexact[Tensor, "batch rows cols"], dtype: torch.dtype
+    ) -> Inexact[Tensor, "batch rows cols"]:
         if raw.shape[-2] < raw.shape[-1]:
-            return close_isometry(self.isometry(raw.mT), raw.dtype, self.may_fall_short).mT
-        return close_isometry(self.isometry(raw), raw.dtype, self.may_fall_short)
+            return close_isometry(self.isometry(raw.mT), dtype, self.may_fall_short).mT
+        return close_isometry(self.isometry(raw), dtype, self.may_fall_short)
 
     def inverse_matrix(self, weight: Inexact[Tensor, "batch rows cols"]) -> Inexact[Tensor, "batch rows cols"]:
         if weight.shape[-2] < weight.shape[-1]:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from jaxtyping import Float64, Inexact
+from jaxtyping import Float, Float64, Inexact
 from torch import Tensor
+from torch.nn import functional
 
 from lipkit._compilers import runs_plainly
 from lipkit.errors import ArgumentError
@@ -31,6 +32,12 @@ _WIDE = 128
 _ON_GRAM = 8
 # Narrower than this a GPU spends more time on starting the many small products than on fewer long ones.
 _NARROW = 512
+# On a CPU the same holds for iterations that save fewer products of numbers than this.
+_MANY_PRODUCTS = 2**24
+
+# Matrices of several shapes are made equal by zeros where one product with all of them has at most so many products of
+# numbers, on a GPU and on a CPU: starting another iteration takes longer.
+_FEW_PRODUCTS = (2**27, 2**19)
 
 
 @final
@@ -49,7 +56,8 @@ class Bjorck(MatrixMethod):
     Guarantee: norm at most 1 as stored: the last step is done in float64, and 3/2 s - 1/2 s^3 <= 1 for every s in
     [0, 2], so earlier rounding cannot carry it above. Cost: 2 `steps` products with the smaller side, the last two in
     float64, and 3 `steps` backward. A matrix at least twice as long as wide is multiplied only twice, and three times
-    backward: the steps are those of its Gram matrix (up to 8 steps, without tf32, on a GPU from 512 columns).
+    backward: the steps are those of its Gram matrix (up to 8 steps, without tf32, on a GPU from 512 columns, on a CPU
+    where this saves more than starting the smaller products takes).
     In training on a CPU from 128 columns, float32, only the steps that the singular values need are taken: one for an
     isometry, four where the largest is up to 1.6 times the smallest. The Gram matrix proves that result, which agrees
     up to rounding with that of all steps; evaluations take all.
@@ -73,18 +81,37 @@ class Bjorck(MatrixMethod):
         return f"Björck, {self.steps} steps"
 
     def matrix(self, raw: Inexact[Tensor, "batch rows cols"]) -> Inexact[Tensor, "batch rows cols"]:
-        if raw.shape[-2] < raw.shape[-1]:
-            return self._tall(raw.mT).mT
-        return self._tall(raw)
+        return self._in_type(raw, raw.dtype)
 
-    def _tall(self, tall: Inexact[Tensor, "batch rows cols"]) -> Inexact[Tensor, "batch rows cols"]:
+    def in_float64(self, *several: Float[Tensor, "_ _ _"]) -> tuple[Float64[Tensor, "_ _ _"], ...]:
+        """In one iteration where shapes are equal, or few numbers are added: zeros stay zeros, and change no other."""
+        rows, cols = (max(one.shape[axis] for one in several) for axis in (1, 2))
+        counts = [len(one) for one in several]
+        work = sum(counts) * rows * cols * min(rows, cols)
+        equal = all(one.shape[1:] == (rows, cols) for one in several)
+        if not equal and work > _FEW_PRODUCTS[int(several[0].device.type == "cpu")]:
+            return tuple(self._in_type(one, torch.float64) for one in several)
+        whole = torch.cat([_padded(one, rows, cols) for one in several])
+        found = self._in_type(whole, torch.float64).split(counts)
+        return tuple(one[:, : was.shape[1], : was.shape[2]] for one, was in zip(found, several, strict=True))
+
+    def _in_type(
+        self, raw: Inexact[Tensor, "batch rows cols"], dtype: torch.dtype
+    ) -> Inexact[Tensor, "batch rows cols"]:
+        if raw.shape[-2] < raw.shape[-1]:
+            return self._tall(raw.mT, dtype).mT
+        return self._tall(raw, dtype)
+
+    def _tall(self, tall: Inexact[Tensor, "batch rows cols"], dtype: torch.dtype) -> Inexact[Tensor, "batch rows cols"]:
         scales = factors(self.steps - 1)
         if self._on_gram(tall):
-            return by_gram(tall, scales)
-        short = self._short_way(tall) if _may_look(tall) else None
-        return iterate(tall, scales) if short is None else short
+            return by_gram(tall, scales, dtype)
+        short = self._short_way(tall, dtype) if _may_look(tall) else None
+        return iterate(tall, scales, dtype) if short is None else short
 
-    def _short_way(self, tall: Inexact[Tensor, "batch rows cols"]) -> Inexact[Tensor, "batch rows cols"] | None:
+    def _short_way(
+        self, tall: Inexact[Tensor, "batch rows cols"], dtype: torch.dtype
+    ) -> Inexact[Tensor, "batch rows cols"] | None:
         """The same with as few steps as the singular values need; None where all steps are needed."""
         with torch.no_grad():
             unit = largest(tall)
@@ -97,11 +124,12 @@ class Bjorck(MatrixMethod):
         count = next((n for n in range(self.steps - 1) if reach(n, _CLOSE) ** 2 * most <= least), None)
         if count is None or not arrive:
             return None
-        return iterate_shortly(tall, start, factors(count, _CLOSE), 4 * _CLOSE * math.sqrt(tall.shape[-1]))
+        return iterate_shortly(tall, start, factors(count, _CLOSE), 4 * _CLOSE * math.sqrt(tall.shape[-1]), dtype)
 
     def _on_gram(self, tall: Tensor) -> bool:
-        rows, cols = tall.shape[-2:]
-        worth = rows >= 2 * cols and (tall.device.type == "cpu" or cols >= _NARROW)
+        count, rows, cols = tall.shape
+        saved = count * self.steps * (2 * rows - 3 * cols) * cols**2
+        worth = rows >= 2 * cols and (saved >= _MANY_PRODUCTS if tall.device.type == "cpu" else cols >= _NARROW)
         return worth and 1 < self.steps <= _ON_GRAM and exact_products(tall)
 
 
@@ -140,8 +168,17 @@ def _may_look(tall: Tensor) -> bool:
     return wanted and fits and runs_plainly()
 
 
-def by_gram(tall: Inexact[Tensor, "batch rows cols"], scales: tuple[float, ...]) -> Inexact[Tensor, "batch rows cols"]:
-    """Björck steps from c W / b, c in `scales`, b >= ||W||, and a last one with c = 1, with norm at most 1 as stored.
+def _padded(
+    one: Inexact[Tensor, "batch rows cols"], rows: int, cols: int
+) -> Inexact[Tensor, "batch more_rows more_cols"]:
+    more = (0, cols - one.shape[2], 0, rows - one.shape[1])
+    return functional.pad(one, more) if any(more) else one
+
+
+def by_gram(
+    tall: Inexact[Tensor, "batch rows cols"], scales: tuple[float, ...], dtype: torch.dtype
+) -> Inexact[Tensor, "batch rows cols"]:
+    """Björck steps from c W / b, c in `scales`, b >= ||W||, and a last one with c = 1, with norm at most 1 in `dtype`.
 
     All steps multiply W from the right by functions of A = W'W / b^2, so only those are computed, T being their
     product so far:  P = 3/2 c I - 1/2 c^3 A,   T <- T P,   A <- A P^2.
@@ -160,9 +197,9 @@ def by_gram(tall: Inexact[Tensor, "batch rows cols"], scales: tuple[float, ...])
     inner = product(root.mH, half.mH, wide)
     error = _gram_error(scaled, root)
     excess = excess_of(inner, False, error)
-    room = room_for(rows, cols, 1, tall.dtype) / (1 + error)
+    room = room_for(rows, cols, 1, dtype) / (1 + error)
     whole = product(root, _step_factor(inner, excess.rsqrt(), room), wide)
-    return product(scaled, whole, tall.dtype)
+    return product(scaled, whole, dtype)
 
 
 def _gram_root(

@@ -44,6 +44,10 @@ class CPL(_CPL, DenseResidual):
     Guarantee: constant 1, from a certified norm of the weights as they are multiplied with. Cost: two products, and
     `Spectral`'s norm. Reference: Meunier, Delattre, Araujo, Allauzen 2022.
 
+    Limits: directions of singular values s below ||W|| shrink by |1 - 2 s^2/||W||^2|, so fifty layers as they start
+    keep 1e-5 of a gradient. In a stack of L take `ConvexResidual(CPL(n), start=1/L)`: a layer with share a has no
+    singular value below 1 - 2 a, whatever its weights are, so the stack starts with at least (1 - 2/L)^L, about 0.13.
+
     Args:
         features: Entries of an input, on its last axis; the output has as many.
         hidden: Rows of W; `features` if None.

@@ -18,7 +18,7 @@ from lipkit.nn.layers.conv import Conv1d, Conv2d, Conv3d, PaddingMode
 from lipkit.nn.layers.linear import Linear
 from lipkit.nn.methods._base import WeightMethod
 from lipkit.nn.methods.cayley import Cayley
-from lipkit.nn.methods.rescale import AOL
+from lipkit.nn.methods.convolutions.aoc import AOC
 from lipkit.nn.residual._base import convolution, dense
 from lipkit.nn.residual._step import adjoint, applied, check_activation, per_row
 from lipkit.norms import Auto
@@ -173,7 +173,7 @@ class SandwichConv(_Sandwich):
         hidden: Channels of B x; `out_channels` if None.
         rank: Number of spatial axes where `kernel_size` is one number.
         activation: phi; nn.ReLU() if None.
-        method: Computes the kernel of [A B] from free numbers; by default `AOL()`.
+        method: Computes the kernel of [A B] from free numbers; by default `AOC()`.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class SandwichConv(_Sandwich):
         *,
         rank: int = 2,
         activation: nn.Module | None = None,
-        method: WeightMethod = AOL(),  # noqa: B008 - immutable
+        method: WeightMethod = AOC(),  # noqa: B008 - immutable
     ) -> None:
         refuse_methods(self, bias=bias)
         sizes = _checked(in_channels, out_channels)

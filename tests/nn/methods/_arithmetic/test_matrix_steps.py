@@ -27,7 +27,7 @@ def few_steps(steps: int) -> tuple[Map, Map]:
     """The iteration with its own derivative, and in plain operations."""
 
     def plain(raw: Tensor) -> Tensor:
-        return _forward(raw, room_of_step(raw, raw.dtype), None, *factors(steps - 1))[0]
+        return _forward(raw, room_of_step(raw, raw.dtype), raw.dtype, None, *factors(steps - 1))[0]
 
     return Bjorck(steps).matrix, plain
 

@@ -23,13 +23,15 @@ class Start:
     square: Inexact[Tensor, "batch 1 1"]
 
 
-def iterate(tall: Inexact[Tensor, "batch rows cols"], scales: tuple[float, ...]) -> Inexact[Tensor, "batch rows cols"]:
-    """Björck steps from c W / b, c in `scales`, b >= ||W||, and a last one with c = 1: norm at most 1 as stored."""
-    return _iterated(tall, room_of_step(tall, tall.dtype), None, *scales)[0]
+def iterate(
+    tall: Inexact[Tensor, "batch rows cols"], scales: tuple[float, ...], dtype: torch.dtype
+) -> Inexact[Tensor, "batch rows cols"]:
+    """Björck steps from c W / b, c in `scales`, b >= ||W||, and a last one with c = 1: norm at most 1 in `dtype`."""
+    return _iterated(tall, room_of_step(tall, dtype), dtype, None, *scales)[0]
 
 
 def iterate_shortly(
-    tall: Inexact[Tensor, "batch rows cols"], start: Start, scales: tuple[float, ...], close: float
+    tall: Inexact[Tensor, "batch rows cols"], start: Start, scales: tuple[float, ...], close: float, dtype: torch.dtype
 ) -> Inexact[Tensor, "batch rows cols"] | None:
     """Björck steps from c W / (m b), m and b from `start`; None if the last step does not begin near an isometry.
 
@@ -37,7 +39,7 @@ def iterate_shortly(
     what `iterate` has by construction: singular values of at most 3^(1/2) before the step, so norm at most 1 as stored.
     All of them end above 1 - `close`^2 / 2. The derivative of the last step is that at the isometry, off by `close`.
     """
-    found, _, *others = _iterated(tall, room_of_step(tall, tall.dtype), start, *scales)
+    found, _, *others = _iterated(tall, room_of_step(tall, dtype), dtype, start, *scales)
     inner = others[-5]
     identity = torch.eye(inner.shape[-1], dtype=inner.dtype)
     distance = torch.linalg.vector_norm(inner.detach() - identity, dim=(-2, -1)).max()
@@ -45,7 +47,7 @@ def iterate_shortly(
     return found if bool(distance <= close) else None
 
 
-def _forward(tall: Tensor, room: float, start: Start | None, *scales: float) -> Tensors:
+def _forward(tall: Tensor, room: float, dtype: torch.dtype, start: Start | None, *scales: float) -> Tensors:
     unit = largest(tall) if start is None else start.unit
     level = tall / unit
     gram = torch.bmm(level.mH, level) if start is None else start.gram
@@ -71,12 +73,12 @@ def _forward(tall: Tensor, room: float, start: Start | None, *scales: float) -> 
     wide = found.to(widest(found.dtype))
     inner = torch.bmm(wide.mH, wide)
     steps += found, inner.to(tall.dtype)
-    return last_step(wide, inner, tall.dtype, room), size, *steps, unit, square, whole, rows
+    return last_step(wide, inner, dtype, room), size, *steps, unit, square, whole, rows
 
 
 def _pairs(inputs: tuple[Any, ...]) -> list[tuple[float, float]]:
     """The factors of all steps, the last included."""
-    _, room, _, *scales = inputs
+    _, room, _, _, *scales = inputs
     return [*map(step_factors, scales), step_factors(1.0, room)]
 
 
@@ -84,13 +86,12 @@ def _backward(inputs: tuple[Any, ...], outputs: Tensors, gradients: Gradients) -
     _, size, *steps, unit, square, whole, rows = outputs
     pairs = _pairs(inputs)
     out, by_size, *by_steps = gradients[:-4]
-    if out is None:
-        # Only where derivatives of derivatives need the others alone.
-        out = torch.zeros_like(steps[0])
+    # None only where derivatives of derivatives need the others alone.
+    out = torch.zeros_like(steps[0]) if out is None else out.to(steps[0].dtype)
     for i in reversed(range(len(pairs))):
         tall, inner = steps[2 * i : 2 * i + 2]
         by_tall, by_inner = by_steps[2 * i : 2 * i + 2]
-        isometric = inputs[2] is not None and i == len(pairs) - 1
+        isometric = inputs[3] is not None and i == len(pairs) - 1
         out, more = _pull_back(tall, None if isometric else inner, pairs[i], out, by_inner)
         out = out if by_tall is None else out + by_tall
         if i == 0:
@@ -115,7 +116,7 @@ def _jvp(inputs: tuple[Any, ...], outputs: Tensors, tangents: Tensors) -> Gradie
         after, both = _push_forward(tall, inner, pair, change)
         moved += change, both
         change = after
-    return change, size * growth, *moved, None, None, None, None
+    return change.to(inputs[2]), size * growth, *moved, None, None, None, None
 
 
 _iterated = with_derivative(_forward, _backward, _jvp, constants=4, every=True)

@@ -80,7 +80,7 @@ class ChainMethod(OrthogonalKernel):
         return (chain.lines, chain.inner)
 
     def __call__(self, raw: Free, geometry: Geometry) -> Blocks:
-        return self.chain(geometry).kernel(raw, self.inner.matrix).reshape(-1, *geometry.shape[1:])
+        return self.chain(geometry).kernel(raw, self.inner).reshape(-1, *geometry.shape[1:])
 
     def inverse(self, weight: Blocks, geometry: Geometry) -> Free:
         chain = self.chain(geometry)

@@ -6,18 +6,21 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional
 
 from lipkit.linops import Shape
 from lipkit.nn.core.precision import room_for
-from lipkit.nn.methods._arithmetic.precise_products import gram_of
-from lipkit.nn.methods._isometry import last_step, room_of_step
+from lipkit.nn.methods._arithmetic.derivative import Gradients, Tensors, with_derivative
+from lipkit.nn.methods._base import MatrixMethod
 from lipkit.rounding.slacks import UNIT
 
 # A batch of matrices with norm at most one, made of free ones; or free ones, of matrices.
 Orthogonalize = Callable[[Float[Tensor, "batch rows cols"]], Float[Tensor, "batch rows cols"]]
 Numbers = Float[Tensor, "groups lines inner"]
+# H, all R, the chain, and the type of the kernel.
+Inputs = tuple[Tensor, Tensor, "ProjectorChain", torch.dtype]
 
 
 @final
@@ -98,72 +101,130 @@ class ProjectorChain:
         head, factors = self.parts(raw)
         return self.join(by(head), by(factors) if factors.numel() else factors)
 
-    def kernel(self, raw: Numbers, orthogonalize: Orthogonalize) -> Float[Tensor, "groups rows cols *taps"]:
-        """The kernel, with norm at most one as stored in the type of `raw`.
-
-        `orthogonalize` is called twice. A step in float64 then squares away what it left: 3/2 H - 1/2 H H'H, and
-        R'(3 G - 2 G^2) R with G = R R', which takes l to 3 l^2 - 2 l^3, in [0, 1] again.
-        """
+    def kernel(self, raw: Numbers, inner: MatrixMethod) -> Float[Tensor, "groups rows cols *taps"]:
+        """The kernel of H and R that `inner` makes orthogonal, with norm at most one as stored in the type of `raw`."""
         head, factors = self.parts(raw)
-        wide = _closed(orthogonalize(head))
-        found = wide.reshape(-1, self.rows, *self.window, self.inner)
-        if self.axes:
-            projectors = self._projectors(orthogonalize(factors)) if self.rank else self._shifts(wide)
-            for position, axis in enumerate(self.axes):
-                found = times_factor(found, projectors[:, position], axis)
-        found = found[..., : self.cols].movedim(-1, 1 if self.transposed else 2)
-        rows, cols = found.shape[1:3]
-        room = room_for(rows, cols, math.prod(self.taps), raw.dtype) * self._room()
-        return (found * room).to(raw.dtype)
+        if not factors.numel():
+            return _multiplied(*inner.in_float64(head), factors.to(torch.float64), self, raw.dtype)
+        return _multiplied(*inner.in_float64(head, factors), self, raw.dtype)
 
-    def _projectors(self, factors: Float[Tensor, "factors rank inner"]) -> Float64[Tensor, "groups count inner inner"]:
-        wide = factors.to(torch.float64)
-        gram = gram_of(factors.mT, torch.float64)
-        cleaned = torch.baddbmm(gram, gram, gram, beta=3.0, alpha=-2.0)
-        found = torch.bmm(wide.mT, torch.bmm(cleaned, wide)).unflatten(0, (-1, len(self.axes)))
-        signs, shifts = self._complements(wide)
-        return found * signs + shifts
+    def room(self, dtype: torch.dtype) -> float:
+        """The factor that makes room for rounding: in float64 of P, of n products with it and of sums; to `dtype`.
 
-    def _shifts(self, like: Float64[Tensor, "groups rows entries"]) -> Float64[Tensor, "groups count 1 1"]:
-        """With one channel a factor is 1 or z."""
-        return self._complements(like)[1].expand(len(like), -1, -1, -1)
-
-    def _complements(self, like: Tensor) -> tuple[Float64[Tensor, "count 1 1"], Float64[Tensor, "count inner inner"]]:
-        """Signs and additions that make I - P of every second P on its axis."""
-        second = [float(self.is_second(position)) for position in range(len(self.axes))]
-        odd = torch.tensor(second, dtype=torch.float64, device=like.device)[:, None, None]
-        return 1 - 2 * odd, odd * torch.eye(self.inner, dtype=torch.float64, device=like.device)
-
-    def _room(self) -> float:
-        """The factor that makes room for rounding in float64: of P, of n products with P, of the sums of taps.
-
-        With c = `inner`, r = c // 2 and u = 2^-53, to first order: G, G^2 and the two products with R change P by at
-        most (7 c r + 5 r^2) u, which counts twice in F. In each step K P is off by c u |K| |P| in each entry, so
-        by (t c)^(1/2) c u ||K||_F <= t^(1/2) c^2 u in norm, t the number of taps (as in `shrink`), and that counts
-        twice too; two sums add 4 (t c)^(1/2) u. In all below 16 t^(1/2) c (c + 2) u.
+        With c = `inner`, r = c // 2, t taps, p of them in H, and u = 2^-53, to first order: R'R is off by r u |R|'|R|,
+        in norm by r^2 u, which counts twice in F. All kernels have ||K||_F <= ||H||_F <= (p c)^(1/2). In each step K P
+        is off by c u |K| |P| in each entry, so in norm by t^(1/2) c u ||K||_F ||P||_F <= (p t)^(1/2) c^2 u (as in
+        `shrink`), and that counts twice too; two sums add 4 (p t c)^(1/2) u. In all below 4 (p t)^(1/2) c (c + 2) u;
+        twice that is taken.
         """
-        size = math.sqrt(math.prod(self.taps)) * self.inner * (self.inner + 2)
-        return 1 - 16 * len(self.axes) * size * UNIT
+        rows, cols = (self.cols, self.rows) if self.transposed else (self.rows, self.cols)
+        taps = math.prod(self.taps)
+        size = math.sqrt(math.prod(self.window) * taps) * self.inner * (self.inner + 2)
+        lost = 8 * len(self.axes) * size * UNIT
+        return room_for(rows, cols, taps, dtype) * (1 - lost)
 
 
 def times_factor(
-    kernel: Float64[Tensor, "groups rows *taps inner"], projector: Float64[Tensor, "groups inner inner"], axis: int
-) -> Float64[Tensor, "groups rows *more inner"]:
-    """K(z) (I - P + P z) on one axis, which gets a tap more: K_t - (K P)_t + (K P)_(t - 1)."""
+    kernel: Float[Tensor, "groups rows *taps inner"],
+    projector: Float[Tensor, "groups inner inner"],
+    axis: int,
+    second: bool = False,
+) -> Float[Tensor, "groups rows *more inner"]:
+    """K(z) (I - P + P z) on one axis, which gets a tap more; P + (I - P) z in place of the factor where `second`."""
     moved = torch.bmm(kernel.flatten(1, -2), projector).reshape(kernel.shape)
-    stay, along = kernel - moved, 2 + axis
-    many = kernel.shape[along] - 1
+    return _overlapped(kernel - moved, moved, axis, second)
+
+
+def _overlapped(
+    still: Float[Tensor, "groups rows *taps inner"],
+    moved: Float[Tensor, "groups rows *taps inner"],
+    axis: int,
+    second: bool,
+) -> Float[Tensor, "groups rows *more inner"]:
+    """S + M z on one axis: S_t + M_(t - 1); where `second`, M + S z."""
+    still, moved = (moved, still) if second else (still, moved)
+    along = 2 + axis
+    many = still.shape[along] - 1
     if many == 0:
-        return torch.cat([stay, moved], along)
-    # Parts put together start fewer operations than padded sums, also backward.
-    first, rest = stay.split([1, many], along)
-    before, last = moved.split([many, 1], along)
-    return torch.cat([first, rest + before, last], along)
+        return torch.cat([still, moved], along)
+    # Parts put together start fewer operations than padded sums.
+    middle = still.narrow(along, 1, many) + moved.narrow(along, 0, many)
+    return torch.cat([still.narrow(along, 0, 1), middle, moved.narrow(along, many, 1)], along)
 
 
-def _closed(head: Float[Tensor, "groups rows entries"]) -> Float64[Tensor, "groups rows entries"]:
-    """A Björck step in float64 from a matrix of norm at most one: what is left of rounding in float32 is squared."""
-    if head.shape[1] < head.shape[2]:
-        return _closed(head.mT).mT
-    gram = gram_of(head, torch.float64)
-    return last_step(head.to(torch.float64), gram, torch.float64, room_of_step(head, torch.float64))
+def _forward(head: Tensor, factors: Tensor, chain: ProjectorChain, dtype: torch.dtype) -> Tensors:
+    """The kernel, all P, and the products with fewer factors, which derivatives need in `dtype` only."""
+    found = chain.room(dtype) * head.reshape(-1, chain.rows, *chain.window, chain.inner)
+    projectors = torch.bmm(factors.mT, factors)
+    each = _each(chain, projectors)
+    before: list[Tensor] = []
+    for position, axis in enumerate(chain.axes):
+        before.append(found.to(dtype))
+        found = times_factor(found, each[position], axis, chain.is_second(position))
+    return _outside(found, chain, dtype), projectors.to(dtype), *before
+
+
+def _backward(inputs: Inputs, outputs: Tensors, gradients: Gradients) -> Gradients:
+    head, factors, chain, dtype = inputs
+    _, projectors, *before = outputs
+    out, by_projectors, *by_before = gradients
+    each = _each(chain, projectors)
+    out = _inside(torch.zeros_like(outputs[0]) if out is None else out, chain)
+    found: list[Tensor] = []
+    for position in reversed(range(len(chain.axes))):
+        kernel = before[position]
+        along = 2 + chain.axes[position]
+        still, moved = (out.narrow(along, shift, kernel.shape[along]) for shift in (0, 1))
+        still, moved = (moved, still) if chain.is_second(position) else (still, moved)
+        # What K P receives: K - K P stays, K P moves.
+        product = (moved - still).flatten(1, -2)
+        found.append(torch.bmm(kernel.flatten(1, -2).mT, product))
+        out = still + torch.bmm(product, each[position].mT).reshape(kernel.shape)
+        more = by_before[position]
+        out = out if more is None else out + more
+    by_head = (out * chain.room(dtype)).reshape(head.shape).to(head.dtype)
+    inner = torch.stack(found[::-1], 1).flatten(0, 1) if found else torch.zeros_like(projectors)
+    inner = inner if by_projectors is None else inner + by_projectors
+    return by_head, torch.bmm(factors.to(dtype), inner + inner.mT).to(factors.dtype)
+
+
+def _jvp(inputs: Inputs, outputs: Tensors, tangents: Tensors) -> Gradients:
+    _, factors, chain, dtype = inputs
+    _, projectors, *before = outputs
+    half = torch.bmm(factors.to(dtype).mT, tangents[1].to(dtype))
+    turned = half + half.mT
+    each, by_each = _each(chain, projectors), _each(chain, turned)
+    change = chain.room(dtype) * tangents[0].to(dtype).reshape(-1, chain.rows, *chain.window, chain.inner)
+    found: list[Tensor] = []
+    for position, axis in enumerate(chain.axes):
+        found.append(change)
+        kernel = before[position].flatten(1, -2)
+        moved = torch.baddbmm(torch.bmm(kernel, by_each[position]), change.flatten(1, -2), each[position])
+        moved = moved.reshape(change.shape)
+        change = _overlapped(change - moved, moved, axis, chain.is_second(position))
+    return _outside(change, chain, dtype), turned, *found
+
+
+_multiplied = with_derivative(_forward, _backward, _jvp, tensors=2)
+
+
+def _each(chain: ProjectorChain, projectors: Float[Tensor, "factors inner inner"]) -> list[Tensor]:
+    """For every factor its P in all groups."""
+    count = max(len(chain.axes), 1)
+    return list(projectors.unflatten(0, (-1, count)).unbind(1)) if chain.axes else []
+
+
+def _outside(
+    kernel: Float[Tensor, "groups rows *taps inner"], chain: ProjectorChain, dtype: torch.dtype
+) -> Float[Tensor, "groups outputs inputs *taps"]:
+    """The columns that are used, the taps behind."""
+    found = kernel[..., : chain.cols].movedim(-1, 1 if chain.transposed else 2)
+    return found.to(dtype, memory_format=torch.contiguous_format, copy=True)
+
+
+def _inside(
+    weight: Float[Tensor, "groups outputs inputs *taps"], chain: ProjectorChain
+) -> Float[Tensor, "groups rows *taps inner"]:
+    """The adjoint of `_outside`."""
+    found = weight.movedim(1 if chain.transposed else 2, -1).contiguous()
+    return functional.pad(found, (0, chain.inner - chain.cols)) if chain.cols < chain.inner else found
