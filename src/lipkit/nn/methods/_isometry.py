@@ -4,7 +4,7 @@ from abc import abstractmethod
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float64, Inexact
+from jaxtyping import Float, Float64, Inexact
 from torch import Tensor
 
 from lipkit.nn.core.geometry import Geometry
