@@ -1,0 +1,1 @@
+"""Randomized smoothing: certificates for any classifier, from votes under noise."""

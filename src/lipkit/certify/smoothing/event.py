@@ -1,0 +1,43 @@
+"""Confidence events: what is known of the smoothed outputs, and how surely."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import final
+
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from lipkit.certify.smoothing.samples import Samples
+from lipkit.certify.smoothing.simplex_maps import SimplexMap
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Event:
+    """Bounds of the smoothed outputs p = E tau(f(x + noise)) / r of a batch, with one probability of failure.
+
+    For every input and every FIXED rival k: with probability at least 1 - alpha over the n samples, both
+    p_label >= `lower` and p_k <= `upper[k]` hold. That is enough for radii that are a minimum over rivals of a function
+    which rises with p_label and falls with p_k: let k be the rival at which the minimum of the true values is taken.
+    It does not depend on the n samples; where both bounds hold, the computed radius is at most the entry of k, which is
+    at most the true one. No union over rivals is needed (our derivation).
+
+    Args:
+        label: The class that is certified, chosen without the n samples.
+        lower: A lower bound of the share of `label`.
+        upper: Upper bounds of the shares of all classes; the entry of `label` is 1 and is not used.
+        maps: The simplex map behind the shares of each input.
+    """
+
+    label: Int64[Tensor, " batch"]
+    lower: Float64[Tensor, " batch"]
+    upper: Float64[Tensor, "batch classes"]
+    maps: tuple[SimplexMap, ...]
+
+
+class Method(ABC):
+    """A way to spend the error probability alpha: from samples to an event."""
+
+    @abstractmethod
+    def event(self, samples: Samples, alpha: float) -> Event:
+        """The bounds that hold together with probability 1 - `alpha`, for each input by itself."""

@@ -1,0 +1,45 @@
+"""What sampling leaves: everything that a certificate is computed from, without the model."""
+
+from dataclasses import dataclass
+from typing import final
+
+from jaxtyping import Float, Float64, Int64
+from torch import Tensor
+
+from lipkit.certify.smoothing.simplex_maps import SimplexMap
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Sums over the n samples of the votes F = tau(f) of one map, and of their squares, in float64.
+
+    The last axis has the classes of `Samples.tracked` and, as one more entry, the sum of all other classes' votes.
+    """
+
+    map: SimplexMap
+    first: Float64[Tensor, "batch entries"]
+    second: Float64[Tensor, "batch entries"]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """The votes of a batch of inputs under noise: a few to choose with, many to prove with.
+
+    `selection` and the rest come from independent draws. So whatever is chosen with `selection` (the class, a map, a
+    split of the error probability) is a constant for the statistics of the rest.
+
+    Args:
+        selection: The logits of the n0 samples that choose.
+        counts: How many of the n samples have each class as their largest logit.
+        spent: The number n of samples of each input behind `counts` and `moments`.
+        tracked: The classes whose moments are kept, chosen with `selection`; all of them up to 64 classes.
+        moments: One entry for each declared map, apart from `Hardmax`, of which `counts` says all.
+    """
+
+    selection: Float[Tensor, "batch n0 classes"]
+    counts: Int64[Tensor, "batch classes"]
+    spent: Int64[Tensor, " batch"]
+    tracked: Int64[Tensor, "batch tracked"]
+    moments: tuple[Moments, ...] = ()
