@@ -2,11 +2,22 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import final
+from typing import Protocol, final
 
-import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
+
+
+class Source(Protocol):
+    """Where random numbers come from: a stream that depends on a seed, an image and a block alone."""
+
+    def normal(self, shape: tuple[int, ...]) -> Float[Tensor, "..."]:
+        """Independent standard normal numbers, on the device and in the type of the inputs."""
+        ...
+
+    def uniform(self, shape: tuple[int, ...]) -> Float[Tensor, "..."]:
+        """Independent numbers, uniform in the open interval (0, 1)."""
+        ...
 
 
 @final
@@ -24,7 +35,7 @@ class PairRadii:
     """A radius for each rival, and which of the noise's `rules` proves it."""
 
     value: Float64[Tensor, "batch classes"]
-    rule: Float64[Tensor, "batch classes"]
+    rule: Int64[Tensor, "batch classes"]
 
 
 class Noise(ABC):
@@ -41,8 +52,8 @@ class Noise(ABC):
         """The names of the theorems that give radii."""
 
     @abstractmethod
-    def shape(self, uniform: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """PLACEHOLDER: the engine decides how noise is drawn."""
+    def draw(self, source: Source, shape: tuple[int, ...]) -> Float[Tensor, "..."]:
+        """Noise of that shape from the numbers of `source`."""
 
     @abstractmethod
     def radii(
