@@ -13,7 +13,7 @@ from lipkit.errors import ArgumentError, ShapeError
 
 @final
 class Denoised(nn.Module):
-    """x -> classifier(denoiser(x)), for any denoiser: the base classifier of `Smoothed` where none was trained with noise.
+    """x -> classifier(denoiser(x)), for any denoiser: a base for `Smoothed` where none was trained with noise.
 
     Guarantee: that of `Smoothed`, for the two together; nothing is asked of the denoiser but that it draws no numbers
     of its own. The better it restores images, the larger the radii. Cost: both.

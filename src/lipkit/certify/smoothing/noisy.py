@@ -1,4 +1,4 @@
-"""A smoothed classifier with gradients: what an attack descends, and what training of smoothed classifiers evaluates."""
+"""A smoothed classifier with gradients: what an attack descends, and what training for smoothing evaluates."""
 
 import math
 from collections.abc import Callable
