@@ -90,8 +90,8 @@ def envelope(sets: Sequence[CertifiedSet], eps: float, level: float = 0.95) -> P
 def read_published_log(path: Path, name: str | None = None) -> CertifiedSet:
     """A log in the format of Cohen et al. 2019: tab-separated idx, label, predict, radius, correct and time.
 
-    `predict` is -1 where the classifier abstains. A line that contradicts itself is refused. The name of the set is that
-    of the file if None.
+    `predict` is -1 where the classifier abstains. A line that contradicts itself is refused. Without a name the set is
+    called as its file.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
