@@ -1,5 +1,11 @@
 """Randomized smoothing: certificates for any classifier, from votes under noise."""
 
+from lipkit.certify.smoothing.noise import Constants as Constants
+from lipkit.certify.smoothing.noise import Gaussian as Gaussian
+from lipkit.certify.smoothing.noise import Laplace as Laplace
+from lipkit.certify.smoothing.noise import Noise as Noise
+from lipkit.certify.smoothing.noise import PairRadii as PairRadii
+from lipkit.certify.smoothing.noise import Uniform as Uniform
 from lipkit.certify.smoothing.simplex_maps import Hardmax as Hardmax
 from lipkit.certify.smoothing.simplex_maps import SimplexMap as SimplexMap
 from lipkit.certify.smoothing.simplex_maps import Softmax as Softmax
