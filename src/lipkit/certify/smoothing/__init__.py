@@ -11,3 +11,7 @@ from lipkit.certify.smoothing.intervals import SubGaussian as SubGaussian
 from lipkit.certify.smoothing.methods import Bonferroni as Bonferroni
 from lipkit.certify.smoothing.methods import Cohen as Cohen
 from lipkit.certify.smoothing.methods import IntersectionUnion as IntersectionUnion
+from lipkit.certify.smoothing.simplex_maps import Hardmax as Hardmax
+from lipkit.certify.smoothing.simplex_maps import SimplexMap as SimplexMap
+from lipkit.certify.smoothing.simplex_maps import Softmax as Softmax
+from lipkit.certify.smoothing.simplex_maps import Sparsemax as Sparsemax
