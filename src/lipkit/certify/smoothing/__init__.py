@@ -5,6 +5,17 @@ from lipkit.certify.smoothing.curves import envelope as envelope
 from lipkit.certify.smoothing.curves import read_published_log as read_published_log
 from lipkit.certify.smoothing.denoised import Denoised as Denoised
 from lipkit.certify.smoothing.denoised import OneShotDiffusion as OneShotDiffusion
+from lipkit.certify.smoothing.event import Event as Event
+from lipkit.certify.smoothing.event import Method as Method
+from lipkit.certify.smoothing.event import Theorem as Theorem
+from lipkit.certify.smoothing.intervals import ClopperPearson as ClopperPearson
+from lipkit.certify.smoothing.intervals import EmpiricalBernstein as EmpiricalBernstein
+from lipkit.certify.smoothing.intervals import Hoeffding as Hoeffding
+from lipkit.certify.smoothing.intervals import Interval as Interval
+from lipkit.certify.smoothing.intervals import SubGaussian as SubGaussian
+from lipkit.certify.smoothing.methods import Bonferroni as Bonferroni
+from lipkit.certify.smoothing.methods import Cohen as Cohen
+from lipkit.certify.smoothing.methods import IntersectionUnion as IntersectionUnion
 from lipkit.certify.smoothing.noise import Constants as Constants
 from lipkit.certify.smoothing.noise import Gaussian as Gaussian
 from lipkit.certify.smoothing.noise import Laplace as Laplace

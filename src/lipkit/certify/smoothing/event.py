@@ -4,11 +4,14 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import final
 
+import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from lipkit.certify.smoothing.noise import Constants, Noise, PairRadii
 from lipkit.certify.smoothing.samples import Samples
 from lipkit.certify.smoothing.simplex_maps import SimplexMap
+from lipkit.rounding.slacks import ROUNDINGS_8
 
 
 @final
@@ -35,9 +38,42 @@ class Event:
     maps: tuple[SimplexMap, ...]
 
 
+@final
+@dataclass(frozen=True)
+class Theorem:
+    """What turns shares into radii: the law of the noise and, where one is known, a constant of the base network.
+
+    Args:
+        noise: The law of the noise.
+        lipschitz: An upper bound of the l2 constant of the logits, everywhere.
+    """
+
+    noise: Noise
+    lipschitz: float | None = None
+
+    def radii(
+        self, lower: Float64[Tensor, " batch"], upper: Float64[Tensor, "batch classes"], maps: tuple[SimplexMap, ...]
+    ) -> PairRadii:
+        """A radius for each rival, with the constants of each input's map. Guarantee: rounded down."""
+        if self.lipschitz is None:
+            return self.noise.radii(lower, upper, None)
+        coordinate = [one.coordinate / one.mass * self.lipschitz * (1 + ROUNDINGS_8) for one in maps]
+        pair = [one.pair / one.mass * self.lipschitz * (1 + ROUNDINGS_8) for one in maps]
+        return self.noise.radii(lower, upper, Constants(lower.new_tensor(coordinate), lower.new_tensor(pair)))
+
+    def radius(self, event: Event) -> Float64[Tensor, " batch"]:
+        """The radius that `event` proves: the smallest over the rivals, and <= 0 where nothing is proven."""
+        radii = self.radii(event.lower, event.upper, event.maps).value
+        return radii.scatter(1, event.label[:, None], torch.inf).amin(1)
+
+
 class Method(ABC):
     """A way to spend the error probability alpha: from samples to an event."""
 
     @abstractmethod
-    def event(self, samples: Samples, alpha: float) -> Event:
-        """The bounds that hold together with probability 1 - `alpha`, for each input by itself."""
+    def event(self, samples: Samples, alpha: float, theorem: Theorem) -> Event:
+        """The bounds that hold together with probability 1 - `alpha`, for each input by itself.
+
+        `theorem` is for methods that choose something by the radius they expect. They look at `Samples.selection` for
+        that, never at the samples that prove.
+        """

@@ -6,7 +6,7 @@ from typing import final
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from lipkit.certify.smoothing.simplex_maps import SimplexMap
+from lipkit.certify.smoothing.simplex_maps import Hardmax, SimplexMap
 
 
 @final
@@ -36,6 +36,9 @@ class Samples:
         spent: The number n of samples of each input behind `counts` and `moments`.
         tracked: The classes whose moments are kept, chosen with `selection`; all of them up to 64 classes.
         moments: One entry for each declared map, apart from `Hardmax`, of which `counts` says all.
+        maps: The declared maps in their order; methods that use one map use the first.
+        adaptive: Whether `spent` depends on the votes, as when easy inputs stop early. Then only intervals that hold at
+            all times at once are valid, and methods refuse others.
     """
 
     selection: Float[Tensor, "batch n0 classes"]
@@ -43,3 +46,5 @@ class Samples:
     spent: Int64[Tensor, " batch"]
     tracked: Int64[Tensor, "batch tracked"]
     moments: tuple[Moments, ...] = ()
+    maps: tuple[SimplexMap, ...] = (Hardmax(),)
+    adaptive: bool = False

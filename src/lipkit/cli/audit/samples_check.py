@@ -16,7 +16,8 @@ from lipkit.certify import Evaluation, SampleResult
 from lipkit.certify.evaluate.accuracy import describe_evaluation
 from lipkit.certify.evaluate.batch import Evaluated
 from lipkit.certify.evaluate.counterexample import provably_changed
-from lipkit.certify.evaluate.records import read_samples, read_settings
+from lipkit.certify.evaluate.records import read_samples
+from lipkit.certify.evaluate.result_folder import read_settings
 from lipkit.certify.evaluate.shards import Place, batches, digests
 from lipkit.certify.radii.forward import Logits
 from lipkit.certify.radii.radius import radius
