@@ -1,19 +1,16 @@
 """Certified accuracy, average radius and envelope: by hand, by brute force, and from logs of published runs."""
 
-import math
 import os
 from pathlib import Path
 
 import pytest
 import scipy
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from lipkit.certify.smoothing import CertifiedSet, envelope, read_published_log
-from lipkit.errors import ArgumentError, RecordError, ShapeError
+from lipkit.certify import Evaluation, SampleResult
+from lipkit.certify.smoothing import envelope, mean_radius_interval, read_published_log
+from lipkit.errors import ArgumentError, RecordError
 from support.repository import ROOT
-from support.unchecked import unchecked
 
 LOGS = Path(os.environ.get("LIPKIT_DATA", ROOT.parent / "shared" / "data")) / "smoothing-logs"
 # Made by hand: right, wrong, abstained, right at the very radius 0.25, and a time in each of both published formats.
@@ -25,60 +22,55 @@ OURS = """idx\tlabel\tpredict\tradius\tcorrect\ttime
 """
 
 
-def make_set(radii: list[float], correct: list[bool] | None = None, name: str = "one") -> CertifiedSet:
-    right = torch.tensor([True] * len(radii) if correct is None else correct)
-    return CertifiedSet(name, right, torch.tensor(radii, dtype=torch.float64))
+def evaluate(radii: list[float], eps: tuple[float, ...], level: float = 0.95) -> Evaluation:
+    samples = [SampleResult(i, 0, 0 if radius > 0 else 1, radius) for i, radius in enumerate(radii)]
+    return Evaluation.of(samples, eps, 2.0, level, 0.0)
 
 
 def test_a_log_of_our_own_making(tmp_path: Path):
     file = tmp_path / "sigma_0.25.tsv"
     file.write_text(OURS)
-    found = read_published_log(file)
-    assert found.name == "sigma_0.25"
-    assert [found.accuracy(e).count for e in (0.0, 0.1, 0.25, 0.3, 0.4)] == [2, 2, 1, 1, 0]
-    assert found.accuracy(0.0).total == 4
-    assert found.average_radius().value == pytest.approx((0.378 + 0.25) / 4, rel=1e-14)
-
-
-@given(st.lists(st.tuples(st.floats(0, 3), st.booleans()), min_size=1, max_size=30), st.floats(0, 3))
-def test_shares_are_those_of_a_loop(rows: list[tuple[float, bool]], eps: float):
-    found = make_set([r for r, _ in rows], [right for _, right in rows])
-    share = found.accuracy(eps)
-    assert share.count == sum(right and r > eps for r, right in rows)
-    assert share.low <= share.value <= share.high
-    # A sum of 30 numbers up to 3 in float64.
-    assert found.average_radius().value == pytest.approx(sum(r * right for r, right in rows) / len(rows), abs=1e-13)
+    found = read_published_log(file, (0.0, 0.1, 0.25, 0.3, 0.4))
+    assert [share.count for share in found.overall.certified] == [2, 2, 1, 1, 0]
+    assert found.overall.clean.count == 2
+    assert [sample.index for sample in found.samples] == [0, 20, 40, 60]
+    # A wrong class has a radius, which does not count.
+    assert [sample.radius for sample in found.samples] == [0.378, 0.0, 0.0, 0.25]
+    assert found.overall.mean_radius == pytest.approx((0.378 + 0.25) / 4, rel=1e-14)
+    assert found.failure == pytest.approx(4e-3)
 
 
 def test_the_interval_of_the_average_radius_covers_its_mean():
-    # Radii uniform in [0, 2], half of them wrong: the mean is 0.5.
+    # Radii uniform in [0, 2], half of them 0: the mean is 0.5.
     generator, inside = torch.Generator().manual_seed(0), 0
     for _ in range(400):
-        radii = 2 * torch.rand(100, generator=generator, dtype=torch.float64)
-        mean = CertifiedSet("drawn", torch.rand(100, generator=generator) < 0.5, radii).average_radius(0.9)
-        inside += mean.low <= 0.5 <= mean.high
+        drawn = 2 * torch.rand(100, generator=generator) * (torch.rand(100, generator=generator) < 0.5)
+        low, high = mean_radius_interval(evaluate(drawn.tolist(), (0.5,), 0.9))
+        inside += low <= 0.5 <= high
     # 360 expected, standard deviation 6.
     assert 335 <= inside <= 385
+    assert mean_radius_interval(evaluate([0.3], (0.5,))) == (0.0, float("inf"))
 
 
 def test_an_envelope_is_the_best_at_each_radius():
-    small, large = make_set([0.3, 0.3, 0.3, 0.0], name="0.12"), make_set([1.0, 1.0, 0.0, 0.0], name="0.5")
-    assert [envelope([small, large], e).count for e in (0.0, 0.2, 0.5, 1.0)] == [3, 3, 2, 0]
-    alone, both = envelope([small], 0.2), envelope([small, large], 0.2)
-    assert alone == small.accuracy(0.2)
+    eps = (0.0, 0.2, 0.5, 1.0)
+    small, large = evaluate([0.3, 0.3, 0.3, 0.0], eps), evaluate([1.0, 1.0, 0.0, 0.0], eps)
+    assert [share.count for share in envelope([small, large])] == [3, 3, 2, 0]
+    assert envelope([small]) == small.overall.certified
     # Two intervals must hold at once, so each is wider.
+    alone, both = small.overall.certified[1], envelope([small, large])[1]
     assert both.low < alone.low
     assert both.high > alone.high
+    for wrong in ([], [small, evaluate([0.5], (0.1,))]):
+        with pytest.raises(ArgumentError, match="at the same radii in the same norm"):
+            envelope(wrong)
 
 
 def test_the_interval_of_an_envelope_covers_the_largest_share():
     generator, shares, missed = torch.Generator().manual_seed(1), (0.5, 0.52, 0.48), 0
     for _ in range(300):
-        sets = [
-            make_set((torch.rand(60, generator=generator) < share).double().tolist(), name=str(share))
-            for share in shares
-        ]
-        found = envelope(sets, 0.5, 0.8)
+        drawn = [(torch.rand(60, generator=generator) < share).double().tolist() for share in shares]
+        (found,) = envelope([evaluate(one, (0.5,), 0.8) for one in drawn])
         missed += not found.low <= max(shares) <= found.high
     # At most 60 expected; Clopper and Pearson are wider than they need be.
     assert missed <= 60
@@ -100,55 +92,46 @@ def test_a_damaged_log_is_refused(tmp_path: Path, old: str, new: str, complaint:
     file = tmp_path / "log.tsv"
     file.write_text(OURS.replace(old, new, 1))
     with pytest.raises(RecordError, match=complaint):
-        read_published_log(file)
+        read_published_log(file, (0.25,))
 
 
-@unchecked()
-def test_what_makes_no_sense_is_refused(tmp_path: Path):
+def test_a_missing_log_is_refused(tmp_path: Path):
     with pytest.raises(ArgumentError, match="cannot be read as a log"):
-        read_published_log(tmp_path / "nothing.tsv")
-    with pytest.raises(ShapeError, match="one radius for each image"):
-        make_set([])
-    with pytest.raises(ShapeError, match="one radius for each image"):
-        make_set([1.0, 2.0], [True])
-    for wrong in (-1.0, math.nan):
-        with pytest.raises(ArgumentError, match="Radii of one are at least 0"):
-            make_set([0.5, wrong])
-    with pytest.raises(ArgumentError, match="A radius is at least 0, got -1"):
-        make_set([0.5]).accuracy(-1.0)
-    with pytest.raises(ArgumentError, match="at least one test set"):
-        envelope([], 0.5)
+        read_published_log(tmp_path / "nothing.tsv", (0.25,))
+
+
+EPS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 
 
 @pytest.fixture(scope="module")
-def published() -> dict[str, CertifiedSet]:
+def published() -> dict[str, Evaluation]:
     if not LOGS.is_dir():
         pytest.skip(f"{LOGS} is missing; LIPKIT_DATA names the folder that has smoothing-logs/")
-    names = {sigma: LOGS / f"cifar10_resnet110_sigma_{sigma}.tsv" for sigma in ("0.12", "0.25", "0.50", "1.00")}
-    return {sigma: read_published_log(file, f"sigma {sigma}") for sigma, file in names.items()}
+    sigmas = ("0.12", "0.25", "0.50", "1.00")
+    return {sigma: read_published_log(LOGS / f"cifar10_resnet110_sigma_{sigma}.tsv", EPS) for sigma in sigmas}
 
 
-def test_published_logs_have_their_published_figures(published: dict[str, CertifiedSet]):
-    shares = [published["0.25"].accuracy(e) for e in (0.0, 0.25, 0.5, 0.75)]
+def test_published_logs_have_their_published_figures(published: dict[str, Evaluation]):
+    shares = published["0.25"].overall.certified[:4]
     assert [share.total for share in shares] == [500] * 4
     assert [share.value for share in shares] == [0.748, 0.600, 0.428, 0.266]
-    means = [round(published[sigma].average_radius().value, 3) for sigma in ("0.25", "0.50", "1.00")]
-    # 0.5375 is .538 or .537: the sum of printed radii is a decimal fraction, and its rounding is not.
-    assert means[0] == 0.429
-    assert means[1] in (0.537, 0.538)
-    assert means[2] == 0.542
-    best = [envelope(list(published.values()), e).count for e in (0.0, 0.25, 0.5, 1.0, 1.5, 2.0)]
-    assert best == [407, 300, 214, 116, 70, 49]
+    means = {sigma: one.overall.mean_radius for sigma, one in published.items()}
+    # Published as .429, .538 and .542; the mean of printed radii is exactly between two of these once.
+    assert means["0.25"] == pytest.approx(0.429, abs=5e-4)
+    assert means["0.50"] == pytest.approx(0.538, abs=6e-4)
+    assert means["1.00"] == pytest.approx(0.542, abs=5e-4)
+    best = [share.count for share in envelope(list(published.values()))]
+    assert best == [407, 300, 214, 160, 116, 70, 49]
 
 
-def test_some_published_radii_are_above_the_largest_that_their_settings_allow(published: dict[str, CertifiedSet]):
+def test_some_published_radii_are_above_the_largest_that_their_settings_allow(published: dict[str, Evaluation]):
     # All 100,000 samples for one class prove sigma ndtri(alpha^(1/n)); what is printed has three digits.
     def largest(sigma: float, alpha: float) -> float:
         return sigma * float(scipy.special.ndtri(alpha ** (1 / 100_000)))
 
-    at_most = {sigma: float(one.radius.max()) for sigma, one in published.items()}
-    assert at_most["0.12"] <= largest(0.12, 0.001) + 5e-4
+    found = {sigma: max(sample.radius for sample in one.samples) for sigma, one in published.items()}
+    assert found["0.12"] <= largest(0.12, 0.001) + 5e-4
     for sigma in ("0.25", "0.50"):
-        assert at_most[sigma] > 1.02 * largest(float(sigma), 0.001)
+        assert found[sigma] > 1.02 * largest(float(sigma), 0.001)
         # They are those of alpha = 0.01.
-        assert at_most[sigma] == pytest.approx(largest(float(sigma), 0.01), abs=5e-3)
+        assert found[sigma] == pytest.approx(largest(float(sigma), 0.01), abs=5e-3)
