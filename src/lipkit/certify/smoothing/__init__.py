@@ -15,6 +15,12 @@ from lipkit.certify.smoothing.log import Log as Log
 from lipkit.certify.smoothing.methods import Bonferroni as Bonferroni
 from lipkit.certify.smoothing.methods import Cohen as Cohen
 from lipkit.certify.smoothing.methods import IntersectionUnion as IntersectionUnion
+from lipkit.certify.smoothing.noise import Constants as Constants
+from lipkit.certify.smoothing.noise import Gaussian as Gaussian
+from lipkit.certify.smoothing.noise import Laplace as Laplace
+from lipkit.certify.smoothing.noise import Noise as Noise
+from lipkit.certify.smoothing.noise import PairRadii as PairRadii
+from lipkit.certify.smoothing.noise import Uniform as Uniform
 from lipkit.certify.smoothing.samples import Moments as Moments
 from lipkit.certify.smoothing.samples import Samples as Samples
 from lipkit.certify.smoothing.simplex_maps import Hardmax as Hardmax
@@ -25,4 +31,3 @@ from lipkit.certify.smoothing.smoothed import Smoothed as Smoothed
 from lipkit.certify.smoothing.smoothed import TooFewSamplesWarning as TooFewSamplesWarning
 from lipkit.certify.smoothing.smoothed_radii import ABSTAIN as ABSTAIN
 from lipkit.certify.smoothing.smoothed_radii import SmoothedRadii as SmoothedRadii
-from lipkit.certify.smoothing.noise import Gaussian as Gaussian
