@@ -1,5 +1,8 @@
 """Randomized smoothing: certificates for any classifier, from votes under noise."""
 
+from lipkit.certify.smoothing.certify_data import SmoothedEvaluation as SmoothedEvaluation
+from lipkit.certify.smoothing.certify_data import certify_data as certify_data
+from lipkit.certify.smoothing.certify_data import recertify as recertify
 from lipkit.certify.smoothing.curves import envelope as envelope
 from lipkit.certify.smoothing.curves import mean_radius_interval as mean_radius_interval
 from lipkit.certify.smoothing.curves import read_published_log as read_published_log
@@ -13,6 +16,7 @@ from lipkit.certify.smoothing.intervals import EmpiricalBernstein as EmpiricalBe
 from lipkit.certify.smoothing.intervals import Hoeffding as Hoeffding
 from lipkit.certify.smoothing.intervals import Interval as Interval
 from lipkit.certify.smoothing.intervals import SubGaussian as SubGaussian
+from lipkit.certify.smoothing.log import Log as Log
 from lipkit.certify.smoothing.methods import Bonferroni as Bonferroni
 from lipkit.certify.smoothing.methods import Cohen as Cohen
 from lipkit.certify.smoothing.methods import IntersectionUnion as IntersectionUnion
@@ -23,7 +27,13 @@ from lipkit.certify.smoothing.noise import Noise as Noise
 from lipkit.certify.smoothing.noise import PairRadii as PairRadii
 from lipkit.certify.smoothing.noise import Uniform as Uniform
 from lipkit.certify.smoothing.noisy import Noisy as Noisy
+from lipkit.certify.smoothing.samples import Moments as Moments
+from lipkit.certify.smoothing.samples import Samples as Samples
 from lipkit.certify.smoothing.simplex_maps import Hardmax as Hardmax
 from lipkit.certify.smoothing.simplex_maps import SimplexMap as SimplexMap
 from lipkit.certify.smoothing.simplex_maps import Softmax as Softmax
 from lipkit.certify.smoothing.simplex_maps import Sparsemax as Sparsemax
+from lipkit.certify.smoothing.smoothed import Smoothed as Smoothed
+from lipkit.certify.smoothing.smoothed import TooFewSamplesWarning as TooFewSamplesWarning
+from lipkit.certify.smoothing.smoothed_radii import ABSTAIN as ABSTAIN
+from lipkit.certify.smoothing.smoothed_radii import SmoothedRadii as SmoothedRadii

@@ -1,8 +1,10 @@
 """What sampling leaves: everything that a certificate is computed from, without the model."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
+import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
@@ -48,3 +50,15 @@ class Samples:
     moments: tuple[Moments, ...] = ()
     maps: tuple[SimplexMap, ...] = (Hardmax(),)
     adaptive: bool = False
+
+
+def join_samples(parts: Sequence[Samples]) -> Samples:
+    """Batches of samples as one."""
+    moments = tuple(
+        Moments(same[0].map, torch.cat([one.first for one in same]), torch.cat([one.second for one in same]))
+        for same in zip(*(part.moments for part in parts), strict=True)
+    )
+    selection, counts, spent, tracked = (
+        torch.cat([getattr(part, name) for part in parts]) for name in ("selection", "counts", "spent", "tracked")
+    )
+    return Samples(selection, counts, spent, tracked, moments, parts[0].maps, any(part.adaptive for part in parts))
