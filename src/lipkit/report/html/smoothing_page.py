@@ -78,9 +78,9 @@ def _summary(contents: SmoothingContents) -> str:
 
 def _curves(contents: SmoothingContents) -> str:
     caption = (
-        f"All methods use the same votes. Shaded bands: {100 * contents.level:g} % confidence about the population that "
-        "the images were drawn from, each radius by itself. Each curve is a certificate; choose the method before you "
-        "see them."
+        f"All methods use the same votes. Shaded bands: {100 * contents.level:g} % confidence about the population "
+        "that the images were drawn from, each radius by itself. Each curve is a certificate; choose the method before "
+        "you see them."
     )
     return figure(lambda paper: _draw(contents, paper), caption)
 
@@ -90,9 +90,7 @@ def _draw(contents: SmoothingContents, paper: Paper) -> str:
         plot_curves(axes, contents.methods, contents.eps, f"length of the change in l{contents.p:g}")
         # Above the curves, so that none is hidden by its own explanation.
         columns = 3 if paper is Paper.WIDE else 1
-        axes.legend(
-            loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=columns, columnspacing=1.2, borderaxespad=0.0
-        )
+        axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=columns, columnspacing=1.2, borderaxespad=0.0)
         name = "curves" if paper is Paper.WIDE else f"curves-{paper.value}"
         return inline(drawn, name, "Certified accuracy against the length of the change. " + _said(contents))
 
@@ -128,8 +126,8 @@ def _reading(contents: SmoothingContents) -> str:
         [
             "The smoothed classifier gives an image the class that wins most votes of noisy copies of it. A certified "
             "radius says how far the image may move, in all, before another class can win.",
-            f"Votes are counted, so a radius holds with a probability: {1 - contents.alpha:g} or more for each image by "
-            f"itself. Of {contents.images} images at most {contents.alpha * contents.images:g} are expected to have a "
+            f"Votes are counted, so a radius holds with a probability: {1 - contents.alpha:g} or more for each image "
+            f"by itself. Of {contents.images} images at most {contents.alpha * contents.images:g} are expected to have a "
             "radius that is too large.",
             "Undecided images have no proven class; they count as wrong, as images of a wrong class do.",
             "What is certified is the smoothed classifier as it was evaluated, in its own precision. The network alone "
