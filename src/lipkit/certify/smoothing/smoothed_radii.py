@@ -13,7 +13,7 @@ from lipkit.bound import L2, Bound, Scope
 from lipkit.certify.confidence_intervals import check_level
 from lipkit.certify.radii.radius import Radii, require_certifying
 from lipkit.certify.smoothing.event import Event, Method, Theorem
-from lipkit.certify.smoothing.noise import Noise
+from lipkit.certify.smoothing.noise import Gaussian, Noise
 from lipkit.certify.smoothing.samples import Samples
 from lipkit.errors import ArgumentError, MetricError, NotProvenError, RegionError
 from lipkit.regions import Everywhere
@@ -81,7 +81,7 @@ def radii_of(samples: Samples, noise: Noise, alpha: float, method: Method, bound
     check_level(alpha)
     if not isinstance(method, Method):
         raise ArgumentError(f"`method` is a smoothing method such as rs.IntersectionUnion(), got {method!r}.")
-    theorem = Theorem(noise, None if bound is None else float(_require_usable(bound).value))
+    theorem = Theorem(noise, None if bound is None else float(_require_usable(bound, noise).value.detach()))
     event = method.event(samples, alpha, theorem)
     if bound is not None:
         _require_constants(event)
@@ -107,9 +107,13 @@ def join_radii(parts: Sequence[SmoothedRadii]) -> SmoothedRadii:
     return replace(parts[0], **tensors, rule=tuple(one for part in parts for one in part.rule))
 
 
-def _require_usable(bound: Bound) -> Bound:
+def _require_usable(bound: Bound, noise: Noise) -> Bound:
     """The bound, if it is one that smoothing can use."""
     require_certifying(bound)
+    if not isinstance(noise, Gaussian):
+        raise ArgumentError(
+            f"Theorems with a Lipschitz bound are about Gaussian noise, got {noise}; leave out `bound`."
+        )
     if bound.metric != L2 or bound.of is not Scope.WHOLE:
         raise MetricError(
             f"Smoothing uses one constant of all logits together, l2 to l2, got one for {bound.of} in {bound.metric}; "
