@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Final, Protocol, final
+from typing import Final, Protocol, final, runtime_checkable
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from lipkit.errors import ArgumentError
 from lipkit.rounding.slacks import ROUNDINGS_8, ROUNDINGS_16
 
 
+@runtime_checkable
 class Source(Protocol):
     """Where random numbers come from: a stream that depends on a seed, an image and a block alone."""
 
