@@ -16,6 +16,10 @@ _TRUST = 1e-10
 _WIDEN = 1e-12
 
 
+_Counts = Int64[np.ndarray, " n"]
+_Shares = Float64[np.ndarray, " n"]
+
+
 class ConfidenceInterval(NamedTuple):
     """A closed interval of shares."""
 
@@ -56,14 +60,33 @@ def lower_limits(
     successes: Int64[np.ndarray, "..."], trials: Int64[np.ndarray, "..."], failure: float
 ) -> Float64[np.ndarray, "..."]:
     """`lower_limit` of many counts at once. Cost: ten microseconds for every different pair of counts."""
-    return _limits(_lower, successes, trials, failure)
+    return limits_of_counts(_lower, successes, trials, failure)
 
 
 def upper_limits(
     successes: Int64[np.ndarray, "..."], trials: Int64[np.ndarray, "..."], failure: float
 ) -> Float64[np.ndarray, "..."]:
     """`upper_limit` of many counts at once. Cost: ten microseconds for every different pair of counts."""
-    return _limits(_upper, successes, trials, failure)
+    return limits_of_counts(_upper, successes, trials, failure)
+
+
+def limits_of_counts(
+    limit: Callable[[_Counts, _Counts, float], _Shares],
+    successes: Int64[np.ndarray, "..."],
+    trials: Int64[np.ndarray, "..."],
+    failure: float,
+) -> Float64[np.ndarray, "..."]:
+    """The limits of all pairs, each different one computed once: with many classes most counts are small and equal."""
+    k, n = np.broadcast_arrays(successes, trials)
+    outside = (k < 0) | (k > n)
+    if outside.any():
+        _check_limit(int(k[outside][0]), int(n[outside][0]), failure)
+    _check_limit(0, 0, failure)
+    if not k.size:
+        return np.zeros(k.shape)
+    base = n.max() + 1
+    different, where = np.unique(n * base + k, return_inverse=True)
+    return limit(different % base, different // base, failure)[where].reshape(k.shape)
 
 
 def wilson(successes: int, trials: int, level: float = 0.95) -> ConfidenceInterval:
@@ -83,31 +106,8 @@ def wilson(successes: int, trials: int, level: float = 0.95) -> ConfidenceInterv
     )
 
 
-_Counts = Int64[np.ndarray, " n"]
-_Shares = Float64[np.ndarray, " n"]
-
-
 def _one(limit: Callable[[_Counts, _Counts, float], _Shares], k: int, n: int, tail: float) -> float:
     return float(limit(np.array([k]), np.array([n]), tail)[0])
-
-
-def _limits(
-    limit: Callable[[_Counts, _Counts, float], _Shares],
-    successes: Int64[np.ndarray, "..."],
-    trials: Int64[np.ndarray, "..."],
-    failure: float,
-) -> Float64[np.ndarray, "..."]:
-    """The limits of all pairs, each different one computed once: with many classes most counts are small and equal."""
-    k, n = np.broadcast_arrays(successes, trials)
-    outside = (k < 0) | (k > n)
-    if outside.any():
-        _check_limit(int(k[outside][0]), int(n[outside][0]), failure)
-    _check_limit(0, 0, failure)
-    if not k.size:
-        return np.zeros(k.shape)
-    base = n.max() + 1
-    different, where = np.unique(n * base + k, return_inverse=True)
-    return limit(different % base, different // base, failure)[where].reshape(k.shape)
 
 
 def _lower(k: _Counts, n: _Counts, tail: float) -> _Shares:

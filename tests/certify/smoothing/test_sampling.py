@@ -111,7 +111,7 @@ def test_temperatures_of_a_family_do_not_overflow() -> None:
         (lambda x: x[:, :2] / 0.0, NonFiniteError, "NaN or infinite logits for noisy copies of image 9"),
         (lambda x: x, ShapeError, r"shape \(4, 3\) for 4 noisy copies, expected logits of shape \(4, 2\)"),
         (lambda x: x[:, :2].long(), ShapeError, "int64"),
-        (lambda x: None, ShapeError, "NoneType"),
+        (lambda _: None, ShapeError, "NoneType"),
     ],
 )
 def test_what_is_no_logits_is_refused(wrong: Callable[[Tensor], Tensor], error: type[Exception], words: str) -> None:

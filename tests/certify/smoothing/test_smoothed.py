@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 import lipkit
-from lipkit import Ball, Bound, Kind, bounds
+from lipkit import Ball, Bound, Kind
 from lipkit.bound import Metric
 from lipkit.certify import smoothing as rs
 from lipkit.errors import ArgumentError, KindError, LipkitError, MetricError, NonFiniteError, RegionError, ShapeError
+from support.unchecked import unchecked
 
 SIGMA = 0.5
 
@@ -96,7 +97,7 @@ def test_samples_do_not_depend_on_the_batch_or_the_order() -> None:
 
 def test_any_function_is_a_model_and_autocast_counts() -> None:
     model, x = net(), inputs()
-    plain = rs.Smoothed(lambda one: model(one), SIGMA, num_classes=3).certify(x, 10, 200, 0.01)
+    plain = rs.Smoothed(model.forward, SIGMA, num_classes=3).certify(x, 10, 200, 0.01)
     module = rs.Smoothed(model, SIGMA, num_classes=3).certify(x, 10, 200, 0.01)
     assert torch.equal(plain.radius, module.radius)
     with torch.autocast("cpu", torch.bfloat16):
@@ -158,7 +159,7 @@ def test_a_number_of_samples_that_proves_nothing_is_named() -> None:
 )
 def test_settings_are_checked(wrong: dict[str, Any], words: str) -> None:
     given: dict[str, Any] = {"model": net(), "sigma": 0.5, "num_classes": 3, **wrong}
-    with pytest.raises(ArgumentError, match=re.escape(words)):
+    with unchecked(), pytest.raises(ArgumentError, match=re.escape(words)):
         rs.Smoothed(**given)
 
 
@@ -183,7 +184,7 @@ def test_settings_are_checked(wrong: dict[str, Any], words: str) -> None:
 )
 def test_arguments_are_checked(wrong: dict[str, Any], error: type[LipkitError], words: str) -> None:
     given: dict[str, Any] = {"x": inputs(2), "n0": 5, "n": 100, **wrong}
-    with pytest.raises(error, match=re.escape(words)):
+    with unchecked(), pytest.raises(error, match=re.escape(words)):
         rs.Smoothed(net(), SIGMA, num_classes=3).certify(**given)
 
 
@@ -215,17 +216,20 @@ def test_bounds_that_say_something_else_are_refused() -> None:
     bound = lipkit.lipschitz(model, x[:1])
 
     def refused(error: type[LipkitError], words: str, wrong: Any) -> None:
-        with pytest.raises(error, match=words):
+        with unchecked(), pytest.raises(error, match=words):
             smoothed.certify(x, 5, 100, bound=wrong)
 
     refused(KindError, "Only an exact or upper bound", replace(bound, kind=Kind.ESTIMATE, lower=None))
     refused(ArgumentError, "needs a Bound, got float", 1.0)
     refused(MetricError, "l2 to l2", Bound.from_value(1.0, Kind.UPPER, "stated", Metric(1, 2)))
-    refused(MetricError, "one constant of all logits", bounds.pairwise(model, x[:1]))
+    refused(MetricError, "one constant of all logits", lipkit.pairwise(model, x[:1]))
     refused(RegionError, "Noise leaves every bounded region", lipkit.lipschitz(model, x[:1], region=Ball(x[0], 1.0)))
     torch.manual_seed(9)
     refused(ArgumentError, "another network", lipkit.lipschitz(nn.Linear(6, 3), x[:1]))
     refused(ShapeError, r"inputs of shape \(7,\)", lipkit.lipschitz(nn.Linear(7, 3), torch.zeros(1, 7)))
+    laplace = rs.Smoothed(model, num_classes=3, noise=rs.Laplace(0.5), simplex=rs.Softmax())
+    with pytest.raises(ArgumentError, match="about Gaussian noise"):
+        laplace.certify(x, 5, 100, bound=bound)
     # What somebody states cannot be compared.
     smoothed.certify(x, 5, 100, bound=Bound.from_value(10.0, Kind.UPPER, "stated"))
 

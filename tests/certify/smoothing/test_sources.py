@@ -44,5 +44,5 @@ def test_a_uniform_number_never_reaches_the_ends() -> None:
 
     for dtype, bits in _BITS.items():
         ends = _inside(torch.tensor([0, 2**bits - 1], dtype=torch.int64).to(dtype), bits)
-        assert 0 < float(ends[0])
+        assert float(ends[0]) > 0
         assert float(ends[1]) < 1

@@ -29,7 +29,8 @@ from lipkit.certify.smoothing.samples import join_samples
 from lipkit.certify.smoothing.sampling import prepared
 from lipkit.certify.smoothing.simplex_maps import SimplexMap
 from lipkit.certify.smoothing.smoothed import DEFAULT_METHOD, Smoothed, check_count
-from lipkit.certify.smoothing.smoothed_radii import ABSTAIN, SmoothedRadii, join_radii, radii_of
+from lipkit.certify.smoothing.smoothed_radii import SmoothedRadii, join_radii, radii_of
+from lipkit.certify.smoothing.statistics.prediction import ABSTAIN
 from lipkit.errors import ArgumentError, LipkitError, RecordError
 
 # Noisy copies by whose logits a model without a captured network is known.
@@ -114,7 +115,7 @@ def certify_data(
         raise ArgumentError("A certificate needs at least one image, got an empty data set.")
     smoothed.check_inputs(first[0], None)
     smoothed.check_bound(bound, first[0])
-    smoothed.warn_if_hopeless(n0, n, alpha, method, bound)
+    smoothed.warn_if_hopeless(n, alpha, method, bound)
     fresh: list[ImageSamples] = []
     settings: dict[str, object] = {}
     with prepared(smoothed.model):

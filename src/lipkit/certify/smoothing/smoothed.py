@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Final, final
 
-import scipy
 import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
@@ -17,22 +16,20 @@ from lipkit.bounds.lipschitz import network_of
 from lipkit.certify.confidence_intervals import check_level
 from lipkit.certify.radii.radius import require_subject
 from lipkit.certify.smoothing.event import Method
-from lipkit.certify.smoothing.methods import IntersectionUnion
 from lipkit.certify.smoothing.noise import Gaussian, Noise
-from lipkit.certify.smoothing.samples import Moments, Samples, join_samples
+from lipkit.certify.smoothing.samples import Samples, join_samples
 from lipkit.certify.smoothing.sampling import Classifier, Sampler, prepared
 from lipkit.certify.smoothing.simplex_maps import Hardmax, SimplexMap
-from lipkit.certify.smoothing.smoothed_radii import ABSTAIN, SmoothedRadii, radii_of
+from lipkit.certify.smoothing.smoothed_radii import SmoothedRadii, radii_of, theorem_of
+from lipkit.certify.smoothing.statistics.methods import IntersectionUnion
+from lipkit.certify.smoothing.statistics.prediction import top_class
+from lipkit.certify.smoothing.statistics.sample_size import least_samples
 from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
 
 DEFAULT_METHOD: Final = IntersectionUnion()
 _HARD_VOTES = Hardmax()
-# Tail probabilities are good to about 1e-13 relative; a test must clear its level by a thousand times that.
-_TRUST = 1e-10
 # The share of the samples of a prediction with soft votes that choose the class.
 _CHOOSING = 10
-# No more samples than this are asked for.
-_MOST = 2**40
 
 
 class TooFewSamplesWarning(UserWarning):
@@ -141,7 +138,7 @@ class Smoothed:
         `sample`. Cost: n0 + n forward passes for each input; a bound of a captured network is compared by one capture.
         """
         self.check_bound(bound, x)
-        self.warn_if_hopeless(n0, n, alpha, method, bound)
+        self.warn_if_hopeless(n, alpha, method, bound)
         samples = self.sample(x, n0, n, seed=seed, indices=indices, block=block, progress=progress)
         return radii_of(samples, self.noise, alpha, method, bound)
 
@@ -181,7 +178,7 @@ class Smoothed:
         places, sampler = self.check_inputs(x, indices), self.sampler(seed, block)
         with prepared(self.model):
             counts = [sampler.count(one, place, n) for one, place in zip(self.place(x), places, strict=True)]
-        return torch.tensor([_leader(one, alpha) for one in counts])
+        return top_class(torch.stack(counts), alpha)
 
     def sampler(self, seed: int, block: int) -> Sampler:
         """What draws the samples of single images."""
@@ -222,45 +219,16 @@ class Smoothed:
             with prepared(self.model):
                 require_subject(bound, Snapshot(network_of(self.model, example)), x)
 
-    def warn_if_hopeless(self, n0: int, n: int, alpha: float, method: Method, bound: Bound | None = None) -> None:
+    def warn_if_hopeless(self, n: int, alpha: float, method: Method, bound: Bound | None = None) -> None:
         """Warn if `n` samples prove nothing at `alpha`, not even if all agree, and name a number that could."""
-        check_count(n0, "n0")
-        if self._best_radius(n0, check_count(n, "n"), alpha, method, bound) > 0:
+        enough = least_samples(method, alpha, self.num_classes, theorem_of(self.noise, bound), self.maps)
+        if check_count(n, "n") >= enough:
             return
-        enough = n
-        while enough < _MOST and not self._best_radius(n0, enough, alpha, method, bound) > 0:
-            enough *= 2
-        less = enough // 2
-        while enough - less > 1:
-            middle = (less + enough) // 2
-            less, enough = (
-                (less, middle) if self._best_radius(n0, middle, alpha, method, bound) > 0 else (middle, enough)
-            )
-        remedy = f"give n={enough} at least" if enough < _MOST else "take another method"
         warnings.warn(
-            f"n={n} samples prove nothing at alpha={alpha:g}, even if all vote for one class; {remedy}.",
+            f"n={n} samples prove nothing at alpha={alpha:g}, even if all vote for one class; give n={enough} at least.",
             TooFewSamplesWarning,
             stacklevel=3,
         )
-
-    def _best_radius(self, n0: int, n: int, alpha: float, method: Method, bound: Bound | None) -> float:
-        return float(
-            radii_of(unanimous_samples(self.maps, self.num_classes, n0, n), self.noise, alpha, method, bound).radius
-        )
-
-
-def unanimous_samples(maps: Sequence[SimplexMap], classes: int, n0: int, n: int) -> Samples:
-    """Samples that all vote for class 0: the most that n samples can say."""
-    tracked = min(classes, 64)
-    selection = torch.zeros(1, n0, classes)
-    # Far enough for soft votes at the usual temperatures.
-    selection[..., 0] = 1e4
-    first = torch.zeros(1, tracked + 1, dtype=torch.float64)
-    first[0, 0] = n
-    counts = torch.zeros(1, classes, dtype=torch.int64)
-    counts[0, 0] = n
-    moments = tuple(Moments(one, first * one.mass, first * one.mass**2) for one in maps if not isinstance(one, Hardmax))
-    return Samples(selection, counts, torch.tensor([n]), torch.arange(tracked)[None], moments, tuple(maps))
 
 
 def check_positive(number: float | None, name: str) -> float:
@@ -275,10 +243,3 @@ def check_count(number: int, name: str) -> int:
     if type(number) is not int or number < 1:
         raise ArgumentError(f"{name} is a whole number of samples >= 1, got {number!r}.")
     return number
-
-
-def _leader(counts: Int64[Tensor, " classes"], alpha: float) -> int:
-    (a, b), (leader, _) = (part.tolist() for part in counts.topk(2))
-    # P(X >= a) of a binomial law is an incomplete beta function; for a = b it is above 1/2.
-    tail = 2 * float(scipy.special.betainc(a, b + 1, 0.5))
-    return leader if a > b and tail <= alpha * (1 - _TRUST) else ABSTAIN

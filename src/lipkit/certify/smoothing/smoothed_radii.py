@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, final
+from typing import final
 
 import torch
 from jaxtyping import Bool, Float64, Int64
@@ -13,14 +13,12 @@ from lipkit.bound import L2, Bound, Scope
 from lipkit.certify.confidence_intervals import check_level
 from lipkit.certify.radii.radius import Radii, require_certifying
 from lipkit.certify.smoothing.event import Event, Method, Theorem
-from lipkit.certify.smoothing.noise import Noise
+from lipkit.certify.smoothing.noise import Gaussian, Noise
 from lipkit.certify.smoothing.samples import Samples
+from lipkit.certify.smoothing.statistics.prediction import ABSTAIN
 from lipkit.errors import ArgumentError, MetricError, NotProvenError, RegionError
 from lipkit.regions import Everywhere
 from lipkit.rounding.slacks import ALMOST_ONE
-
-# The label of an input whose class is not proven.
-ABSTAIN: Final = -1
 
 
 @final
@@ -81,7 +79,7 @@ def radii_of(samples: Samples, noise: Noise, alpha: float, method: Method, bound
     check_level(alpha)
     if not isinstance(method, Method):
         raise ArgumentError(f"`method` is a smoothing method such as rs.IntersectionUnion(), got {method!r}.")
-    theorem = Theorem(noise, None if bound is None else float(_require_usable(bound).value))
+    theorem = theorem_of(noise, bound)
     event = method.event(samples, alpha, theorem)
     if bound is not None:
         _require_constants(event)
@@ -107,9 +105,18 @@ def join_radii(parts: Sequence[SmoothedRadii]) -> SmoothedRadii:
     return replace(parts[0], **tensors, rule=tuple(one for part in parts for one in part.rule))
 
 
-def _require_usable(bound: Bound) -> Bound:
+def theorem_of(noise: Noise, bound: Bound | None) -> Theorem:
+    """What turns shares into radii, with the constant of a bound that smoothing can use."""
+    return Theorem(noise, None if bound is None else float(_require_usable(bound, noise).value.detach()))
+
+
+def _require_usable(bound: Bound, noise: Noise) -> Bound:
     """The bound, if it is one that smoothing can use."""
     require_certifying(bound)
+    if not isinstance(noise, Gaussian):
+        raise ArgumentError(
+            f"Theorems with a Lipschitz bound are about Gaussian noise, got {noise}; leave out `bound`."
+        )
     if bound.metric != L2 or bound.of is not Scope.WHOLE:
         raise MetricError(
             f"Smoothing uses one constant of all logits together, l2 to l2, got one for {bound.of} in {bound.metric}; "

@@ -12,7 +12,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from lipkit.certify.confidence_intervals import check_level, lower_limits, upper_limits
-from lipkit.certify.smoothing.votes import Votes
+from lipkit.certify.smoothing.statistics.votes import Votes
 from lipkit.errors import ArgumentError
 from lipkit.rounding.slacks import ROUNDINGS_16, ULP
 
