@@ -14,6 +14,9 @@ from lipkit.errors import ArgumentError, RecordError
 from lipkit.report.results.contents import CurvePoint
 from lipkit.report.results.recount import curve
 
+# What uses a Lipschitz constant of the base network as well.
+WITH_CONSTANT = "low variance, with the constant"
+
 
 @final
 @dataclass(frozen=True)
@@ -101,9 +104,7 @@ def gather_smoothing(
         raise ArgumentError("A report of a smoothing run compares one method at least, got none.")
     found = {name: rs.recertify(log, eps, alpha=alpha, method=method) for name, method in chosen.items()}
     if bound is not None:
-        found["low variance, with the constant"] = rs.recertify(
-            log, eps, alpha=alpha, method=rs.LowVariance(), bound=bound
-        )
+        found[WITH_CONSTANT] = rs.recertify(log, eps, alpha=alpha, method=rs.LowVariance(), bound=bound)
     first = next(iter(found.values())).evaluation
     return SmoothingContents(
         noise=str(known.noise), precision=str(known.settings["precision"]), device=str(known.settings["device"]),
