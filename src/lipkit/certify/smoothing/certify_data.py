@@ -97,7 +97,8 @@ def certify_data(
 
     A folder is used again for the same model (its captured network; what cannot be captured is known by its tensors and
     its logits on a few noisy copies), data, noise, votes, `n0`, `n`, `seed` and `block`; the first stored image is
-    asked again and must give the same logits. `alpha`, `method`, `bound`, `p` and `eps` may change. `progress` is
+    asked again and must give the same logits. `alpha`, `method`, `bound`, `p` and `eps` may change,
+    except that samples which `rs.Anytime` ended early are used with it alone. `progress` is
     called with the images done and their number in this process.
 
     Guarantee: each radius by itself with probability 1 - alpha. Cost: n0 + n forward passes for each image.
@@ -116,11 +117,13 @@ def certify_data(
     smoothed.check_inputs(first[0], None)
     smoothed.check_bound(bound, first[0])
     smoothed.warn_if_hopeless(n, alpha, method, bound)
+    stop = smoothed.stop_rule(alpha, method, bound)
     fresh: list[ImageSamples] = []
     settings: dict[str, object] = {}
     with prepared(smoothed.model):
         if records is not None or place.size > 1:
             settings = describe_run(smoothed, data, first, n0, n, seed, block)
+            settings["stop"] = None if stop is None else describe_stop(alpha, method, bound)
         place.agree(settings)
         folder, done = _opened(records, settings, place)
         checked = not done
@@ -131,7 +134,7 @@ def certify_data(
             for one, index, label, digest in zip(x, indices, labels.tolist(), digests(inputs), strict=True):
                 known = done.get(index)
                 if known is None:
-                    fresh.append(ImageSamples(index, label, digest, sampler.draw(one, index, n0, n)))
+                    fresh.append(ImageSamples(index, label, digest, sampler.draw(one, index, n0, n, stop)))
                     if folder is not None:
                         folder.append([fresh[-1].to_line()])
                     if progress is not None:
@@ -212,6 +215,12 @@ def describe_run(
         "device": torch.cuda.get_device_name(x.device) if x.device.type == "cuda" else x.device.type,
         "precision": _precision(x), "shape": list(x.shape[1:]), "data": describe_data(data, first),
     }  # fmt: skip
+
+
+def describe_stop(alpha: float, method: Method, bound: Bound | None) -> dict[str, Any]:
+    """What decides when the samples of an image end early."""
+    constant = None if bound is None else float(bound.value.detach()).hex()
+    return {"method": to_plain(method, Method), "alpha": alpha, "constant": constant}
 
 
 def _describe_model(smoothed: Smoothed, x: Tensor) -> dict[str, Any]:

@@ -18,12 +18,12 @@ from lipkit.certify.radii.radius import require_subject
 from lipkit.certify.smoothing.event import Method
 from lipkit.certify.smoothing.noise import Gaussian, Noise
 from lipkit.certify.smoothing.samples import Samples, join_samples
-from lipkit.certify.smoothing.sampling import Classifier, Sampler, prepared
+from lipkit.certify.smoothing.sampling import Classifier, Sampler, Stop, prepared
 from lipkit.certify.smoothing.simplex_maps import Hardmax, SimplexMap
-from lipkit.certify.smoothing.smoothed_radii import SmoothedRadii, radii_of, theorem_of
+from lipkit.certify.smoothing.smoothed_radii import SmoothedRadii, check_method, radii_of, require_constants, theorem_of
 from lipkit.certify.smoothing.statistics.methods import IntersectionUnion
 from lipkit.certify.smoothing.statistics.prediction import top_class
-from lipkit.certify.smoothing.statistics.sample_size import least_samples
+from lipkit.certify.smoothing.statistics.sample_size import Anytime, least_samples
 from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
 
 DEFAULT_METHOD: Final = IntersectionUnion()
@@ -90,6 +90,7 @@ class Smoothed:
         indices: Sequence[int] | None = None,
         block: int = 1000,
         progress: Callable[[int, int], None] | None = None,
+        stop: Stop | None = None,
     ) -> Samples:
         """The votes of each input of a batch: `n0` samples that choose, and `n` others that prove.
 
@@ -104,6 +105,8 @@ class Smoothed:
             indices: A number for each input that its noise depends on; its place in the batch by default.
             block: Noisy copies in one forward pass, all of one input.
             progress: Called with the inputs done and their number.
+            stop: Told of the samples of one input so far, after 1, 2, 4, ... blocks; True ends them. Only methods such
+                as `rs.Anytime` may use what is left (`Samples.adaptive`).
         """
         places = self.check_inputs(x, indices)
         sampler = self.sampler(seed, block)
@@ -112,7 +115,7 @@ class Smoothed:
         found: list[Samples] = []
         with prepared(self.model):
             for one, place in zip(self.place(x), places, strict=True):
-                found.append(sampler.draw(one, place, n0, n))
+                found.append(sampler.draw(one, place, n0, n, stop))
                 if progress is not None:
                     progress(len(found), len(x))
         return join_samples(found)
@@ -135,11 +138,13 @@ class Smoothed:
 
         With `bound`, a Lipschitz constant of the model itself, radii are the larger of what votes and constant prove
         together and what votes prove alone. A bound of another network is refused. Other arguments are those of
-        `sample`. Cost: n0 + n forward passes for each input; a bound of a captured network is compared by one capture.
+        `sample`. With `rs.Anytime` easy inputs spend fewer than n samples.
+        Cost: n0 + n forward passes for each input; a bound of a captured network is compared by one capture.
         """
         self.check_bound(bound, x)
         self.warn_if_hopeless(n, alpha, method, bound)
-        samples = self.sample(x, n0, n, seed=seed, indices=indices, block=block, progress=progress)
+        stop = self.stop_rule(alpha, method, bound)
+        samples = self.sample(x, n0, n, seed=seed, indices=indices, block=block, progress=progress, stop=stop)
         return radii_of(samples, self.noise, alpha, method, bound)
 
     def radii(
@@ -180,6 +185,13 @@ class Smoothed:
             counts = [sampler.count(one, place, n) for one, place in zip(self.place(x), places, strict=True)]
         return top_class(torch.stack(counts), alpha)
 
+    def stop_rule(self, alpha: float, method: Method, bound: Bound | None) -> Stop | None:
+        """When a method that may look at any time has seen enough; None for all others."""
+        if not isinstance(method, Anytime):
+            return None
+        theorem = theorem_of(self.noise, bound)
+        return lambda samples: bool(method.done(samples, alpha, theorem))
+
     def sampler(self, seed: int, block: int) -> Sampler:
         """What draws the samples of single images."""
         check_seed(seed)
@@ -207,10 +219,12 @@ class Smoothed:
         return places
 
     def check_bound(self, bound: Bound | None, x: Tensor | None) -> None:
-        """Refuse a bound of another network than the model, or of inputs of another shape, as far as that is known.
+        """Refuse a bound that the votes cannot use, of another network than the model, or of inputs of another shape.
 
-        A function that is no module cannot be captured, and a stated bound says nothing; both pass.
+        A function that is no module cannot be captured, and a stated bound says nothing of its network; both pass.
         """
+        if bound is not None:
+            require_constants(self.maps)
         if not isinstance(bound, Bound) or bound.subject is None:
             return
         require_subject(bound, None, x)
@@ -221,11 +235,12 @@ class Smoothed:
 
     def warn_if_hopeless(self, n: int, alpha: float, method: Method, bound: Bound | None = None) -> None:
         """Warn if `n` samples prove nothing at `alpha`, not even if all agree, and name a number that could."""
+        check_method(method)
         enough = least_samples(method, alpha, self.num_classes, theorem_of(self.noise, bound), self.maps)
         if check_count(n, "n") >= enough:
             return
         warnings.warn(
-            f"n={n} samples prove nothing at alpha={alpha:g}, even if all vote for one class; give n={enough} at least.",
+            f"n={n} samples prove nothing at alpha={alpha:g}, even if all agree; give n={enough} at least.",
             TooFewSamplesWarning,
             stacklevel=3,
         )

@@ -12,9 +12,10 @@ from torch import Tensor
 from lipkit.bound import L2, Bound, Scope
 from lipkit.certify.confidence_intervals import check_level
 from lipkit.certify.radii.radius import Radii, require_certifying
-from lipkit.certify.smoothing.event import Event, Method, Theorem
+from lipkit.certify.smoothing.event import Method, Theorem
 from lipkit.certify.smoothing.noise import Gaussian, Noise
 from lipkit.certify.smoothing.samples import Samples
+from lipkit.certify.smoothing.simplex_maps import SimplexMap
 from lipkit.certify.smoothing.statistics.prediction import ABSTAIN
 from lipkit.errors import ArgumentError, MetricError, NotProvenError, RegionError
 from lipkit.regions import Everywhere
@@ -77,12 +78,11 @@ def radii_of(samples: Samples, noise: Noise, alpha: float, method: Method, bound
     here. It needs votes that have a Lipschitz constant of their own. Cost: the method; nothing is sampled.
     """
     check_level(alpha)
-    if not isinstance(method, Method):
-        raise ArgumentError(f"`method` is a smoothing method such as rs.IntersectionUnion(), got {method!r}.")
+    check_method(method)
     theorem = theorem_of(noise, bound)
     event = method.event(samples, alpha, theorem)
     if bound is not None:
-        _require_constants(event)
+        require_constants(event.maps)
     pairs = theorem.radii(event.lower, event.upper, event.maps)
     own = torch.nn.functional.one_hot(event.label, event.upper.shape[1]).bool()
     value, rival = pairs.value.masked_fill(own, math.inf).min(1)
@@ -96,6 +96,12 @@ def radii_of(samples: Samples, noise: Noise, alpha: float, method: Method, bound
         tuple(noise.rules[one] for one in rules), str(method), alpha, noise.p,
         min(alpha + (0.0 if bound is None else bound.failure), ALMOST_ONE), noise.p,
     )  # fmt: skip
+
+
+def check_method(method: object) -> None:
+    """Refuse what is no method."""
+    if not isinstance(method, Method):
+        raise ArgumentError(f"`method` is a smoothing method such as rs.IntersectionUnion(), got {method!r}.")
 
 
 def join_radii(parts: Sequence[SmoothedRadii]) -> SmoothedRadii:
@@ -130,9 +136,10 @@ def _require_usable(bound: Bound, noise: Noise) -> Bound:
     return bound
 
 
-def _require_constants(event: Event) -> None:
-    if all(math.isinf(one.coordinate) for one in event.maps):
+def require_constants(maps: Sequence[SimplexMap]) -> None:
+    """Refuse a Lipschitz bound with votes none of which has a constant."""
+    if all(math.isinf(one.coordinate) for one in maps):
         raise ArgumentError(
-            f"A Lipschitz bound says nothing of votes by {event.maps[0]}, which jump; give "
+            f"A Lipschitz bound says nothing of votes by {maps[0]}, which jump; give "
             "simplex=rs.Softmax(temperature=1.0) or rs.Sparsemax(), which have constants, or leave out `bound`."
         )
