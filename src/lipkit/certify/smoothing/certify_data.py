@@ -25,8 +25,8 @@ from lipkit.certify.radii.radius import require_subject
 from lipkit.certify.smoothing.event import Method
 from lipkit.certify.smoothing.log import ImageSamples, Log
 from lipkit.certify.smoothing.noise import Noise
+from lipkit.certify.smoothing.sampler import prepared
 from lipkit.certify.smoothing.samples import join_samples
-from lipkit.certify.smoothing.sampling import prepared
 from lipkit.certify.smoothing.simplex_maps import SimplexMap
 from lipkit.certify.smoothing.smoothed import DEFAULT_METHOD, Smoothed, check_count
 from lipkit.certify.smoothing.smoothed_radii import SmoothedRadii, join_radii, radii_of

@@ -16,6 +16,7 @@ from lipkit.certify.smoothing.noise import Noise
 from lipkit.certify.smoothing.samples import Moments, Samples
 from lipkit.certify.smoothing.simplex_maps import Hardmax, SimplexMap
 from lipkit.errors import CertificateError, RecordError
+from lipkit.rounding.slacks import ROUNDINGS_8192
 
 
 @final
@@ -115,9 +116,9 @@ def _parsed(data: Mapping[str, Any], form: _Form, where: str) -> ImageSamples:
             raise ValueError("logits that are not finite")
         # Sums of numbers in [0, r] and of their squares, up to the roundings of a sum.
         for one in moments:
-            most = one.map.mass * spent * (1 + 2**-40)
+            most = one.map.mass * spent * (1 + ROUNDINGS_8192)
             inside = (one.first >= 0) & (one.first <= most) & (one.second >= 0)
-            if not bool((inside & (one.second <= one.map.mass * one.first * (1 + 2**-40))).all()):
+            if not bool((inside & (one.second <= one.map.mass * one.first * (1 + ROUNDINGS_8192))).all()):
                 raise ValueError(f"moments of {one.map} that no votes have")
         samples = Samples(
             torch.from_numpy(logits.astype(np.float32)), torch.tensor([counts]), torch.tensor([spent]),

@@ -17,8 +17,8 @@ from lipkit.certify.confidence_intervals import check_level
 from lipkit.certify.radii.radius import require_subject
 from lipkit.certify.smoothing.event import Method
 from lipkit.certify.smoothing.noise import Gaussian, Noise
+from lipkit.certify.smoothing.sampler import Classifier, Sampler, Stop, prepared
 from lipkit.certify.smoothing.samples import Samples, join_samples
-from lipkit.certify.smoothing.sampling import Classifier, Sampler, Stop, prepared
 from lipkit.certify.smoothing.simplex_maps import Hardmax, SimplexMap
 from lipkit.certify.smoothing.smoothed_radii import SmoothedRadii, check_method, radii_of, require_constants, theorem_of
 from lipkit.certify.smoothing.statistics.methods import IntersectionUnion

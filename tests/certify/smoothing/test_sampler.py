@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lipkit import nn as lnn
 from lipkit.certify import smoothing as rs
-from lipkit.certify.smoothing.sampling import Sampler, prepared
+from lipkit.certify.smoothing.sampler import Sampler, prepared
 from lipkit.certify.smoothing.sources import Stream, open_source
 from lipkit.errors import NonFiniteError, ShapeError
 
