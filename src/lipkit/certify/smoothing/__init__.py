@@ -12,6 +12,11 @@ from lipkit.certify.smoothing.constants import Salman as Salman
 from lipkit.certify.smoothing.constants import SmoothingLaw as SmoothingLaw
 from lipkit.certify.smoothing.constants import optimal_sigma as optimal_sigma
 from lipkit.certify.smoothing.constants import smoothed_lipschitz as smoothed_lipschitz
+from lipkit.certify.smoothing.curves import envelope as envelope
+from lipkit.certify.smoothing.curves import mean_radius_interval as mean_radius_interval
+from lipkit.certify.smoothing.curves import read_published_log as read_published_log
+from lipkit.certify.smoothing.denoised import Denoised as Denoised
+from lipkit.certify.smoothing.denoised import OneShotDiffusion as OneShotDiffusion
 from lipkit.certify.smoothing.event import Event as Event
 from lipkit.certify.smoothing.event import Method as Method
 from lipkit.certify.smoothing.event import Theorem as Theorem
@@ -22,6 +27,7 @@ from lipkit.certify.smoothing.noise import Laplace as Laplace
 from lipkit.certify.smoothing.noise import Noise as Noise
 from lipkit.certify.smoothing.noise import PairRadii as PairRadii
 from lipkit.certify.smoothing.noise import Uniform as Uniform
+from lipkit.certify.smoothing.noisy import Noisy as Noisy
 from lipkit.certify.smoothing.samples import Moments as Moments
 from lipkit.certify.smoothing.samples import Samples as Samples
 from lipkit.certify.smoothing.simplex_maps import Hardmax as Hardmax

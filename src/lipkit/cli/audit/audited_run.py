@@ -92,16 +92,22 @@ def _of_recipe(folder: Path, identity: Identity, order: Order, places: Places, f
     recorded = order.data
     order = replace(order, recipe=file, data=recorded if places.data is None else Path(places.data))
     recipe, device = load_recipe(order), device_of(places.device or order.device)
+    goal = recipe.goal
+    if goal is None:
+        raise ArgumentError(
+            f"{folder} holds the weights of {type(recipe).__name__} and claims nothing of them; name the --out of "
+            "`lipkit smooth`."
+        )
     torch.manual_seed(recipe.seed)
     sets = recipe.sets()
-    test = name_after_folder(take_samples(sets.test, recipe.goal), recorded)
+    test = name_after_folder(take_samples(sets.test, goal), recorded)
     model = recipe.model()
     weights = folder / "model.safetensors"
     with findings.reading(weights):
         load.weights(model, weights)
     model.to(device).eval()
     return AuditedRun(
-        folder, identity.command, recipe, model, weights, test, recipe.goal, recipe.seed,
+        folder, identity.command, recipe, model, weights, test, goal, recipe.seed,
         hash_sources(_hash(weights), test, source(recipe)), plain_fields(recipe), device,
         device.type == device_type(order.device), lambda: recipe.bound(model, test.inputs[:1].to(device)),
     )  # fmt: skip
