@@ -207,6 +207,12 @@ def test_a_bound_needs_votes_with_a_constant() -> None:
     bound = lipkit.lipschitz(model, x[:1])
     with pytest.raises(ArgumentError, match=r"votes by Hardmax.*rs\.Softmax.*rs\.Sparsemax"):
         rs.Smoothed(model, SIGMA, num_classes=3).certify(x, 5, 100, bound=bound)
+    both = rs.Smoothed(model, SIGMA, num_classes=3, simplex=[rs.Hardmax(), rs.Softmax(0.5)])
+    for method in (rs.Cohen(), rs.Anytime(0.1)):
+        with pytest.raises(ArgumentError, match=f"which {type(method).__name__} uses"):
+            both.certify(x, 5, 100, 0.05, method, bound)
+    # This one may choose either map for an input.
+    both.certify(x, 5, 100, 0.05, rs.LowVariance(), bound)
 
 
 def test_a_bound_never_makes_a_radius_smaller() -> None:
@@ -239,6 +245,8 @@ def test_bounds_that_say_something_else_are_refused() -> None:
     laplace = rs.Smoothed(model, num_classes=3, noise=rs.Laplace(0.5), simplex=rs.Softmax())
     with pytest.raises(ArgumentError, match="about Gaussian noise"):
         laplace.certify(x, 5, 100, bound=bound)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(ArgumentError, match="half precision"):
+        smoothed.certify(x, 5, 100, bound=bound)
     # What somebody states cannot be compared.
     smoothed.certify(x, 5, 100, bound=Bound.from_value(10.0, Kind.UPPER, "stated"))
 

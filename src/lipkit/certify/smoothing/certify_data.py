@@ -11,6 +11,7 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from lipkit._runtime import without_casts
 from lipkit.bound import Bound
 from lipkit.bounds._base import NetworkPrint
 from lipkit.bounds.certificates.identity import contents, model_contents, sha256_of
@@ -28,7 +29,7 @@ from lipkit.certify.smoothing.noise import Noise
 from lipkit.certify.smoothing.sampler import prepared
 from lipkit.certify.smoothing.samples import join_samples
 from lipkit.certify.smoothing.simplex_maps import SimplexMap
-from lipkit.certify.smoothing.smoothed import DEFAULT_METHOD, Smoothed, check_count
+from lipkit.certify.smoothing.smoothed import DEFAULT_METHOD, HALF_PRECISION, Smoothed, check_count
 from lipkit.certify.smoothing.smoothed_radii import SmoothedRadii, join_radii, radii_of
 from lipkit.certify.smoothing.statistics.prediction import ABSTAIN
 from lipkit.errors import ArgumentError, LipkitError, RecordError
@@ -115,7 +116,7 @@ def certify_data(
     if not len(first[0]):
         raise ArgumentError("A certificate needs at least one image, got an empty data set.")
     smoothed.check_inputs(first[0], None)
-    smoothed.check_bound(bound, first[0])
+    smoothed.check_bound(bound, method, first[0])
     smoothed.warn_if_hopeless(n, alpha, method, bound)
     stop = smoothed.stop_rule(alpha, method, bound)
     fresh: list[ImageSamples] = []
@@ -171,6 +172,8 @@ def recertify(
     log = Log.read(folder)
     if not log.images:
         raise RecordError(f"{folder} holds no images yet; run certify_data with that folder first.")
+    if bound is not None and "float16" in str(log.settings["precision"]):
+        raise ArgumentError(HALF_PRECISION)
     shape = tuple(int(size) for size in log.settings["shape"])
     if bound is not None and log.settings["network"]:
         require_subject(bound, NetworkPrint(shape, str(log.settings["network"])), None)
@@ -229,7 +232,9 @@ def _describe_model(smoothed: Smoothed, x: Tensor) -> dict[str, Any]:
     network, known = "", {}
     if isinstance(model, nn.Module):
         try:
-            network = NetworkPrint.of(network_of(model, x)).network
+            # What is computed, apart from the casts that are on, which `precision` tells.
+            with without_casts():
+                network = NetworkPrint.of(network_of(model, x)).network
         except LipkitError:
             network = ""
         known = model_contents(model, code=False)

@@ -27,6 +27,11 @@ from lipkit.certify.smoothing.statistics.sample_size import Anytime, least_sampl
 from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
 
 DEFAULT_METHOD: Final = IntersectionUnion()
+# Why a Lipschitz bound is refused for a model that computes in half precision.
+HALF_PRECISION: Final = (
+    "A Lipschitz bound is of the network in real arithmetic, from which half precision is too far; evaluate the model "
+    "in float32 or float64, or leave out `bound`."
+)
 _HARD_VOTES = Hardmax()
 # The share of the samples of a prediction with soft votes that choose the class.
 _CHOOSING = 10
@@ -137,11 +142,12 @@ class Smoothed:
         """The class of each input and a radius within which it is constant, each with probability 1 - `alpha`.
 
         With `bound`, a Lipschitz constant of the model itself, radii are the larger of what votes and constant prove
-        together and what votes prove alone. A bound of another network is refused. Other arguments are those of
-        `sample`. With `rs.Anytime` easy inputs spend fewer than n samples.
+        together and what votes prove alone. It is a constant of the network in real arithmetic: what rounding adds to
+        the votes is not counted, so half precision is refused, and so is a bound of another network. Other arguments
+        are those of `sample`. With `rs.Anytime` easy inputs spend fewer than n samples.
         Cost: n0 + n forward passes for each input; a bound of a captured network is compared by one capture.
         """
-        self.check_bound(bound, x)
+        self.check_bound(bound, method, x)
         self.warn_if_hopeless(n, alpha, method, bound)
         stop = self.stop_rule(alpha, method, bound)
         samples = self.sample(x, n0, n, seed=seed, indices=indices, block=block, progress=progress, stop=stop)
@@ -155,7 +161,7 @@ class Smoothed:
         bound: Bound | None = None,
     ) -> SmoothedRadii:
         """The radii that these samples prove. The model is not run; a `bound` is compared with it by one capture."""
-        self.check_bound(bound, None)
+        self.check_bound(bound, method, None)
         return radii_of(samples, self.noise, alpha, method, bound)
 
     def predict(
@@ -218,13 +224,17 @@ class Smoothed:
             raise ArgumentError(f"`indices` has a whole number >= 0 for each of {len(x)} inputs, got {list(places)}.")
         return places
 
-    def check_bound(self, bound: Bound | None, x: Tensor | None) -> None:
+    def check_bound(self, bound: Bound | None, method: Method, x: Tensor | None) -> None:
         """Refuse a bound that the votes cannot use, of another network than the model, or of inputs of another shape.
 
         A function that is no module cannot be captured, and a stated bound says nothing of its network; both pass.
         """
-        if bound is not None:
-            require_constants(self.maps)
+        if bound is None:
+            return
+        require_constants(self.maps, method)
+        where = self.place(torch.zeros(1) if x is None else x[:1])
+        if torch.is_autocast_enabled(where.device.type) or where.dtype in (torch.float16, torch.bfloat16):
+            raise ArgumentError(HALF_PRECISION)
         if not isinstance(bound, Bound) or bound.subject is None:
             return
         require_subject(bound, None, x)

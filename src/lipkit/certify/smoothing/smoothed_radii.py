@@ -15,11 +15,16 @@ from lipkit.certify.radii.radius import Radii, require_certifying
 from lipkit.certify.smoothing.event import Method, Theorem
 from lipkit.certify.smoothing.noise import Gaussian, Noise
 from lipkit.certify.smoothing.samples import Samples
-from lipkit.certify.smoothing.simplex_maps import SimplexMap
+from lipkit.certify.smoothing.simplex_maps import Hardmax, SimplexMap
+from lipkit.certify.smoothing.statistics.methods import Bonferroni, ClassPartition, Cohen, IntersectionUnion
 from lipkit.certify.smoothing.statistics.prediction import ABSTAIN
+from lipkit.certify.smoothing.statistics.sample_size import Anytime
 from lipkit.errors import ArgumentError, MetricError, NotProvenError, RegionError
 from lipkit.regions import Everywhere
 from lipkit.rounding.slacks import ALMOST_ONE
+
+# Methods that use the first of the declared maps.
+_FIRST_MAP = (Bonferroni, ClassPartition, Cohen, IntersectionUnion)
 
 
 @final
@@ -80,9 +85,9 @@ def radii_of(samples: Samples, noise: Noise, alpha: float, method: Method, bound
     check_level(alpha)
     check_method(method)
     theorem = theorem_of(noise, bound)
-    event = method.event(samples, alpha, theorem)
     if bound is not None:
-        require_constants(event.maps)
+        require_constants(samples.maps, method)
+    event = method.event(samples, alpha, theorem)
     pairs = theorem.radii(event.lower, event.upper, event.maps)
     own = torch.nn.functional.one_hot(event.label, event.upper.shape[1]).bool()
     value, rival = pairs.value.masked_fill(own, math.inf).min(1)
@@ -136,10 +141,11 @@ def _require_usable(bound: Bound, noise: Noise) -> Bound:
     return bound
 
 
-def require_constants(maps: Sequence[SimplexMap]) -> None:
-    """Refuse a Lipschitz bound with votes none of which has a constant."""
-    if all(math.isinf(one.coordinate) for one in maps):
+def require_constants(maps: Sequence[SimplexMap], method: Method) -> None:
+    """Refuse a Lipschitz bound where the method uses votes without a constant alone."""
+    used = maps[:1] if isinstance(method, _FIRST_MAP) else [Hardmax()] if isinstance(method, Anytime) else maps
+    if all(math.isinf(one.coordinate) for one in used):
         raise ArgumentError(
-            f"A Lipschitz bound says nothing of votes by {maps[0]}, which jump; give "
-            "simplex=rs.Softmax(temperature=1.0) or rs.Sparsemax(), which have constants, or leave out `bound`."
+            f"A Lipschitz bound says nothing of votes by {used[0]}, which jump and which {type(method).__name__} uses; "
+            "give simplex=rs.Softmax(temperature=1.0) or rs.Sparsemax(), which have constants, or leave out `bound`."
         )
