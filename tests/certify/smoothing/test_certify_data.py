@@ -126,6 +126,7 @@ def test_votes_of_other_settings_are_not_mixed(changed: dict[str, int], words: s
 
 def test_another_model_noise_vote_or_data_is_refused(tmp_path: Path) -> None:
     one = smoothed()
+    assert isinstance(one.model, nn.Module)
     rs.certify_data(one, data(), **settings(), records=tmp_path)
 
     def refused(words: str, other: rs.Smoothed, examples: Any = None) -> None:
@@ -144,7 +145,7 @@ def test_another_model_noise_vote_or_data_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="image 18 with another input"):
         rs.certify_data(one, later, **settings(), records=tmp_path / "listed")
     with torch.no_grad():
-        next(iter(one.model.parameters())).add_(1.0)  # pyright: ignore[reportAttributeAccessIssue]
+        next(one.model.parameters()).add_(1.0)
     refused("model", one)
 
 
@@ -201,6 +202,7 @@ def test_a_change_behind_everything_shows_in_the_first_stored_image(tmp_path: Pa
         ({"counts": [500, 1, 0]}, "501 votes of 3 classes for 500 samples"),
         ({"counts": [500, 0]}, "2 classes"),
         ({"counts": [501, -1, 0]}, "instead of a whole number"),
+        ({"counts": [499, 0, 0], "spent": 499}, "499 of 500 samples"),
         ({"spent": 0, "counts": [0, 0, 0]}, "0 samples"),
         ({"label": 3}, "a class that there is not"),
         ({"tracked": [0, 0, 1]}, "a class that there is not"),
@@ -236,6 +238,24 @@ def test_damage_and_contradictions_are_named(tmp_path: Path) -> None:
         rs.recertify(tmp_path, [0.1])
     with pytest.raises(RecordError, match="holds no log"):
         rs.recertify(tmp_path / "nothing", [0.1])
+
+
+def test_samples_that_end_early_resume_with_their_rule_alone(tmp_path: Path) -> None:
+    one = rs.Smoothed(smoothed().model, 0.4, num_classes=3)
+    method, given = rs.Anytime(0.05), {**settings(), "block": 32}
+    found = rs.certify_data(one, data(), **given, method=method, alpha=0.1, records=tmp_path)
+    assert int(found.radii.samples.min()) < 500
+    path = tmp_path / "samples-0000.jsonl"
+    whole = path.read_bytes()
+    write_lines(path, read_lines(path)[:10])
+    rs.certify_data(one, data(), **given, method=method, alpha=0.1, records=tmp_path)
+    assert path.read_bytes() == whole
+    with pytest.raises(RecordError, match=r"stop alpha was 0\.1, now 0\.2"):
+        rs.certify_data(one, data(), **given, method=method, alpha=0.2, records=tmp_path)
+    with pytest.raises(ArgumentError, match="chose the number of these samples"):
+        rs.recertify(tmp_path, [0.1])
+    again = rs.recertify(tmp_path, [0.1], method=method, alpha=0.1)
+    assert torch.equal(again.radii.radius, found.radii.radius)
 
 
 def test_data_are_checked() -> None:

@@ -121,13 +121,22 @@ def test_predictions_compare_the_two_largest_counts() -> None:
     assert bool((soft != rs.ABSTAIN)[true > SIGMA].all())
 
 
-@pytest.mark.parametrize(("a", "b"), [(15, 1), (14, 2), (10, 10), (7, 0), (0, 0)])
-def test_the_test_of_predictions_is_the_binomial_one(a: int, b: int) -> None:
-    from lipkit.certify.smoothing.smoothed import _leader
-
-    wanted = scipy.stats.binomtest(a, a + b, 0.5).pvalue if a + b else 1.0
-    assert (_leader(torch.tensor([b, a, 0]), wanted * 1.001) == 1) is (a > b)
-    assert _leader(torch.tensor([b, a, 0]), wanted * 0.999) == rs.ABSTAIN
+def test_easy_inputs_stop_early() -> None:
+    model, x = linear(), inputs(60)
+    smoothed = rs.Smoothed(model, SIGMA, num_classes=2)
+    method = rs.Anytime(target=0.5 * SIGMA)
+    found = smoothed.certify(x, 20, 4096, 0.05, method, block=64)
+    true = distances(model, x)
+    wrong = (found.label != rs.ABSTAIN) & ((found.label != model(x).argmax(1)) | (found.radius > true))
+    assert int(wrong.sum()) <= scipy.stats.binom.isf(1e-6, len(x), 0.05)
+    # A share of 0.97 proves 0.5 sigma, a share above 0.69, with few votes; one near it takes all of them.
+    assert bool((found.samples[true > 2 * SIGMA] <= 256).all())
+    assert set(found.samples.tolist()) <= {64 * 2**i for i in range(7)}
+    assert bool((found.radius[true > 2 * SIGMA] >= method.target).all())
+    samples = smoothed.sample(x, 20, 4096, block=64, stop=lambda one: bool(one.spent >= 128))
+    assert samples.spent.tolist() == [128] * 60
+    with pytest.raises(ArgumentError, match="chose the number of these samples"):
+        smoothed.radii(samples, 0.05)
 
 
 def test_a_number_of_samples_that_proves_nothing_is_named() -> None:
@@ -198,6 +207,12 @@ def test_a_bound_needs_votes_with_a_constant() -> None:
     bound = lipkit.lipschitz(model, x[:1])
     with pytest.raises(ArgumentError, match=r"votes by Hardmax.*rs\.Softmax.*rs\.Sparsemax"):
         rs.Smoothed(model, SIGMA, num_classes=3).certify(x, 5, 100, bound=bound)
+    both = rs.Smoothed(model, SIGMA, num_classes=3, simplex=[rs.Hardmax(), rs.Softmax(0.5)])
+    for method in (rs.Cohen(), rs.Anytime(0.1)):
+        with pytest.raises(ArgumentError, match=f"which {type(method).__name__} uses"):
+            both.certify(x, 5, 100, 0.05, method, bound)
+    # This one may choose either map for an input.
+    both.certify(x, 5, 100, 0.05, rs.LowVariance(), bound)
 
 
 def test_a_bound_never_makes_a_radius_smaller() -> None:
@@ -230,6 +245,8 @@ def test_bounds_that_say_something_else_are_refused() -> None:
     laplace = rs.Smoothed(model, num_classes=3, noise=rs.Laplace(0.5), simplex=rs.Softmax())
     with pytest.raises(ArgumentError, match="about Gaussian noise"):
         laplace.certify(x, 5, 100, bound=bound)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(ArgumentError, match="half precision"):
+        smoothed.certify(x, 5, 100, bound=bound)
     # What somebody states cannot be compared.
     smoothed.certify(x, 5, 100, bound=Bound.from_value(10.0, Kind.UPPER, "stated"))
 

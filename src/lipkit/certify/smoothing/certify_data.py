@@ -11,6 +11,7 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from lipkit._runtime import without_casts
 from lipkit.bound import Bound
 from lipkit.bounds._base import NetworkPrint
 from lipkit.bounds.certificates.identity import contents, model_contents, sha256_of
@@ -25,10 +26,10 @@ from lipkit.certify.radii.radius import require_subject
 from lipkit.certify.smoothing.event import Method
 from lipkit.certify.smoothing.log import ImageSamples, Log
 from lipkit.certify.smoothing.noise import Noise
+from lipkit.certify.smoothing.sampler import prepared
 from lipkit.certify.smoothing.samples import join_samples
-from lipkit.certify.smoothing.sampling import prepared
 from lipkit.certify.smoothing.simplex_maps import SimplexMap
-from lipkit.certify.smoothing.smoothed import DEFAULT_METHOD, Smoothed, check_count
+from lipkit.certify.smoothing.smoothed import DEFAULT_METHOD, HALF_PRECISION, Smoothed, check_count
 from lipkit.certify.smoothing.smoothed_radii import SmoothedRadii, join_radii, radii_of
 from lipkit.certify.smoothing.statistics.prediction import ABSTAIN
 from lipkit.errors import ArgumentError, LipkitError, RecordError
@@ -97,7 +98,8 @@ def certify_data(
 
     A folder is used again for the same model (its captured network; what cannot be captured is known by its tensors and
     its logits on a few noisy copies), data, noise, votes, `n0`, `n`, `seed` and `block`; the first stored image is
-    asked again and must give the same logits. `alpha`, `method`, `bound`, `p` and `eps` may change. `progress` is
+    asked again and must give the same logits. `alpha`, `method`, `bound`, `p` and `eps` may change,
+    except that samples which `rs.Anytime` ended early are used with it alone. `progress` is
     called with the images done and their number in this process.
 
     Guarantee: each radius by itself with probability 1 - alpha. Cost: n0 + n forward passes for each image.
@@ -114,13 +116,15 @@ def certify_data(
     if not len(first[0]):
         raise ArgumentError("A certificate needs at least one image, got an empty data set.")
     smoothed.check_inputs(first[0], None)
-    smoothed.check_bound(bound, first[0])
+    smoothed.check_bound(bound, method, first[0])
     smoothed.warn_if_hopeless(n, alpha, method, bound)
+    stop = smoothed.stop_rule(alpha, method, bound)
     fresh: list[ImageSamples] = []
     settings: dict[str, object] = {}
     with prepared(smoothed.model):
         if records is not None or place.size > 1:
             settings = describe_run(smoothed, data, first, n0, n, seed, block)
+            settings["stop"] = None if stop is None else describe_stop(alpha, method, bound)
         place.agree(settings)
         folder, done = _opened(records, settings, place)
         checked = not done
@@ -131,7 +135,7 @@ def certify_data(
             for one, index, label, digest in zip(x, indices, labels.tolist(), digests(inputs), strict=True):
                 known = done.get(index)
                 if known is None:
-                    fresh.append(ImageSamples(index, label, digest, sampler.draw(one, index, n0, n)))
+                    fresh.append(ImageSamples(index, label, digest, sampler.draw(one, index, n0, n, stop)))
                     if folder is not None:
                         folder.append([fresh[-1].to_line()])
                     if progress is not None:
@@ -168,6 +172,8 @@ def recertify(
     log = Log.read(folder)
     if not log.images:
         raise RecordError(f"{folder} holds no images yet; run certify_data with that folder first.")
+    if bound is not None and "float16" in str(log.settings["precision"]):
+        raise ArgumentError(HALF_PRECISION)
     shape = tuple(int(size) for size in log.settings["shape"])
     if bound is not None and log.settings["network"]:
         require_subject(bound, NetworkPrint(shape, str(log.settings["network"])), None)
@@ -214,13 +220,21 @@ def describe_run(
     }  # fmt: skip
 
 
+def describe_stop(alpha: float, method: Method, bound: Bound | None) -> dict[str, Any]:
+    """What decides when the samples of an image end early."""
+    constant = None if bound is None else float(bound.value.detach()).hex()
+    return {"method": to_plain(method, Method), "alpha": alpha, "constant": constant}
+
+
 def _describe_model(smoothed: Smoothed, x: Tensor) -> dict[str, Any]:
     """The captured network and the tensors; without a network the tensors, and the logits of a few noisy copies."""
     model = smoothed.model
     network, known = "", {}
     if isinstance(model, nn.Module):
         try:
-            network = NetworkPrint.of(network_of(model, x)).network
+            # What is computed, apart from the casts that are on, which `precision` tells.
+            with without_casts():
+                network = NetworkPrint.of(network_of(model, x)).network
         except LipkitError:
             network = ""
         known = model_contents(model, code=False)

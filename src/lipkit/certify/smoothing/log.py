@@ -1,7 +1,7 @@
 """The log of a smoothing run: everything that certificates rest on, image by image, so that they can be made anew."""
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -16,6 +16,7 @@ from lipkit.certify.smoothing.noise import Noise
 from lipkit.certify.smoothing.samples import Moments, Samples
 from lipkit.certify.smoothing.simplex_maps import Hardmax, SimplexMap
 from lipkit.errors import CertificateError, RecordError
+from lipkit.rounding.slacks import ROUNDINGS_8192
 
 
 @final
@@ -68,12 +69,12 @@ class Log:
         try:
             noise = from_plain(settings["noise"], Noise)
             maps = tuple(from_plain(one, SimplexMap) for one in settings["maps"])
-            shape = int(settings["n0"]), int(settings["classes"])
+            form = _Form(maps, settings["n0"], settings["n"], settings["classes"], settings["stop"] is not None)
         except (KeyError, TypeError, ValueError, CertificateError) as error:
             raise RecordError(f"{path} holds no log of a smoothing run ({error}); name its folder.") from error
         found: dict[int, ImageSamples] = {}
         for where, data in read_lines(path):
-            image = _parsed(data, maps, shape, where)
+            image = _parsed(data, form, where)
             if image.index in found and found[image.index].to_line() != image.to_line():
                 raise RecordError(
                     f"{where}: image {image.index} is there twice, with different votes; give another folder."
@@ -82,8 +83,20 @@ class Log:
         return cls(path, settings, noise, maps, dict(sorted(found.items())))
 
 
-def _parsed(data: Mapping[str, Any], maps: Sequence[SimplexMap], shape: tuple[int, int], where: str) -> ImageSamples:
-    n0, classes = shape
+@final
+@dataclass(frozen=True)
+class _Form:
+    """What the lines of a log look like."""
+
+    maps: tuple[SimplexMap, ...]
+    n0: int
+    n: int
+    classes: int
+    adaptive: bool
+
+
+def _parsed(data: Mapping[str, Any], form: _Form, where: str) -> ImageSamples:
+    n0, classes, maps = form.n0, form.classes, form.maps
     try:
         index, label, spent = (_whole(data[name]) for name in ("index", "label", "spent"))
         logits = np.frombuffer(base64.b64decode(data["selection"], validate=True), "<f4").reshape(1, n0, classes)
@@ -93,21 +106,23 @@ def _parsed(data: Mapping[str, Any], maps: Sequence[SimplexMap], shape: tuple[in
             Moments(one, _row(sums["first"], len(tracked) + 1), _row(sums["second"], len(tracked) + 1))
             for one, sums in zip(soft, data["moments"], strict=True)
         ]
-        if len(counts) != classes or sum(counts) != spent or not spent:
+        if len(counts) != classes or sum(counts) != spent or not 0 < spent <= form.n:
             raise ValueError(f"{sum(counts)} votes of {len(counts)} classes for {spent} samples")
+        if spent < form.n and not form.adaptive:
+            raise ValueError(f"{spent} of {form.n} samples")
         if tracked != sorted(set(tracked)) or not tracked or tracked[-1] >= classes or label >= classes:
             raise ValueError("a class that there is not")
         if not np.isfinite(logits).all():
             raise ValueError("logits that are not finite")
         # Sums of numbers in [0, r] and of their squares, up to the roundings of a sum.
         for one in moments:
-            most = one.map.mass * spent * (1 + 2**-40)
+            most = one.map.mass * spent * (1 + ROUNDINGS_8192)
             inside = (one.first >= 0) & (one.first <= most) & (one.second >= 0)
-            if not bool((inside & (one.second <= one.map.mass * one.first * (1 + 2**-40))).all()):
+            if not bool((inside & (one.second <= one.map.mass * one.first * (1 + ROUNDINGS_8192))).all()):
                 raise ValueError(f"moments of {one.map} that no votes have")
         samples = Samples(
             torch.from_numpy(logits.astype(np.float32)), torch.tensor([counts]), torch.tensor([spent]),
-            torch.tensor([tracked]), tuple(moments), tuple(maps),
+            torch.tensor([tracked]), tuple(moments), maps, form.adaptive,
         )  # fmt: skip
         return ImageSamples(index, label, str(data["digest"]), samples)
     except (ValueError, KeyError, TypeError) as error:

@@ -17,16 +17,21 @@ from lipkit.certify.confidence_intervals import check_level
 from lipkit.certify.radii.radius import require_subject
 from lipkit.certify.smoothing.event import Method
 from lipkit.certify.smoothing.noise import Gaussian, Noise
+from lipkit.certify.smoothing.sampler import Classifier, Sampler, Stop, prepared
 from lipkit.certify.smoothing.samples import Samples, join_samples
-from lipkit.certify.smoothing.sampling import Classifier, Sampler, prepared
 from lipkit.certify.smoothing.simplex_maps import Hardmax, SimplexMap
-from lipkit.certify.smoothing.smoothed_radii import SmoothedRadii, radii_of, theorem_of
+from lipkit.certify.smoothing.smoothed_radii import SmoothedRadii, check_method, radii_of, require_constants, theorem_of
 from lipkit.certify.smoothing.statistics.methods import IntersectionUnion
 from lipkit.certify.smoothing.statistics.prediction import top_class
-from lipkit.certify.smoothing.statistics.sample_size import least_samples
+from lipkit.certify.smoothing.statistics.sample_size import Anytime, least_samples
 from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
 
 DEFAULT_METHOD: Final = IntersectionUnion()
+# Why a Lipschitz bound is refused for a model that computes in half precision.
+HALF_PRECISION: Final = (
+    "A Lipschitz bound is of the network in real arithmetic, from which half precision is too far; evaluate the model "
+    "in float32 or float64, or leave out `bound`."
+)
 _HARD_VOTES = Hardmax()
 # The share of the samples of a prediction with soft votes that choose the class.
 _CHOOSING = 10
@@ -90,6 +95,7 @@ class Smoothed:
         indices: Sequence[int] | None = None,
         block: int = 1000,
         progress: Callable[[int, int], None] | None = None,
+        stop: Stop | None = None,
     ) -> Samples:
         """The votes of each input of a batch: `n0` samples that choose, and `n` others that prove.
 
@@ -104,6 +110,8 @@ class Smoothed:
             indices: A number for each input that its noise depends on; its place in the batch by default.
             block: Noisy copies in one forward pass, all of one input.
             progress: Called with the inputs done and their number.
+            stop: Told of the samples of one input so far, after 1, 2, 4, ... blocks; True ends them. Only methods such
+                as `rs.Anytime` may use what is left (`Samples.adaptive`).
         """
         places = self.check_inputs(x, indices)
         sampler = self.sampler(seed, block)
@@ -112,7 +120,7 @@ class Smoothed:
         found: list[Samples] = []
         with prepared(self.model):
             for one, place in zip(self.place(x), places, strict=True):
-                found.append(sampler.draw(one, place, n0, n))
+                found.append(sampler.draw(one, place, n0, n, stop))
                 if progress is not None:
                     progress(len(found), len(x))
         return join_samples(found)
@@ -134,12 +142,15 @@ class Smoothed:
         """The class of each input and a radius within which it is constant, each with probability 1 - `alpha`.
 
         With `bound`, a Lipschitz constant of the model itself, radii are the larger of what votes and constant prove
-        together and what votes prove alone. A bound of another network is refused. Other arguments are those of
-        `sample`. Cost: n0 + n forward passes for each input; a bound of a captured network is compared by one capture.
+        together and what votes prove alone. It is a constant of the network in real arithmetic: what rounding adds to
+        the votes is not counted, so half precision is refused, and so is a bound of another network. Other arguments
+        are those of `sample`. With `rs.Anytime` easy inputs spend fewer than n samples.
+        Cost: n0 + n forward passes for each input; a bound of a captured network is compared by one capture.
         """
-        self.check_bound(bound, x)
+        self.check_bound(bound, method, x)
         self.warn_if_hopeless(n, alpha, method, bound)
-        samples = self.sample(x, n0, n, seed=seed, indices=indices, block=block, progress=progress)
+        stop = self.stop_rule(alpha, method, bound)
+        samples = self.sample(x, n0, n, seed=seed, indices=indices, block=block, progress=progress, stop=stop)
         return radii_of(samples, self.noise, alpha, method, bound)
 
     def radii(
@@ -150,7 +161,7 @@ class Smoothed:
         bound: Bound | None = None,
     ) -> SmoothedRadii:
         """The radii that these samples prove. The model is not run; a `bound` is compared with it by one capture."""
-        self.check_bound(bound, None)
+        self.check_bound(bound, method, None)
         return radii_of(samples, self.noise, alpha, method, bound)
 
     def predict(
@@ -180,6 +191,13 @@ class Smoothed:
             counts = [sampler.count(one, place, n) for one, place in zip(self.place(x), places, strict=True)]
         return top_class(torch.stack(counts), alpha)
 
+    def stop_rule(self, alpha: float, method: Method, bound: Bound | None) -> Stop | None:
+        """When a method that may look at any time has seen enough; None for all others."""
+        if not isinstance(method, Anytime):
+            return None
+        theorem = theorem_of(self.noise, bound)
+        return lambda samples: bool(method.done(samples, alpha, theorem))
+
     def sampler(self, seed: int, block: int) -> Sampler:
         """What draws the samples of single images."""
         check_seed(seed)
@@ -206,11 +224,17 @@ class Smoothed:
             raise ArgumentError(f"`indices` has a whole number >= 0 for each of {len(x)} inputs, got {list(places)}.")
         return places
 
-    def check_bound(self, bound: Bound | None, x: Tensor | None) -> None:
-        """Refuse a bound of another network than the model, or of inputs of another shape, as far as that is known.
+    def check_bound(self, bound: Bound | None, method: Method, x: Tensor | None) -> None:
+        """Refuse a bound that the votes cannot use, of another network than the model, or of inputs of another shape.
 
-        A function that is no module cannot be captured, and a stated bound says nothing; both pass.
+        A function that is no module cannot be captured, and a stated bound says nothing of its network; both pass.
         """
+        if bound is None:
+            return
+        require_constants(self.maps, method)
+        where = self.place(torch.zeros(1) if x is None else x[:1])
+        if torch.is_autocast_enabled(where.device.type) or where.dtype in (torch.float16, torch.bfloat16):
+            raise ArgumentError(HALF_PRECISION)
         if not isinstance(bound, Bound) or bound.subject is None:
             return
         require_subject(bound, None, x)
@@ -221,11 +245,12 @@ class Smoothed:
 
     def warn_if_hopeless(self, n: int, alpha: float, method: Method, bound: Bound | None = None) -> None:
         """Warn if `n` samples prove nothing at `alpha`, not even if all agree, and name a number that could."""
+        check_method(method)
         enough = least_samples(method, alpha, self.num_classes, theorem_of(self.noise, bound), self.maps)
         if check_count(n, "n") >= enough:
             return
         warnings.warn(
-            f"n={n} samples prove nothing at alpha={alpha:g}, even if all vote for one class; give n={enough} at least.",
+            f"n={n} samples prove nothing at alpha={alpha:g}, even if all agree; give n={enough} at least.",
             TooFewSamplesWarning,
             stacklevel=3,
         )

@@ -12,13 +12,19 @@ from torch import Tensor
 from lipkit.bound import L2, Bound, Scope
 from lipkit.certify.confidence_intervals import check_level
 from lipkit.certify.radii.radius import Radii, require_certifying
-from lipkit.certify.smoothing.event import Event, Method, Theorem
+from lipkit.certify.smoothing.event import Method, Theorem
 from lipkit.certify.smoothing.noise import Gaussian, Noise
 from lipkit.certify.smoothing.samples import Samples
+from lipkit.certify.smoothing.simplex_maps import Hardmax, SimplexMap
+from lipkit.certify.smoothing.statistics.methods import Bonferroni, ClassPartition, Cohen, IntersectionUnion
 from lipkit.certify.smoothing.statistics.prediction import ABSTAIN
+from lipkit.certify.smoothing.statistics.sample_size import Anytime
 from lipkit.errors import ArgumentError, MetricError, NotProvenError, RegionError
 from lipkit.regions import Everywhere
 from lipkit.rounding.slacks import ALMOST_ONE
+
+# Methods that use the first of the declared maps.
+_FIRST_MAP = (Bonferroni, ClassPartition, Cohen, IntersectionUnion)
 
 
 @final
@@ -77,12 +83,11 @@ def radii_of(samples: Samples, noise: Noise, alpha: float, method: Method, bound
     here. It needs votes that have a Lipschitz constant of their own. Cost: the method; nothing is sampled.
     """
     check_level(alpha)
-    if not isinstance(method, Method):
-        raise ArgumentError(f"`method` is a smoothing method such as rs.IntersectionUnion(), got {method!r}.")
+    check_method(method)
     theorem = theorem_of(noise, bound)
-    event = method.event(samples, alpha, theorem)
     if bound is not None:
-        _require_constants(event)
+        require_constants(samples.maps, method)
+    event = method.event(samples, alpha, theorem)
     pairs = theorem.radii(event.lower, event.upper, event.maps)
     own = torch.nn.functional.one_hot(event.label, event.upper.shape[1]).bool()
     value, rival = pairs.value.masked_fill(own, math.inf).min(1)
@@ -96,6 +101,12 @@ def radii_of(samples: Samples, noise: Noise, alpha: float, method: Method, bound
         tuple(noise.rules[one] for one in rules), str(method), alpha, noise.p,
         min(alpha + (0.0 if bound is None else bound.failure), ALMOST_ONE), noise.p,
     )  # fmt: skip
+
+
+def check_method(method: object) -> None:
+    """Refuse what is no method."""
+    if not isinstance(method, Method):
+        raise ArgumentError(f"`method` is a smoothing method such as rs.IntersectionUnion(), got {method!r}.")
 
 
 def join_radii(parts: Sequence[SmoothedRadii]) -> SmoothedRadii:
@@ -130,9 +141,11 @@ def _require_usable(bound: Bound, noise: Noise) -> Bound:
     return bound
 
 
-def _require_constants(event: Event) -> None:
-    if all(math.isinf(one.coordinate) for one in event.maps):
+def require_constants(maps: Sequence[SimplexMap], method: Method) -> None:
+    """Refuse a Lipschitz bound where the method uses votes without a constant alone."""
+    used = maps[:1] if isinstance(method, _FIRST_MAP) else [Hardmax()] if isinstance(method, Anytime) else maps
+    if all(math.isinf(one.coordinate) for one in used):
         raise ArgumentError(
-            f"A Lipschitz bound says nothing of votes by {event.maps[0]}, which jump; give "
-            "simplex=rs.Softmax(temperature=1.0) or rs.Sparsemax(), which have constants, or leave out `bound`."
+            f"A Lipschitz bound says nothing of votes by {used[0]}, which jump and which {type(method).__name__} uses; "
+            "give simplex=rs.Softmax(temperature=1.0) or rs.Sparsemax(), which have constants, or leave out `bound`."
         )

@@ -18,6 +18,7 @@ from lipkit.cli.inputs import load
 from lipkit.cli.inputs.device import device_of
 from lipkit.cli.inputs.safetensors_file import model_to
 from lipkit.cli.runs.assessment import hash_sources, take_samples
+from lipkit.cli.runs.claimed_folder import describe_hashes
 from lipkit.cli.runs.folder_identity import Identity
 from lipkit.cli.runs.run import Order, load_recipe, name_after_folder, source
 from lipkit.cli.training import Goal, Recipe
@@ -135,8 +136,7 @@ def _of_model(
     model.to(device)
     file, _, name = request.model.rpartition(":")
     prints = hash_sources(_hash(weights), test, _hash(Path(file)))
-    hashes = {"weights": prints.weights, "test inputs": prints.inputs, "test labels": prints.labels}
-    fields = {"model": name, **request.options, **{f"SHA-256 of the {what}": one for what, one in hashes.items()}}
+    fields = {"model": name, **request.options, **describe_hashes(prints)}
     methods = methods_of(request)
     return AuditedRun(
         folder, identity.command, None, model, weights, test, goal, request.seed, prints, fields, device,

@@ -19,6 +19,9 @@ from lipkit.nn.core.freeze import frozen
 
 Classifier = nn.Module | Callable[[Tensor], Tensor]
 
+# Whether the samples so far are enough.
+Stop = Callable[[Samples], bool]
+
 # Classes whose moments are kept one by one; the votes of all others are kept as one sum.
 TRACKED = 64
 
@@ -39,27 +42,31 @@ class Sampler:
     seed: int
     block: int
 
-    def draw(self, x: Float[Tensor, "..."], image: int, n0: int, n: int) -> Samples:
+    def draw(self, x: Float[Tensor, "..."], image: int, n0: int, n: int, stop: Stop | None = None) -> Samples:
         """Everything that certificates of one image rest on, as a batch of one. Cost: n0 + n forward passes.
 
-        The device is waited for once, at the end.
+        With `stop` the samples that prove end early: it is asked after 1, 2, 4, 8, ... blocks. Without it the device is
+        waited for once, at the end.
         """
         # In float32, as logs keep it: certificates from a log are those of the run.
         selection = torch.cat(list(self._logits(x, image, Stream.SELECTION, n0))).float()
-        tracked = _choose_tracked(selection)
-        tally = _Tally.start(self.maps, self.num_classes, tracked)
+        tally = _Tally.start(self.maps, self.num_classes, _choose_tracked(selection))
         sane = torch.isfinite(selection).all()
-        for logits in self._logits(x, image, Stream.PROOF, n):
+        for number, logits in enumerate(self._logits(x, image, Stream.PROOF, n), start=1):
             tally.add(logits)
             sane = sane & torch.isfinite(logits).all()
+            if stop is not None and number.bit_count() == 1 and bool(sane):
+                found = self._samples(selection, tally, adaptive=True)
+                if stop(found):
+                    return found
         _require_finite(sane, image)
+        return self._samples(selection, tally, adaptive=stop is not None)
+
+    def _samples(self, selection: Tensor, tally: "_Tally", adaptive: bool) -> Samples:
+        counts = tally.counts[None].cpu()
+        moments = tuple(Moments(one, a[None].cpu(), b[None].cpu()) for one, a, b in tally.moments())
         return Samples(
-            selection[None].cpu(),
-            tally.counts[None].cpu(),
-            torch.tensor([n]),
-            tracked[None].cpu(),
-            tuple(Moments(one, a[None].cpu(), b[None].cpu()) for one, a, b in tally.moments()),
-            self.maps,
+            selection[None].cpu(), counts, counts.sum(1), tally.tracked[None].cpu(), moments, self.maps, adaptive
         )
 
     def choose(self, x: Float[Tensor, "..."], image: int, n0: int) -> Float[Tensor, "n0 classes"]:
