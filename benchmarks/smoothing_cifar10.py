@@ -33,7 +33,7 @@ from lipkit.cli.inputs.recipe_file import recipe_class
 from lipkit.cli.runs.folder_identity import Identity
 from lipkit.cli.training import Recipe
 from lipkit.cli.training.overrides import make_recipe
-from lipkit.report.results.smoothing_contents import WITH_CONSTANT, MethodCurve, customary_methods
+from lipkit.report.results.smoothing_contents import LOW_VARIANCE, MethodCurve, customary_methods
 from lipkit.report.smoothing_figure import draw_curves
 
 EPS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -82,7 +82,7 @@ def certify_all(
     }
     if bound is not None:
         both = rs.recertify(folder, eps, alpha=alpha, method=rs.LowVariance(), bound=bound)
-        found = {WITH_CONSTANT: _count(both), **found}
+        found = {f"{LOW_VARIANCE}, with the constant": _count(both), **found}
     return found
 
 

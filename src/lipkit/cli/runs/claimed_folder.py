@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, final
+from typing import Protocol, final, runtime_checkable
 
 from torch import nn
 
@@ -17,6 +17,7 @@ from lipkit.data import Examples
 from lipkit.report.results.about import Prints
 
 
+@runtime_checkable
 class ModelRequest(Protocol):
     """A request about a model from a file."""
 
