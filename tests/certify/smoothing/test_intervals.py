@@ -86,6 +86,14 @@ def test_a_bernstein_limit_needs_its_second_term():
     assert too_often(int((rs.EmpiricalBernstein().upper(sums, LEVEL) - term < mean).sum()))
 
 
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=50), st.floats(1e-9, 0.5))
+def test_one_root_over_both_terms_would_be_of_a_negative_number(values: list[float], failure: float):
+    # As printed for LVM-RS, even with the unbiased variance: it is at most n/(4(n - 1)), so 1/2 < 7/3 decides.
+    n, variance, log = len(values), float(np.var(values, ddof=1)), math.log(2 / failure)
+    assert 2 * variance * log / n - 7 * log / (3 * (n - 1)) < 0
+    assert 0 <= rs.EmpiricalBernstein().lower(votes(np.array([values])), failure).item() <= np.mean(values) + 1e-15
+
+
 def test_known_widths():
     # 000:E75: votes that all agree, a = 1e-4.
     for n, bernstein, hoeffding in ((10_000, 0.00231, 0.0215), (100, 0.233, 0.215)):
