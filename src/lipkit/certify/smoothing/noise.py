@@ -14,6 +14,9 @@ from lipkit.certify.smoothing.ramp import quantile_above, quantile_below
 from lipkit.errors import ArgumentError
 from lipkit.rounding.slacks import ROUNDINGS_8, ROUNDINGS_16
 
+# Near the least normal number: smaller shares count as this one where that makes a radius smaller.
+_TINY: Final = 1e-300
+
 
 @runtime_checkable
 class Source(Protocol):
@@ -87,8 +90,9 @@ class Gaussian(Noise):
 
     Proof: sigma M_w^-1 of a share moves by at most the distance. So p_y stays above p_k until the two numbers that
     start 2R apart meet. The last rule is the same for h = (1 + F_y - F_k)/2 alone, which wins while it is above 1/2.
-    The rules need constants, all but the first. None of the three is always the largest; together they are at least
-    all published radii of smoothed Lipschitz classifiers, and those of the classifier that is not smoothed.
+    The ramps need constants. The coordinate ramp is at least the quantile rule, up to rounding; which ramp is larger
+    depends on the shares. Together they are at least all published radii for such votes, and those of votes without
+    noise.
 
     Reference: Cohen, Rosenfeld, Kolter 2019 (first rule); Delattre 2025, theorem 4.6.5; the two ramps are ours.
     """
@@ -211,10 +215,6 @@ class Laplace(Noise):
         return _largest(
             [self.scale / 2 * (ratio - slack), self.scale * (-np.maximum(lost, np.log(_TINY)) - slack)], upper
         )
-
-
-# The least normal number: shares of zero count as this one where that makes a radius smaller.
-_TINY: Final = 2.0**-1022
 
 
 def _shares(lower: Tensor, upper: Tensor) -> tuple[ndarray, ndarray]:

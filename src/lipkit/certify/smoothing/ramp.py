@@ -62,7 +62,9 @@ def steepest(
 
     Guarantee: rounded up.
     """
-    share, width, reach = np.broadcast_arrays(share, width, reach)
+    shape = np.broadcast_shapes(share.shape, width.shape, reach.shape)
+    # Numpy makes plain numbers of arrays without axes.
+    share, width, reach = (np.broadcast_to(each, shape).ravel() for each in (share, width, reach))
     width = _usable(width)
     none = np.zeros_like(width)
     z = np.maximum(-quantile_below(share, none), quantile_above(share, none)) + reach
@@ -73,7 +75,7 @@ def steepest(
     rise = (high - low + _TRUST * (high + low)) / np.where(width > 0, width, 1.0)
     usable = (width > 0) & (tail > _LEAST_SHARE)
     slope = np.where(usable, rise / np.where(usable, _density(z), 1.0) * (1 + 2 * _TRUST), 1.0)
-    return np.minimum(slope, 1.0)
+    return np.minimum(slope, 1.0).reshape(shape)
 
 
 def _usable(width: ndarray) -> ndarray:
@@ -85,7 +87,8 @@ def _density(x: ndarray) -> ndarray:
 
 
 def _quantile(share: ndarray, width: ndarray, side: float) -> ndarray:
-    share, width = np.broadcast_arrays(share, _usable(width))
+    shape = np.broadcast_shapes(share.shape, width.shape)
+    share, width = np.broadcast_to(share, shape).ravel(), _usable(np.broadcast_to(width, shape).ravel())
     # 1 - share is exact above one half. There, M_w(-q) = 1 - M_w(q) leads to the lower tail, which has all digits.
     mirrored = share > 0.5
     tail = np.where(mirrored, 1 - share, share)
@@ -93,7 +96,7 @@ def _quantile(share: ndarray, width: ndarray, side: float) -> ndarray:
     lost = (tail < _LEAST_SHARE) & (sides < 0)
     tail = np.maximum(tail, _LEAST_SHARE)
     q = _move_outward(_root(tail, width), tail, width, sides)
-    return np.where(mirrored, -1.0, 1.0) * np.where(lost, -np.inf, q)
+    return (np.where(mirrored, -1.0, 1.0) * np.where(lost, -np.inf, q)).reshape(shape)
 
 
 def _root(tail: ndarray, width: ndarray) -> ndarray:
@@ -101,14 +104,14 @@ def _root(tail: ndarray, width: ndarray) -> ndarray:
 
     M_w(q) <= Phi(q + w/2), so the start is left of the quantile; from there the steps rise towards it.
     """
-    q = np.asarray(scipy.special.ndtri(tail) - width / 2)
+    q = scipy.special.ndtri(tail) - width / 2
     open_ = np.flatnonzero(width > 0)
     for _ in range(64):
         if not open_.size:
             break
-        at, w, t = q.flat[open_], width.flat[open_], tail.flat[open_]
+        at, w, t = q[open_], width[open_], tail[open_]
         value, error, slope = _distribution(at, w)
-        q.flat[open_] = np.minimum(at + value / slope * np.log(t / value), 0.0)
+        q[open_] = np.minimum(at + value / slope * np.log(t / value), 0.0)
         open_ = open_[np.abs(value - t) > error]
     return q
 
@@ -120,13 +123,11 @@ def _move_outward(root: ndarray, tail: ndarray, width: ndarray, sides: ndarray) 
     q = root + sides * move
     unsure = np.arange(q.size)
     while unsure.size:
-        value, error, _ = _distribution(q.flat[unsure], width.flat[unsure])
-        passed = np.where(
-            sides.flat[unsure] < 0, value + error <= tail.flat[unsure], value - error >= tail.flat[unsure]
-        )
+        value, error, _ = _distribution(q[unsure], width[unsure])
+        passed = np.where(sides[unsure] < 0, value + error <= tail[unsure], value - error >= tail[unsure])
         unsure = unsure[~passed]
-        move.flat[unsure] *= 2
-        q.flat[unsure] = root.flat[unsure] + sides.flat[unsure] * move.flat[unsure]
+        move[unsure] *= 2
+        q[unsure] = root[unsure] + sides[unsure] * move[unsure]
     return q
 
 

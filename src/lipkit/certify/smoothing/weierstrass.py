@@ -37,7 +37,7 @@ def smooth(
         sigma: Standard deviation of the noise.
         n: Number of samples for each input.
         generator: Source of the noise, on the device of `x`.
-        block: How many inputs f is given at a time.
+        block: How many inputs f is given at a time; other blocks draw other noise.
     """
     # Deviations from f(x) keep their digits when squares are summed.
     middle = f(x).double()
@@ -89,7 +89,7 @@ def stein_jacobian(
         generator: Source of the noise, on the device of `x`.
         antithetic: Whether (f(x + sigma Z) - f(x - sigma Z))/2 takes the place of f(x + sigma Z). It has the same mean
             and no even part, so constants and curvature add no variance.
-        block: How many inputs f is given at a time.
+        block: How many inputs f is given at a time; other blocks draw other noise.
     """
     if antithetic and n % 2:
         raise ArgumentError(f"Antithetic samples come in pairs, got n = {n}; make it even.")
