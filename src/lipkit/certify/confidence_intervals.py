@@ -86,7 +86,7 @@ def limits_of_counts(
         return np.zeros(k.shape)
     base = n.max() + 1
     different, where = np.unique(n * base + k, return_inverse=True)
-    return limit(different % base, different // base, failure)[where].reshape(k.shape)
+    return limit(different % base, different // base, failure)[where.ravel()].reshape(k.shape)
 
 
 def wilson(successes: int, trials: int, level: float = 0.95) -> ConfidenceInterval:

@@ -1,5 +1,6 @@
 """Confidence events: what is known of the smoothed outputs, and how surely."""
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import final
@@ -57,9 +58,15 @@ class Theorem:
         """A radius for each rival, with the constants of each input's map. Guarantee: rounded down."""
         if self.lipschitz is None:
             return self.noise.radii(lower, upper, None)
-        coordinate = [one.coordinate / one.mass * self.lipschitz * (1 + ROUNDINGS_8) for one in maps]
-        pair = [one.pair / one.mass * self.lipschitz * (1 + ROUNDINGS_8) for one in maps]
-        return self.noise.radii(lower, upper, Constants(lower.new_tensor(coordinate), lower.new_tensor(pair)))
+        coordinate = lower.new_tensor([self._constant(one.coordinate, one) for one in maps])
+        pair = lower.new_tensor([self._constant(one.pair, one) for one in maps])
+        return self.noise.radii(lower, upper, Constants(coordinate, pair))
+
+    def _constant(self, stretch: float, simplex: SimplexMap) -> float:
+        # A map without a constant has none in front of a constant network either.
+        if self.lipschitz is None or math.isinf(stretch):
+            return math.inf
+        return stretch / simplex.mass * self.lipschitz * (1 + ROUNDINGS_8)
 
     def radius(self, event: Event) -> Float64[Tensor, " batch"]:
         """The radius that `event` proves: the smallest over the rivals, and <= 0 where nothing is proven."""

@@ -16,8 +16,8 @@ from lipkit.certify.smoothing.statistics.intervals import Interval, Votes, count
 from lipkit.errors import ArgumentError
 from lipkit.rounding.slacks import ROUNDINGS_8192, ULP
 
-# Halvings of an interval inside [0, 1]: what is left is below the distance of float64 numbers at 1/2.
-_HALVINGS = 54
+# Halvings of an interval inside [0, 1]: what is left is 1e-12, and the limit is on its safe side.
+_HALVINGS = 40
 
 
 @final
@@ -78,7 +78,7 @@ def betting_interval(values: Float[Tensor, " n"], failure: float) -> ConfidenceI
     t reaches 2/a; the upper end is that of 1 - x.
 
     Guarantee: the mean lies inside with probability 1 - `failure`, rounded outward; the mean of each value given those
-    before must be the same. Tighter than `EmpiricalBernstein`; the order of the values matters. Cost: 108 passes over
+    before must be the same. Tighter than `EmpiricalBernstein`; the order of the values matters. Cost: 80 passes over
     the values. Reference: theorem 3 of Waudby-Smith, Ramdas 2024.
     """
     x = values.detach().double().cpu().numpy()
@@ -100,9 +100,9 @@ def _betting_lower(x: np.ndarray, failure: float) -> float:
     def reaches(m: np.ndarray) -> np.ndarray:
         gains = np.log1p(np.minimum(bets, 0.5 / m) * (x - m))
         slack = (times + 8) * ULP * np.abs(gains).cumsum()
-        return np.asarray((gains.cumsum() - slack).max() >= -math.log(failure) * (1 + ULP))
+        return np.array([(gains.cumsum() - slack).max() >= -math.log(failure) * (1 + ULP)])
 
-    return float(_largest(reaches, np.asarray(1.0)))
+    return float(_largest(reaches, np.ones(1))[0])
 
 
 def _largest(reaches: Callable[[np.ndarray], np.ndarray], end: np.ndarray) -> np.ndarray:
