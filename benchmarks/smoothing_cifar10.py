@@ -33,12 +33,12 @@ from lipkit.cli.inputs.recipe_file import recipe_class
 from lipkit.cli.runs.folder_identity import Identity
 from lipkit.cli.training import Recipe
 from lipkit.cli.training.overrides import make_recipe
-from lipkit.report.results.smoothing_contents import MethodCurve
+from lipkit.report.results.smoothing_contents import LOW_VARIANCE, MethodCurve, customary_methods
 from lipkit.report.smoothing_figure import draw_curves
 
 EPS = (0.0, 0.25, 0.5, 0.75, 1.0)
-# 36/255 and its multiples, where 1-Lipschitz networks are compared, and the radii of the thesis' table.
-FINE = (0.14, 36 / 255, 0.19, 0.25, 0.28, 72 / 255, 0.42, 108 / 255, 0.5, 0.75, 1.0)
+# The radii of Delattre 2025, table 5.4, and two more.
+FINE = (0.0, 0.14, 0.19, 0.25, 0.28, 0.42, 0.5, 0.75, 1.0)
 # Temperatures of LVM-RS: fifty from 0.01 to 50, evenly spaced in their logarithms.
 TEMPERATURES = tuple(0.01 * 5000 ** (i / 49) for i in range(50))
 
@@ -57,9 +57,9 @@ class InPrecision(nn.Module):
             return self.network(x).float()
 
 
-def choose_maps() -> tuple[rs.SimplexMap, ...]:
+def choose_maps(temperatures: Sequence[float] = TEMPERATURES) -> tuple[rs.SimplexMap, ...]:
     """Hard votes, and soft and sparse ones at every temperature."""
-    soft = [kind(temperature=one) for kind in (rs.Softmax, rs.Sparsemax) for one in TEMPERATURES]
+    soft = [kind(temperature=one) for kind in (rs.Softmax, rs.Sparsemax) for one in temperatures]
     return rs.Hardmax(), *soft
 
 
@@ -76,20 +76,13 @@ def certify_all(
     folder: Path, eps: Sequence[float], alpha: float, bound: Bound | None
 ) -> dict[str, tuple[Evaluation, Mapping[str, int]]]:
     """What each method proves from the votes of one log, and how often each theorem was used."""
-    methods: dict[str, rs.Method] = {
-        "Cohen": rs.Cohen(),
-        "Bonferroni": rs.Bonferroni(),
-        "class partition (CPM)": rs.ClassPartition(),
-        "intersection-union (ours)": rs.IntersectionUnion(),
-        "low variance (LVM-RS)": rs.LowVariance(),
+    found = {
+        name: _count(rs.recertify(folder, eps, alpha=alpha, method=method))
+        for name, method in customary_methods().items()
     }
-    found: dict[str, tuple[Evaluation, Mapping[str, int]]] = {}
-    for name, method in methods.items():
-        found[name] = _count(rs.recertify(folder, eps, alpha=alpha, method=method))
     if bound is not None:
-        found["low variance with the constant"] = _count(
-            rs.recertify(folder, eps, alpha=alpha, method=rs.LowVariance(), bound=bound)
-        )
+        both = rs.recertify(folder, eps, alpha=alpha, method=rs.LowVariance(), bound=bound)
+        found = {f"{LOW_VARIANCE}, with the constant": _count(both), **found}
     return found
 
 

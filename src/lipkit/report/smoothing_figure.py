@@ -43,7 +43,7 @@ def plot_curves(axes: "Axes", curves: Sequence[MethodCurve], eps: Sequence[float
         shares = [point.share for point in one.curve]
         over = 3.0 - place / 10
         low, high = [100 * share.low for share in shares], [100 * share.high for share in shares]
-        axes.fill_between(radii, low, high, color=colour, alpha=0.1, lw=0, gid=f"band-{place}", zorder=over - 1)
+        axes.fill_between(radii, low, high, color=colour, alpha=0.06, lw=0, gid=f"band-{place}", zorder=over - 1)
         values = [100 * share.value for share in shares]
         axes.plot(radii, values, color=colour, ls=dashes, gid=f"curve-{place}", zorder=over)
         table = [100 * share.value for share in one.shares.certified]

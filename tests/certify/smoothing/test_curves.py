@@ -1,6 +1,7 @@
 """Certified accuracy, average radius and envelope: by hand, by brute force, and from logs of published runs."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import scipy
 import torch
 
 from lipkit.certify import Evaluation, SampleResult
+from lipkit.certify import smoothing as rs
 from lipkit.certify.smoothing import envelope, mean_radius_interval, read_published_log
 from lipkit.errors import ArgumentError, RecordError
 from support.repository import ROOT
@@ -135,3 +137,16 @@ def test_some_published_radii_are_above_the_largest_that_their_settings_allow(pu
         assert found[sigma] > 1.02 * largest(float(sigma), 0.001)
         # They are those of alpha = 0.01.
         assert found[sigma] == pytest.approx(largest(float(sigma), 0.01), abs=5e-3)
+
+
+def test_the_guide_states_the_largest_radii_that_n_samples_can_prove():
+    guide = (ROOT / "docs" / "guides" / "smoothing.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([\d,]+) \| (\d\.\d\d) \|$", guide, flags=re.MULTILINE)
+    assert len(rows) == 4
+    model = rs.Smoothed(torch.nn.Identity(), 1.0, num_classes=2)
+    for n, stated in rows:
+        # All votes for class 0.
+        spent = torch.tensor([int(n.replace(",", ""))])
+        chosen, counts = torch.tensor([[[1.0, 0.0]]]), torch.stack([spent, 0 * spent], 1)
+        votes = rs.Samples(chosen, counts, spent, torch.arange(2)[None], (), model.maps)
+        assert f"{float(model.radii(votes, 0.001, rs.Cohen()).radius):.2f}" == stated

@@ -127,8 +127,8 @@ def _reading(contents: SmoothingContents) -> str:
             "The smoothed classifier gives an image the class that wins most votes of noisy copies of it. A certified "
             "radius says how far the image may move, in all, before another class can win.",
             f"Votes are counted, so a radius holds with a probability: {1 - contents.alpha:g} or more for each image "
-            f"by itself. Of {contents.images} images at most {contents.alpha * contents.images:g} are expected to have a "
-            "radius that is too large.",
+            f"by itself. Of {contents.images} images, {contents.alpha * contents.images:g} at most are expected to "
+            "have a radius that is too large.",
             "Undecided images have no proven class; they count as wrong, as images of a wrong class do.",
             "What is certified is the smoothed classifier as it was evaluated, in its own precision. The network alone "
             "has no such guarantee.",

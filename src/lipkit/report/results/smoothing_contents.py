@@ -14,6 +14,9 @@ from lipkit.errors import ArgumentError, RecordError
 from lipkit.report.results.contents import CurvePoint
 from lipkit.report.results.recount import curve
 
+# The method that is of use with a Lipschitz constant of the base network.
+LOW_VARIANCE = "low variance (LVM-RS)"
+
 
 @final
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ def customary_methods() -> dict[str, rs.Method]:
     """The methods that a report compares, ours first."""
     return {
         "intersection-union": rs.IntersectionUnion(),
-        "low variance (LVM-RS)": rs.LowVariance(),
+        LOW_VARIANCE: rs.LowVariance(),
         "class partition (CPM)": rs.ClassPartition(),
         "Bonferroni": rs.Bonferroni(),
         "Cohen": rs.Cohen(),
@@ -88,26 +91,28 @@ def gather_smoothing(
     methods: Mapping[str, rs.Method] | None = None,
     bound: Bound | None = None,
 ) -> SmoothingContents:
-    """What the log of `certify_data` proves by each method, `customary_methods()` if None, and once more with `bound`.
+    """What the log of `certify_data` proves by each method, `customary_methods()` if None.
 
-    Low variance is left out where the log has hard votes alone: it would be the first one again. Each curve is a
-    certificate by itself; which one is used must not depend on the curves. Cost: the statistics of every method.
+    A `bound` of the base network is used by the first method, or by low variance if `methods` is None, as a curve of
+    its own that comes first. Low variance is left out after the first place where the log has hard votes alone: it
+    would be intersection-union again. Each curve is a certificate by itself; which one is used must not depend on the
+    curves. Cost: the statistics of every method.
     """
     known = rs.Log.read(log)
     chosen = dict(customary_methods() if methods is None else methods)
-    if methods is None and all(isinstance(one, rs.Hardmax) for one in known.maps):
-        del chosen["low variance (LVM-RS)"]
     if not chosen:
         raise ArgumentError("A report of a smoothing run compares one method at least, got none.")
-    found = {name: rs.recertify(log, eps, alpha=alpha, method=method) for name, method in chosen.items()}
+    first = next(iter(chosen)) if methods is not None or bound is None else LOW_VARIANCE
+    if all(isinstance(one, rs.Hardmax) for one in known.maps):
+        chosen = {name: one for name, one in chosen.items() if name == first or not isinstance(one, rs.LowVariance)}
+    found: dict[str, rs.SmoothedEvaluation] = {}
     if bound is not None:
-        found["low variance, with the constant"] = rs.recertify(
-            log, eps, alpha=alpha, method=rs.LowVariance(), bound=bound
-        )
-    first = next(iter(found.values())).evaluation
+        found[f"{first}, with the constant"] = rs.recertify(log, eps, alpha=alpha, method=chosen[first], bound=bound)
+    found |= {name: rs.recertify(log, eps, alpha=alpha, method=method) for name, method in chosen.items()}
+    shown = next(iter(found.values())).evaluation
     return SmoothingContents(
         noise=str(known.noise), precision=str(known.settings["precision"]), device=str(known.settings["device"]),
         samples=int(known.settings["n"]), choosing=int(known.settings["n0"]), seed=int(known.settings["seed"]),
-        alpha=alpha, p=first.p, level=first.level, images=len(first.samples), eps=first.eps,
+        alpha=alpha, p=shown.p, level=shown.level, images=len(shown.samples), eps=shown.eps,
         methods=tuple(MethodCurve.of(name, one.evaluation, one.radii.failure) for name, one in found.items()),
     )  # fmt: skip
