@@ -14,6 +14,8 @@ from lipkit.cli.audit.findings import Findings
 from lipkit.cli.commands.evaluate import find_constants, methods_of
 from lipkit.cli.commands.evaluation_request import EvaluationRequest
 from lipkit.cli.commands.run_commands import read_command
+from lipkit.cli.commands.smooth import find_constant
+from lipkit.cli.commands.smooth_request import SmoothRequest
 from lipkit.cli.inputs import load
 from lipkit.cli.inputs.device import device_of
 from lipkit.cli.inputs.safetensors_file import model_to
@@ -115,7 +117,7 @@ def _of_recipe(folder: Path, identity: Identity, order: Order, places: Places, f
 
 
 def _of_model(
-    folder: Path, identity: Identity, request: EvaluationRequest, places: Places, findings: Findings
+    folder: Path, identity: Identity, request: EvaluationRequest | SmoothRequest, places: Places, findings: Findings
 ) -> AuditedRun:
     own, recorded = request.weights is None, Path(request.data).name
     request = replace(request, model=places.model or request.model, data=places.data or request.data)
@@ -137,11 +139,16 @@ def _of_model(
     file, _, name = request.model.rpartition(":")
     prints = hash_sources(_hash(weights), test, _hash(Path(file)))
     fields = {"model": name, **request.options, **describe_hashes(prints)}
-    methods = methods_of(request)
+    example = test.inputs[:1].to(device)
+    if isinstance(request, SmoothRequest):
+        smooth = request
+        find = lambda: find_constant(smooth, model, example)  # noqa: E731 - beside its twin below
+    else:
+        methods = methods_of(request)
+        find = lambda: find_constants(model, example, methods, goal.p)  # noqa: E731
     return AuditedRun(
         folder, identity.command, None, model, weights, test, goal, request.seed, prints, fields, device,
-        device.type == device_type(request.device),
-        lambda: find_constants(model, test.inputs[:1].to(device), methods, goal.p),
+        device.type == device_type(request.device), find,
     )  # fmt: skip
 
 

@@ -97,7 +97,7 @@ def _certify(
     if team.leads:
         _print(found, request.json)
         if folder is not None:
-            write_certificates(folder.path, found)
+            write_certificates(folder.path, found, team.device)
             contents = gather_report(
                 folder.path, request.radii, request.alpha, request.method, request.statistics, bound
             )

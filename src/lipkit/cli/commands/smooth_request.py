@@ -14,6 +14,7 @@ from lipkit.cli.inputs.adapted_model import Adaptation, parse_classes
 from lipkit.cli.inputs.datasets import test_set
 from lipkit.cli.inputs.smoothing_words import parse_maps, parse_noise, parse_smoothing_method
 from lipkit.cli.options import PYTHON_MODEL, WEIGHTS, argument, option, spell_command
+from lipkit.cli.training import Goal
 from lipkit.cli.training.recipe import Precision
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError
@@ -79,6 +80,11 @@ class SmoothRequest:
         return tuple(parse_radii(self.eps))
 
     @property
+    def goal(self) -> Goal:
+        """Radii, norm and number of images."""
+        return Goal(self.radii, self.p, samples=self.samples)
+
+    @property
     def law(self) -> rs.Noise:
         """The law of the noise."""
         return parse_noise(self.noise, self.sigma)
@@ -108,7 +114,7 @@ class SmoothRequest:
 
     def check(self) -> None:
         """Refuse words that mean nothing, before anything is loaded."""
-        _ = self.radii, self.p, self.votes, self.statistics, self.autocast
+        _ = self.goal, self.votes, self.statistics, self.autocast
         if not 0 < self.alpha < 1:
             raise ArgumentError(f"--alpha is a probability in (0, 1), got {self.alpha:g}.")
 

@@ -1,7 +1,6 @@
 """The folder of `--out` for a model that is given as it is, and what it belongs to."""
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, final, runtime_checkable
@@ -22,13 +21,24 @@ class ModelRequest(Protocol):
     """A request about a model from a file."""
 
     @property
-    def model(self) -> str: ...
+    def model(self) -> str:
+        """The model, `path/to/file.py:name`."""
+        ...
+
     @property
-    def weights(self) -> Path | None: ...
+    def weights(self) -> Path | None:
+        """Its weights; None for those that it is made with."""
+        ...
+
     @property
-    def options(self) -> Mapping[str, str]: ...
+    def options(self) -> dict[str, str]:
+        """Every setting that changes the results, as text."""
+        ...
+
     @property
-    def command(self) -> str: ...
+    def command(self) -> str:
+        """The command that does it again."""
+        ...
 
 
 @final

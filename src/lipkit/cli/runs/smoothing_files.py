@@ -4,11 +4,16 @@ import math
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from lipkit._checksums import from_sealed_json, to_sealed_json
 from lipkit._files import write_whole
 from lipkit.bound import Bound
+from lipkit.bounds.certificates.certificate import Software
+from lipkit.bounds.certificates.json_codec import to_plain
 from lipkit.certify import smoothing as rs
 from lipkit.cli.console import progress
+from lipkit.cli.inputs.device import describe_device
 from lipkit.cli.runs.result_files import plain
 from lipkit.report.html.smoothing_page import write_smoothing_report
 from lipkit.report.results.smoothing_contents import SmoothingContents, customary_methods, gather_smoothing
@@ -40,9 +45,15 @@ def plain_certificates(found: rs.SmoothedEvaluation) -> dict[str, Any]:
     return {name: said[name] for name in ("norm", "through", "alpha", "method")} | {"images": rows}
 
 
-def write_certificates(folder: Path, found: rs.SmoothedEvaluation) -> None:
-    """Write the certificates of a run, whole or not at all."""
-    write_whole(folder / CERTIFICATES, to_sealed_json(plain_certificates(found), indent=1))
+def write_certificates(folder: Path, found: rs.SmoothedEvaluation, device: torch.device) -> None:
+    """Write the certificates of a run, and the machine they were made on, whole or not at all."""
+    content = {"machine": describe_machine(device), **plain_certificates(found)}
+    write_whole(folder / CERTIFICATES, to_sealed_json(content, indent=1))
+
+
+def describe_machine(device: torch.device) -> dict[str, Any]:
+    """What the bits of votes depend on beside the settings: the device and the software."""
+    return {"device": describe_device(device), "software": to_plain(Software.here(), Software)}
 
 
 def read_certificates(folder: Path) -> dict[str, Any]:
