@@ -91,7 +91,7 @@ def main() -> None:
     torch.manual_seed(0)
     network = make_recipe(recipe_class(RECIPE), words).model().eval().requires_grad_(False).to(request.device)
     if request.compile:
-        network = torch.compile(network)
+        network = torch.compile(network, dynamic=False)
     model = InPrecision(network, torch.bfloat16)  # pyright: ignore[reportArgumentType]
     drawn = torch.rand(images, 3, 32, 32, device=request.device)
     # The largest batch and the one that the authors' commands name.

@@ -150,7 +150,7 @@ def main() -> None:
         found["constant alone"] = accuracy(model, test, recipe.bound(model, example), eps)
         network = model
     else:
-        network = InPrecision(torch.compile(model) if request.compile else model, torch.bfloat16)  # pyright: ignore[reportArgumentType]
+        network = InPrecision(torch.compile(model, dynamic=False) if request.compile else model, torch.bfloat16)  # pyright: ignore[reportArgumentType]
     smoothed = rs.Smoothed(network, sigma, num_classes=10, simplex=choose_maps())
     rs.certify_data(
         smoothed, DataLoader(test, 1), eps, n0=request.n0, n=request.n, alpha=request.alpha, block=request.block,
