@@ -6,8 +6,11 @@ noisy copies of an image disagree, certifies more by randomized smoothing than t
         --device cuda --out runs/noisy-table                                                       (on one line)
     lipkit train recipes/cifar10_smoothing.py --data FOLDER --out runs/noisy-5 --device cuda --sigma=0.5 --weight=10
 
-The network has no Lipschitz constant worth its name, so the training ends with its weights and certifies nothing.
-`lipkit smooth recipes/cifar10_smoothing.py:network` or the second command does.
+The network has no Lipschitz constant worth its name, so the training ends with its weights and certifies nothing. The
+second command does, by every method; or this one, with a report, for the default width and depth (on one line):
+
+    lipkit smooth recipes/cifar10_smoothing.py:network --weights runs/noisy/model.safetensors --data cifar10:FOLDER
+        --sigma 0.25 --stride 20 --precision bfloat16 --device cuda --out runs/noisy-smooth
 
 Data: CIFAR-10, all of the training set; settings are those of Jeong and Shin 2020, nothing was chosen on the test set.
 Seeds: one. Hardware: one H200, bfloat16, torch.compile.

@@ -88,6 +88,8 @@ def _train_without_goal(order: Order, capsys: pytest.CaptureFixture[str]) -> Non
     assert "nothing is certified yet" in " ".join(capsys.readouterr().out.split())
     load.weights(load_recipe(order).model(), order.out / "model.safetensors")
     assert all(math.isfinite(entry["loss"]) for entry in Journal(order.out / "journal.jsonl").read())
+    with pytest.raises(ArgumentError, match="has no goal to certify"):
+        run(order, load_recipe(order), Team(torch.device("cpu")))
     # It claims nothing, so there is nothing to audit and nothing to write down.
     assert main(["audit", str(order.out)]) == Code.AUDIT_FAILED
     assert "claims nothing" in " ".join(capsys.readouterr().err.split())
