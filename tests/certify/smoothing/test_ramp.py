@@ -46,15 +46,14 @@ def test_quantiles_are_rounded_to_their_sides(share: float, width: float):
     assert high - low <= 1e-10 * (1 + used + (1 / used if used else 0)) * (1 + abs(low))
 
 
-def test_the_normal_distribution_is_as_good_as_it_is_trusted():
-    """The two functions that everything rests on, against 40 digits: off by 2e-14 at most, trusted with 9e-13."""
+def test_the_normal_distribution_is_better_than_it_is_trusted():
+    """The two functions that everything rests on, against 40 digits: twenty times better than the trust in them."""
     x = np.concatenate([np.linspace(-36, 9, 901), np.random.default_rng(0).normal(size=200)])
-    for ours, theirs in (
-        (scipy.special.ndtr(x), mpmath.ncdf),
-        (np.exp(-x * x / 2) / np.sqrt(2 * np.pi), mpmath.npdf),
-    ):
-        true = [theirs(mpmath.mpf(at)) for at in x]
-        assert max(abs(float(a / b - 1)) for a, b in zip(ours.tolist(), true, strict=True)) < 2e-13
+    trust = 2.0**-40 * (1 + np.minimum(x, 0) ** 2 / 64)
+    for ours, theirs in ((scipy.special.ndtr(x), mpmath.ncdf), (np.exp(-x * x / 2) / np.sqrt(2 * np.pi), mpmath.npdf)):
+        true = [theirs(mpmath.mpf(at)) for at in x.tolist()]
+        off = [abs(float(mpmath.mpf(a) / b - 1)) for a, b in zip(ours.tolist(), true, strict=True)]
+        assert (np.array(off) < trust / 20).all()
 
 
 def test_without_a_ramp_it_is_the_normal_quantile():
