@@ -10,7 +10,7 @@ from lipkit.cli.commands.bound import BoundRequest, VerifyRequest, bound_model, 
 from lipkit.cli.commands.evaluate import evaluate_model
 from lipkit.cli.commands.report import ReportRequest, redraw_report
 from lipkit.cli.commands.run_commands import add_run_commands
-from lipkit.cli.commands.smooth import RecertifyRequest, recertify_run, smooth_model
+from lipkit.cli.commands.smooth_model import RecertifyRequest, recertify_run, smooth_model
 from lipkit.cli.commands.train import train_recipe
 from lipkit.cli.demo.demo import DemoRequest, show_demo
 from lipkit.cli.exit_codes import Code

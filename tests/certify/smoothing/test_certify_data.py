@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,15 @@ def test_shares_count_the_certificates_of_single_images(tmp_path: Path) -> None:
     assert found.evaluation.overall.mean_radius == mean
     assert found.abstained == int((alone.label == rs.ABSTAIN).sum()) > 0
     assert f"{found.abstained} undecided" in str(found)
+
+
+def test_progress_counts_what_is_done_already(tmp_path: Path) -> None:
+    told: list[tuple[int, int | None]] = []
+    for _ in range(2):
+        rs.certify_data(
+            smoothed(), data(), **settings(), records=tmp_path, progress=lambda *counts: told.append(counts)
+        )
+    assert told == [(i + 1, COUNT) for i in range(COUNT)] * 2
 
 
 def test_any_order_of_reading_gives_the_same_votes(tmp_path: Path) -> None:
@@ -144,6 +154,19 @@ def test_another_model_noise_vote_or_data_is_refused(tmp_path: Path) -> None:
     later = [*listed[:3], (listed[3][0] + 1, listed[3][1])]
     with pytest.raises(RecordError, match="image 18 with another input"):
         rs.certify_data(one, later, **settings(), records=tmp_path / "listed")
+
+    class Endless:
+        """Batches whose number nobody can ask for."""
+
+        def __init__(self, batches: list[tuple[Tensor, Tensor]]) -> None:
+            self.batches = batches
+
+        def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+            return iter(self.batches)
+
+    rs.certify_data(one, Endless(listed), **settings(), records=tmp_path / "endless")
+    with pytest.raises(RecordError, match="image 18, which the data do not have"):
+        rs.certify_data(one, Endless(listed[:3]), **settings(), records=tmp_path / "endless")
     with torch.no_grad():
         next(one.model.parameters()).add_(1.0)
     refused("model", one)

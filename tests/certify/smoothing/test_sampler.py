@@ -161,6 +161,20 @@ def test_a_model_is_evaluated_in_evaluation_mode_with_its_weights_held_and_left_
     assert not found.selection.requires_grad
 
 
+def test_settings_of_cudnn_are_put_back_and_the_precision_of_products_is_left_alone() -> None:
+    cudnn = torch.backends.cudnn
+    torch.set_float32_matmul_precision("high")
+    cudnn.benchmark = True
+    try:
+        with prepared(model()):
+            assert (cudnn.benchmark, cudnn.deterministic) == (False, True)
+            assert torch.get_float32_matmul_precision() == "high"
+        assert (cudnn.benchmark, cudnn.deterministic) == (True, False)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+        cudnn.benchmark = False
+
+
 def test_maps_of_a_family_are_one_call() -> None:
     calls: list[int] = []
 

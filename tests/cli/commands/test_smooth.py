@@ -255,6 +255,11 @@ def other_page(run: Path) -> None:
     path.write_text(path.read_text().replace(f" of {COUNT}", f" of {COUNT - 1}"))
 
 
+def damaged(run: Path) -> None:
+    path = run / "votes" / "samples-0000.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"spent": 400', b'"spent": 401', 1))
+
+
 FORGERIES: dict[str, tuple[Callable[[Path], None], str]] = {
     "one vote moved": (line(moved_votes), "the counts of image 4"),
     "all votes agree": (line(all_agree), "the counts of image 4"),
@@ -272,12 +277,7 @@ FORGERIES: dict[str, tuple[Callable[[Path], None], str]] = {
         file("run.json", lambda one: one["fields"].update(alpha="0.001")), "the setting alpha is 0.001 there",
     ),
     "a page that claims more": (other_page, "report.html"),
-    "a broken line": (
-        lambda run: (run / "votes" / "samples-0000.jsonl").write_bytes(
-            (run / "votes" / "samples-0000.jsonl").read_bytes().replace(b'"spent": 400', b'"spent": 401', 1)
-        ),
-        "does not fit its checksum",
-    ),
+    "a broken line": (damaged, "does not fit its checksum"),
 }  # fmt: skip
 
 

@@ -127,7 +127,7 @@ def certify_data(
             settings["stop"] = None if stop is None else describe_stop(alpha, method, bound)
         place.agree(settings)
         folder, done = _opened(records, settings, place)
-        checked = not done
+        checked, seen = not done, list[int]()
         for indices, inputs, labels, total in batches(data, place, lambda _: True):
             smoothed.check_inputs(inputs, indices)
             _check_labels(labels, smoothed.num_classes)
@@ -138,13 +138,19 @@ def certify_data(
                     fresh.append(ImageSamples(index, label, digest, sampler.draw(one, index, n0, n, stop)))
                     if folder is not None:
                         folder.append([fresh[-1].to_line()])
-                    if progress is not None:
-                        progress(len(fresh), total)
-                    continue
-                _require_same(known, label, digest, records)
-                if not checked:
-                    checked = True
-                    _require_agreement(known, sampler.choose(one, index, n0), records)
+                else:
+                    _require_same(known, label, digest, records)
+                    if not checked:
+                        checked = True
+                        _require_agreement(known, sampler.choose(one, index, n0), records)
+                seen.append(index)
+                if progress is not None:
+                    progress(len(seen), total)
+    if gone := done.keys() - set(place.gather(seen)):
+        raise RecordError(
+            f"{records} holds votes for image {min(gone)}, which the data do not have; continue with the data that it "
+            "is of, or give another folder."
+        )
     place.meet()
     if folder is None:
         images = sorted(place.gather(fresh), key=lambda one: one.index)

@@ -117,18 +117,26 @@ class Sampler:
 
 @contextmanager
 def prepared(model: Classifier) -> Iterator[None]:
-    """No gradients, the model in evaluation mode with its computed weights held, and one algorithm for convolutions.
-
-    cuDNN would otherwise choose the algorithm by measuring times, so that bits depend on how busy the machine is.
-    """
-    cudnn = torch.backends.cudnn
-    repeatable = cudnn.flags(enabled=cudnn.enabled, benchmark=False, deterministic=True, allow_tf32=cudnn.allow_tf32)
-    with torch.no_grad(), repeatable:
+    """No gradients, the model in evaluation mode with its computed weights held, and one algorithm for convolutions."""
+    with torch.no_grad(), _repeatable_convolutions():
         if not isinstance(model, nn.Module):
             yield
             return
         with evaluating(model), frozen(model):
             yield
+
+
+@contextmanager
+def _repeatable_convolutions() -> Iterator[None]:
+    """cuDNN without its search for the fastest algorithm: it measures times, so bits would depend on the moment."""
+    # Not `cudnn.flags`, which also puts the precision of products back to its default.
+    cudnn = torch.backends.cudnn
+    before = cudnn.benchmark, cudnn.deterministic
+    cudnn.benchmark, cudnn.deterministic = False, True
+    try:
+        yield
+    finally:
+        cudnn.benchmark, cudnn.deterministic = before
 
 
 @final

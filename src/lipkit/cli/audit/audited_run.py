@@ -14,7 +14,7 @@ from lipkit.cli.audit.findings import Findings
 from lipkit.cli.commands.evaluate import find_constants, methods_of
 from lipkit.cli.commands.evaluation_request import EvaluationRequest
 from lipkit.cli.commands.run_commands import read_command
-from lipkit.cli.commands.smooth import find_constant
+from lipkit.cli.commands.smooth_model import find_constant
 from lipkit.cli.commands.smooth_request import SmoothRequest
 from lipkit.cli.inputs import load
 from lipkit.cli.inputs.device import device_of

@@ -18,7 +18,7 @@ from lipkit.certify.smoothing.sampler import prepared
 from lipkit.cli.audit.audited_run import ANEW, AuditedRun
 from lipkit.cli.audit.findings import Findings, find_differences
 from lipkit.cli.audit.samples_check import as_json, check_indices, choose_places
-from lipkit.cli.commands.smooth import casts, make_smoothed
+from lipkit.cli.commands.smooth_model import casts, make_smoothed
 from lipkit.cli.commands.smooth_request import SmoothRequest
 from lipkit.cli.console import bar
 from lipkit.cli.runs.smoothing_files import (
