@@ -205,7 +205,10 @@ class Smoothed:
 
     def place(self, x: Tensor) -> Tensor:
         """The inputs where the model lives, in its type; a function takes them as they are."""
-        parameter = next(self.model.parameters(), None) if isinstance(self.model, nn.Module) else None
+        if not isinstance(self.model, nn.Module):
+            return x
+        # Weights that are whole numbers, of a quantised model, say nothing of its inputs.
+        parameter = next((one for one in self.model.parameters() if one.is_floating_point()), None)
         return x if parameter is None else x.to(parameter.device, parameter.dtype)
 
     def check_inputs(self, x: Tensor, indices: Sequence[int] | None) -> Sequence[int]:
