@@ -28,12 +28,16 @@ CLASSES = 4
 
 @dataclass(frozen=True)
 class Case:
-    """A loss, and one number for each sample: from its scores, its label and the labels of the whole batch."""
+    """A loss, and one number for each sample: from its scores, its label and the labels of the whole batch.
+
+    The scores of a loss of noisy logits are those of all `draws` copies, one after the other.
+    """
 
     loss: losses.Loss
     reference: Callable[[Row, int, list[int]], float]
     binary: bool = False
     constants: bool = False
+    draws: int = 0
 
     @property
     def name(self) -> str:
@@ -133,6 +137,25 @@ def crm(z: Row, y: int, goal: Callable[[float], float]) -> float:
     return ce(z, y) + (0.7 * goal(soft(z, y, 3.0)) if correct else 0.0)
 
 
+def copies(z: Row) -> list[Row]:
+    return [z[i : i + CLASSES] for i in range(0, len(z), CLASSES)]
+
+
+def mean_probabilities(z: Row) -> Row:
+    return [sum(math.exp(v[k] - lse(v)) for v in copies(z)) / len(copies(z)) for k in range(CLASSES)]
+
+
+def noisy(z: Row, y: int) -> float:
+    return sum(ce(one, y) for one in copies(z)) / len(copies(z))
+
+
+def consistency(z: Row, y: int, weight: float, entropy: float) -> float:
+    """The divergence and the entropy as they are defined, term by term."""
+    q = mean_probabilities(z)
+    apart = [math.fsum(q[k] * (math.log(q[k]) - v[k] + lse(v)) for k in range(CLASSES)) for v in copies(z)]
+    return noisy(z, y) + weight * sum(apart) / len(apart) - entropy * math.fsum(p * math.log(p) for p in q)
+
+
 def binary_kr(f: Row, y: int, labels: list[int]) -> float:
     return -(2 * y - 1) * f[0] * len(labels) / labels.count(y)
 
@@ -205,6 +228,9 @@ CASES = [
         lambda z, y, _: ce(z, y) + 0.7 * (1 - min(1.0, max(0.0, radius(z, y) / 0.5))),
         constants=True,
     ),
+    Case(losses.NoisyCrossEntropy(), lambda z, y, _: noisy(z, y), draws=3),
+    Case(losses.SmoothedCrossEntropy(), lambda z, y, _: -math.log(mean_probabilities(z)[y]), draws=3),
+    Case(losses.Consistency(2.5, 0.7), lambda z, y, _: consistency(z, y, 2.5, 0.7), draws=3),
 ]
 every = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 with_constants = pytest.mark.parametrize("case", [case for case in CASES if case.constants], ids=lambda case: case.name)
@@ -212,18 +238,20 @@ with_constants = pytest.mark.parametrize("case", [case for case in CASES if case
 
 def batch(case: Case, n: int = 9, scale: float = 1.0) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(5)
-    columns = 1 if case.binary else CLASSES
+    columns = 1 if case.binary else CLASSES * max(1, case.draws)
     scores = scale * torch.randn(n, columns, generator=generator, dtype=torch.float64)
     # Every class occurs, with different frequencies; each is predicted right for some samples.
     labels = torch.tensor([0, 0, 0, 1, 1] if case.binary else [0, 0, 0, 1, 1, 2, 3, 3, 3])
     labels = labels.repeat(n)[:n]
     if not case.binary:
-        scores[::2] += 1.5 * torch.nn.functional.one_hot(labels[::2], CLASSES)
+        scores[::2] += 1.5 * torch.nn.functional.one_hot(labels[::2], CLASSES).repeat(1, max(1, case.draws))
     return scores, labels
 
 
 def called(loss: torch.nn.Module, case: Case, scores: Tensor, labels: Tensor, pairs: Tensor = PAIRS) -> Tensor:
     extra = (pairs,) if case.constants else ()
+    if case.draws:
+        scores = scores.unflatten(1, (case.draws, CLASSES)).transpose(0, 1)
     return loss(scores.squeeze(1) if case.binary else scores, labels, *extra)
 
 
@@ -396,7 +424,9 @@ def test_parameters_outside_their_domain_are_refused(make: Callable[[], object],
 
 
 @unchecked()
-@pytest.mark.parametrize("case", [case for case in CASES if not case.binary], ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if not case.binary and not case.draws], ids=lambda case: case.name
+)
 def test_a_single_sample_without_batch_axis_and_labels_out_of_range_get_one_sentence(case: Case):
     label = torch.tensor(1)
     for logits, labels in ((torch.zeros(CLASSES), label), (torch.zeros(CLASSES), label[None])):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from lipkit.cli.inputs import load
 from lipkit.cli.inputs.recipe_file import recipe_class
 from lipkit.cli.main import Code, main
 from lipkit.cli.runs.run import Order, load_recipe, run
@@ -61,6 +62,9 @@ def test_the_quick_form_runs_and_passes_an_audit(
     words = (f"--data={folder}", "--batch=16") if recipe_class(path).needs_data else ()
     order = Order(path, tmp_path / "run", words, quick=True)
     recipe = load_recipe(order)
+    if recipe.goal is None:
+        _train_without_goal(order, capsys)
+        return
     with torch.random.fork_rng(devices=[]):
         found = run(order, recipe, Team(torch.device("cpu")))
     assert found.bound.kind.certifies
@@ -74,6 +78,23 @@ def test_the_quick_form_runs_and_passes_an_audit(
     with torch.random.fork_rng(devices=[]):
         assert main(["audit", str(tmp_path / "run"), *whole]) == Code.OK, capsys.readouterr().err
     assert f"run holds. Of {len(found.evaluation.samples)} samples," in capsys.readouterr().out
+
+
+def _train_without_goal(order: Order, capsys: pytest.CaptureFixture[str]) -> None:
+    """Train by the command: it ends with weights that fit the model, and says that nothing is certified."""
+    words = ["train", str(order.recipe), "--out", str(order.out), "--quick", *order.words]
+    with torch.random.fork_rng(devices=[]):
+        assert main(words) == Code.OK, capsys.readouterr().err
+    assert "nothing is certified yet" in " ".join(capsys.readouterr().out.split())
+    load.weights(load_recipe(order).model(), order.out / "model.safetensors")
+    assert all(math.isfinite(entry["loss"]) for entry in Journal(order.out / "journal.jsonl").read())
+    with pytest.raises(ArgumentError, match="has no goal to certify"):
+        run(order, load_recipe(order), Team(torch.device("cpu")))
+    # It claims nothing, so there is nothing to audit and nothing to write down.
+    assert main(["audit", str(order.out)]) == Code.AUDIT_FAILED
+    assert "claims nothing" in " ".join(capsys.readouterr().err.split())
+    assert main([*words, "--json", str(order.out / "figures.json")]) == Code.USAGE
+    assert "certifies nothing" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=NAMES)

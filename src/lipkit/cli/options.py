@@ -1,6 +1,7 @@
 """Options of a command, declared once: as the fields of its request, from which typer's command line is made."""
 
 import inspect
+import shlex
 import typing
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, field, fields
@@ -92,6 +93,21 @@ def add_command(
     vars(command)["__signature__"] = inspect.Signature(made)
     command.__annotations__ = {one.name: one.annotation for one in made}
     app.command(name, help=text or request.__doc__, context_settings={"ignore_unknown_options": unknown})(command)
+
+
+def spell_command(name: str, request: Any, explicit: Collection[str]) -> str:
+    """The command that makes a request again: its model by its place, and its options apart from --json.
+
+    Options with their defaults are left out, unless they are `explicit`: a command says what it is about.
+    """
+    words = ["lipkit", name, request.model]
+    for one in fields(request):
+        value = getattr(request, one.name)
+        if one.name in ("model", "json") or (one.name not in explicit and value == one.default):
+            continue
+        words.append(f"--{one.name.replace('_', '-')}")
+        words += [] if value is True else [str(value)]
+    return shlex.join(words)
 
 
 def _parameter(one: Field[Any], hint: Any, default: object) -> inspect.Parameter:

@@ -8,6 +8,9 @@ from lipkit.losses.cross_entropy.crm import CRM as CRM
 from lipkit.losses.cross_entropy.emma import EMMA as EMMA
 from lipkit.losses.cross_entropy.gloro import GloRo as GloRo
 from lipkit.losses.cross_entropy.lipschitz_margin import LipschitzMargin as LipschitzMargin
+from lipkit.losses.cross_entropy.noisy_logits import Consistency as Consistency
+from lipkit.losses.cross_entropy.noisy_logits import NoisyCrossEntropy as NoisyCrossEntropy
+from lipkit.losses.cross_entropy.noisy_logits import SmoothedCrossEntropy as SmoothedCrossEntropy
 from lipkit.losses.cross_entropy.radius_goals import DecayingRadius as DecayingRadius
 from lipkit.losses.cross_entropy.radius_goals import RadiusUpTo as RadiusUpTo
 from lipkit.losses.cross_entropy.radius_goals import Truncated as Truncated

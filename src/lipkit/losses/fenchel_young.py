@@ -50,7 +50,8 @@ class ShannonRegularizer(SimplexRegularizer):
 class SquaredNormRegularizer(SimplexRegularizer):
     """Omega(p) = ||p||^2 / 2: predictions are the Euclidean projection on the simplex, the loss is sparsemax's.
 
-    Cost: one sort. Reference: Martins and Astudillo 2016; Blondel et al. 2020.
+    The derivative is that of the projection on the face of the support S: g_S - mean(g_S). Cost: one sort.
+    Reference: Martins and Astudillo 2016; Blondel et al. 2020.
     """
 
     def value(self, prediction: Float[Tensor, "*batch classes"]) -> Float[Tensor, "*batch"]:
@@ -58,13 +59,16 @@ class SquaredNormRegularizer(SimplexRegularizer):
 
     def predict(self, scores: Float[Tensor, "*batch classes"]) -> Float[Tensor, "*batch classes"]:
         shifted = scores - scores.detach().amax(-1, keepdim=True)
-        ordered = shifted.sort(-1, descending=True).values
-        count = torch.arange(1, scores.shape[-1] + 1, device=scores.device, dtype=scores.dtype)
-        sums = ordered.cumsum(-1)
-        # The support is the longest prefix with 1 + k s_(k) > s_(1) + ... + s_(k); k = 1 always qualifies.
-        size = (1 + count * ordered > sums).sum(-1, keepdim=True)
-        level = (sums.gather(-1, size - 1) - 1) / size
-        return (shifted - level).relu()
+        with torch.no_grad():
+            ordered = shifted.sort(-1, descending=True).values
+            count = torch.arange(1, scores.shape[-1] + 1, device=scores.device, dtype=scores.dtype)
+            sums = ordered.cumsum(-1)
+            # The support is the longest prefix with 1 + k s_(k) > s_(1) + ... + s_(k); k = 1 always qualifies.
+            size = (1 + count * ordered > sums).sum(-1, keepdim=True)
+            support = shifted >= ordered.gather(-1, size - 1)
+        # On a fixed support S the map is affine: its derivative sends g to g_S - mean(g_S), in either direction.
+        level = (shifted.where(support, 0).sum(-1, keepdim=True) - 1) / support.sum(-1, keepdim=True)
+        return (shifted - level).where(support, 0).relu()
 
     def conjugate(self, scores: Float[Tensor, "*batch classes"]) -> Float[Tensor, "*batch"]:
         best = self.predict(scores)

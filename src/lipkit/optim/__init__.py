@@ -7,9 +7,6 @@ from lipkit.optim.low_rank import LeadingDirections as LeadingDirections
 from lipkit.optim.low_rank import RandomDirections as RandomDirections
 from lipkit.optim.low_rank import SampledColumns as SampledColumns
 from lipkit.optim.muon import StiefelMuon as StiefelMuon
-from lipkit.optim.noise import AntiPGD as AntiPGD
-from lipkit.optim.noise import NoiseInjection as NoiseInjection
-from lipkit.optim.noise import WeightNoise as WeightNoise
 from lipkit.optim.projected import Projected as Projected
 from lipkit.optim.projunn import ProjUNND as ProjUNND
 from lipkit.optim.projunn import ProjUNNT as ProjUNNT
@@ -23,3 +20,6 @@ from lipkit.optim.sam import ASAM as ASAM
 from lipkit.optim.sam import SAM as SAM
 from lipkit.optim.split import Split as Split
 from lipkit.optim.split import split_orthonormal as split_orthonormal
+from lipkit.optim.weight_noise import AntiPGD as AntiPGD
+from lipkit.optim.weight_noise import NoiseInjection as NoiseInjection
+from lipkit.optim.weight_noise import WeightNoise as WeightNoise

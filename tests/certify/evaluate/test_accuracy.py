@@ -22,7 +22,8 @@ from lipkit import Ball, Bound, Kind, Scope, bounds, certify
 from lipkit.certify import Evaluation, Logits, Proportion, accuracy
 from lipkit.certify.attacks import PGD, EveryClass
 from lipkit.certify.evaluate.evaluation import said_radius
-from lipkit.certify.evaluate.records import Records, read_settings
+from lipkit.certify.evaluate.records import Records
+from lipkit.certify.evaluate.result_folder import read_settings
 from lipkit.errors import (
     ArgumentError,
     BrokenCertificateError,

@@ -14,10 +14,13 @@ from lipkit.cli.audit.findings import Findings
 from lipkit.cli.commands.evaluate import find_constants, methods_of
 from lipkit.cli.commands.evaluation_request import EvaluationRequest
 from lipkit.cli.commands.run_commands import read_command
+from lipkit.cli.commands.smooth_model import find_constant
+from lipkit.cli.commands.smooth_request import SmoothRequest
 from lipkit.cli.inputs import load
 from lipkit.cli.inputs.device import device_of
 from lipkit.cli.inputs.safetensors_file import model_to
 from lipkit.cli.runs.assessment import hash_sources, take_samples
+from lipkit.cli.runs.claimed_folder import describe_hashes
 from lipkit.cli.runs.folder_identity import Identity
 from lipkit.cli.runs.run import Order, load_recipe, name_after_folder, source
 from lipkit.cli.training import Goal, Recipe
@@ -92,23 +95,29 @@ def _of_recipe(folder: Path, identity: Identity, order: Order, places: Places, f
     recorded = order.data
     order = replace(order, recipe=file, data=recorded if places.data is None else Path(places.data))
     recipe, device = load_recipe(order), device_of(places.device or order.device)
+    goal = recipe.goal
+    if goal is None:
+        raise ArgumentError(
+            f"{folder} holds the weights of {type(recipe).__name__} and claims nothing of them; name the --out of "
+            "`lipkit smooth`."
+        )
     torch.manual_seed(recipe.seed)
     sets = recipe.sets()
-    test = name_after_folder(take_samples(sets.test, recipe.goal), recorded)
+    test = name_after_folder(take_samples(sets.test, goal), recorded)
     model = recipe.model()
     weights = folder / "model.safetensors"
     with findings.reading(weights):
         load.weights(model, weights)
     model.to(device).eval()
     return AuditedRun(
-        folder, identity.command, recipe, model, weights, test, recipe.goal, recipe.seed,
+        folder, identity.command, recipe, model, weights, test, goal, recipe.seed,
         hash_sources(_hash(weights), test, source(recipe)), plain_fields(recipe), device,
         device.type == device_type(order.device), lambda: recipe.bound(model, test.inputs[:1].to(device)),
     )  # fmt: skip
 
 
 def _of_model(
-    folder: Path, identity: Identity, request: EvaluationRequest, places: Places, findings: Findings
+    folder: Path, identity: Identity, request: EvaluationRequest | SmoothRequest, places: Places, findings: Findings
 ) -> AuditedRun:
     own, recorded = request.weights is None, Path(request.data).name
     request = replace(request, model=places.model or request.model, data=places.data or request.data)
@@ -129,13 +138,17 @@ def _of_model(
     model.to(device)
     file, _, name = request.model.rpartition(":")
     prints = hash_sources(_hash(weights), test, _hash(Path(file)))
-    hashes = {"weights": prints.weights, "test inputs": prints.inputs, "test labels": prints.labels}
-    fields = {"model": name, **request.options, **{f"SHA-256 of the {what}": one for what, one in hashes.items()}}
-    methods = methods_of(request)
+    fields = {"model": name, **request.options, **describe_hashes(prints)}
+    example = test.inputs[:1].to(device)
+    if isinstance(request, SmoothRequest):
+        smooth = request
+        find = lambda: find_constant(smooth, model, example)  # noqa: E731 - beside its twin below
+    else:
+        methods = methods_of(request)
+        find = lambda: find_constants(model, example, methods, goal.p)  # noqa: E731
     return AuditedRun(
         folder, identity.command, None, model, weights, test, goal, request.seed, prints, fields, device,
-        device.type == device_type(request.device),
-        lambda: find_constants(model, test.inputs[:1].to(device), methods, goal.p),
+        device.type == device_type(request.device), find,
     )  # fmt: skip
 
 

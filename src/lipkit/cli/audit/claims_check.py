@@ -19,6 +19,7 @@ from lipkit.cli.audit.findings import Findings, find_differences
 from lipkit.cli.commands.evaluate import describe_weights
 from lipkit.cli.commands.evaluation_request import EvaluationRequest
 from lipkit.cli.commands.run_commands import read_command
+from lipkit.cli.commands.smooth_request import SmoothRequest
 from lipkit.cli.inputs.device import describe_device
 from lipkit.cli.runs.result_files import plain
 from lipkit.cli.runs.run import Order
@@ -78,7 +79,7 @@ def _of_model(run: AuditedRun, about: About, said: EvaluationRequest, findings: 
     return replace(about, model=said.model, fields=tuple(fields.items()))
 
 
-def _file_name(request: Order | EvaluationRequest) -> str:
+def _file_name(request: Order | EvaluationRequest | SmoothRequest) -> str:
     """The file of the recipe or model without its folder; of a model with the name inside it."""
     return Path(request.recipe).name if isinstance(request, Order) else Path(request.model).name
 

@@ -16,7 +16,8 @@ from lipkit.certify import Evaluation, SampleResult
 from lipkit.certify.evaluate.accuracy import describe_evaluation
 from lipkit.certify.evaluate.batch import Evaluated
 from lipkit.certify.evaluate.counterexample import provably_changed
-from lipkit.certify.evaluate.records import read_samples, read_settings
+from lipkit.certify.evaluate.records import read_samples
+from lipkit.certify.evaluate.result_folder import read_settings
 from lipkit.certify.evaluate.shards import Place, batches, digests
 from lipkit.certify.radii.forward import Logits
 from lipkit.certify.radii.radius import radius
@@ -66,9 +67,9 @@ def check_samples(
         samples = read_samples(folder)
     with findings.reading(folder / "settings.json"):
         _check_settings(run, bounds[0], findings)
-    if not samples or not _check_indices(folder, samples, len(run.test), findings):
+    if not samples or not check_indices(folder, samples, len(run.test), findings):
         return None
-    chosen = None if only is None or only >= len(samples) else _choose(len(samples), only)
+    chosen = None if only is None or only >= len(samples) else choose_places(len(samples), only)
     before = len(findings.mismatches)
     # Kernels of a GPU add in an order that changes from run to run.
     exact = same_machine and run.device.type == "cpu"
@@ -100,22 +101,24 @@ def _check_settings(run: AuditedRun, bound: Bound, findings: Findings) -> None:
         # Weights that a device computes are rounded as it does.
         found["network"] = stored.get("network")
     # Through JSON, as the file went.
-    for place, says, here in find_differences(stored, _as_json(found)):
+    for place, says, here in find_differences(stored, as_json(found)):
         findings.differ(path, place, says, here, ANEW)
         return
 
 
-def _as_json(value: object) -> object:
+def as_json(value: object) -> object:
+    """Settings as a file gives them back."""
     match value:
         case Mapping():
-            return {str(key): _as_json(one) for key, one in value.items()}
+            return {str(key): as_json(one) for key, one in value.items()}
         case list() | tuple():
-            return [_as_json(one) for one in value]
+            return [as_json(one) for one in value]
         case _:
             return value
 
 
-def _check_indices(folder: Path, samples: Mapping[int, SampleResult], total: int, findings: Findings) -> bool:
+def check_indices(folder: Path, samples: Mapping[int, object], total: int, findings: Findings) -> bool:
+    """Whether a folder has a line for each sample of the data; one that is there twice is noted too."""
     lines = sum(path.read_bytes().count(b"\n") for path in folder.glob("samples-*.jsonl"))
     missing, strange = set(range(total)) - samples.keys(), samples.keys() - set(range(total))
     if missing or strange:
@@ -128,7 +131,7 @@ def _check_indices(folder: Path, samples: Mapping[int, SampleResult], total: int
     return not missing and not strange
 
 
-def _choose(total: int, count: int) -> set[int]:
+def choose_places(total: int, count: int) -> set[int]:
     """Places that nobody could know before."""
     order = list(range(total))
     return {order.pop(secrets.randbelow(len(order))) for _ in range(count)}

@@ -15,6 +15,14 @@ from lipkit.cli.audit.constant_check import check_constant
 from lipkit.cli.audit.findings import Findings
 from lipkit.cli.audit.samples_check import check_samples
 from lipkit.cli.audit.training_check import check_training
+from lipkit.cli.audit.votes_check import (
+    check_smoothing_report,
+    check_smoothing_shares,
+    check_votes,
+    is_machine_of_votes,
+)
+from lipkit.cli.commands.run_commands import read_command
+from lipkit.cli.commands.smooth_request import SmoothRequest
 from lipkit.cli.console import progress, terminal
 from lipkit.cli.inputs import load, option_words
 from lipkit.cli.options import ANY_MODEL, argument, option
@@ -34,7 +42,7 @@ class AuditRequest:
     recorded ones, with 8 after a spot check or where a part could not be repeated, and with 2 if a file is missing.
     """
 
-    run: Path = argument("The --out of train, certify or attack; or a certificate of `bound --json`.", "RUN")
+    run: Path = argument("The --out of train, certify, attack or smooth; or a certificate of `bound --json`.", "RUN")
     model: str | None = option(f"The recipe's file, or the model, if it lies elsewhere now; {ANY_MODEL}", None)
     weights: Path | None = option("The --weights of the run, if they lie elsewhere now.", None)
     data: str | None = option("The --data of the run, if they lie elsewhere now.", None)
@@ -53,7 +61,7 @@ def audit_run(request: AuditRequest) -> None:
     say = terminal().print
     findings = Findings(say=lambda sentence: say(sentence, soft_wrap=True, markup=False, highlight=False))
     if not request.run.exists():
-        raise ArgumentError(f"There is no run {request.run}; name the --out of train, certify or attack.")
+        raise ArgumentError(f"There is no run {request.run}; name the --out of train, certify, attack or smooth.")
     evaluation = None
     if request.run.is_dir():
         evaluation = _audit_folder(request, findings)
@@ -66,12 +74,15 @@ def audit_run(request: AuditRequest) -> None:
 def _audit_folder(request: AuditRequest, findings: Findings) -> Evaluation | None:
     places = Places(request.model, request.weights, request.data, request.device)
     if not (request.run / "run.json").is_file():
-        raise ArgumentError(f"{request.run} has no run.json; name the --out of train, certify or attack.")
+        raise ArgumentError(f"{request.run} has no run.json; name the --out of train, certify, attack or smooth.")
     run = None
     with findings.reading(request.run / "run.json"):
         run = AuditedRun.rebuild(request.run, places, findings)
     if run is None:
         return None
+    asked = read_command(run.command)
+    if isinstance(asked, SmoothRequest):
+        return _audit_votes(request, run, asked, findings)
     claims = read_claims(run.folder, findings)
     same = is_same_machine(claims, run)
     journal: list[dict[str, Any]] = []
@@ -94,6 +105,29 @@ def _audit_folder(request: AuditRequest, findings: Findings) -> Evaluation | Non
     if request.shares is not None:
         check_shares(request.shares, run, evaluation, bounds[0], findings)
     return evaluation
+
+
+def _audit_votes(request: AuditRequest, run: AuditedRun, asked: SmoothRequest, findings: Findings) -> Evaluation | None:
+    """Audit a smoothing run: its constant where it has one, its votes, its radii and its report."""
+    bound, same = None, is_machine_of_votes(run)
+    if asked.lipschitz is not None:
+        with progress() as doing:
+            doing("computing the constant again")
+            bounds = check_constant(run, findings, same)
+        if bounds is None:
+            return None
+        bound = bounds[0]
+        if bool((bounds[1].log_value.cpu() > bound.log_value).any()) and bounds[1].failure:
+            findings.unproven.append(f"{run.folder}: fresh draws prove less than the constant behind the radii.")
+    found = check_votes(run, asked, bound, findings, request.only, same)
+    if found is None:
+        return None
+    with progress() as doing:
+        doing("comparing the report")
+        check_smoothing_report(run, asked, bound, findings)
+    if request.shares is not None:
+        check_smoothing_shares(request.shares, found, findings)
+    return found.evaluation
 
 
 def _audit_certificate(request: AuditRequest, findings: Findings) -> None:

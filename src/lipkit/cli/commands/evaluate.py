@@ -1,18 +1,14 @@
 """`lipkit certify` and `lipkit attack`: a model from a file on data from a file, and the report of both."""
 
 import functools
-import hashlib
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import final
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from lipkit._files import write_whole
 from lipkit._seeds import check_seed
 from lipkit.bound import Bound
 from lipkit.bounds import Method
@@ -24,9 +20,8 @@ from lipkit.cli.console import progress, terminal
 from lipkit.cli.inputs import load, option_words
 from lipkit.cli.inputs.datasets import test_inputs
 from lipkit.cli.inputs.device import describe_device, device_of
-from lipkit.cli.inputs.safetensors_file import model_to
-from lipkit.cli.runs.assessment import current_date, evaluate_goal, hash_sources, publish_report
-from lipkit.cli.runs.folder_identity import Identity
+from lipkit.cli.runs.assessment import current_date, evaluate_goal, publish_report
+from lipkit.cli.runs.claimed_folder import ClaimedFolder
 from lipkit.cli.runs.folder_lock import lock_folder
 from lipkit.cli.runs.result_files import by_class, plain, print_warnings, write_json
 from lipkit.cli.runs.stored_bound import load_or_find_bound
@@ -60,7 +55,7 @@ def evaluate_model(request: EvaluationRequest) -> None:
     if isinstance(model, TwoClasses) and not isinstance(own, TwoClasses):
         print(f"{request.model} gives one score: above 0 it says class 1, below class 0.", file=sys.stderr)
     team = Team.join(device)
-    folder = None if request.out is None else _Folder.claim(request, request.out, own, test, team)
+    folder = None if request.out is None else ClaimedFolder.claim(request, request.out, own, test, team)
     with nullcontext() if folder is None else lock_folder(folder.path, team.leads):
         _evaluate(request, goal, methods, model, test, team, folder)
     team.leave()
@@ -78,7 +73,7 @@ def _move(request: EvaluationRequest, methods: Sequence[Method], own: nn.Module,
 
 def _evaluate(
     request: EvaluationRequest, goal: Goal, methods: Sequence[Method], model: nn.Module, test: Examples, team: Team,
-    folder: "_Folder | None",
+    folder: ClaimedFolder | None,
 ) -> None:  # fmt: skip
     """Bound, evaluate, print and report."""
     model.to(team.device)
@@ -107,44 +102,18 @@ def _evaluate(
         say(by_class(found, test.classes), soft_wrap=True, markup=False, highlight=False)
         write_json(request.json, plain(found, warnings))
         if folder is not None:
-            page = publish_report(folder.path, model, test, found, bound, (), folder.about(request, team), goal.attack)
+            about = _about(request, team, folder.hashes)
+            page = publish_report(folder.path, model, test, found, bound, (), about, goal.attack)
             say(f"report in {page}", soft_wrap=True, markup=False, highlight=False)
 
 
-@final
-@dataclass(frozen=True)
-class _Folder:
-    """The folder of `--out`, and hashes of the model and the data whose results it holds."""
-
-    path: Path
-    hashes: Prints
-
-    @classmethod
-    def claim(cls, request: EvaluationRequest, path: Path, model: nn.Module, test: Examples, team: Team) -> "_Folder":
-        """Write down what is evaluated, by its contents and not by its paths; refuse a folder of something else.
-
-        Weights that come from no file are stored as model.safetensors, so that there is one to hash and to use again.
-        Cost: one pass over weights and data.
-        """
-        weights = model_to(model) if request.weights is None else request.weights.read_bytes()
-        file, _, name = request.model.rpartition(":")
-        code = hashlib.sha256(Path(file).read_bytes()).hexdigest()
-        hashes = hash_sources(hashlib.sha256(weights).hexdigest(), test, code)
-        contents = {"weights": hashes.weights, "test inputs": hashes.inputs, "test labels": hashes.labels}
-        named = {f"SHA-256 of the {what}": one for what, one in contents.items()}
-        identity = Identity("", code, {"model": name, **request.options, **named}, request.command)
-        identity.settle(path, writes=team.leads)
-        if team.leads and request.weights is None:
-            write_whole(path / "model.safetensors", weights)
-        return cls(path, hashes)
-
-    def about(self, request: EvaluationRequest, team: Team) -> About:
-        """The origin of the results, for the page."""
-        return About.here(
-            command=request.command, date=current_date(), seconds=None, seed=request.seed,
-            device=describe_device(team.device), model=request.model,
-            fields={"weights": describe_weights(request), **request.options}, prints=self.hashes,
-        )  # fmt: skip
+def _about(request: EvaluationRequest, team: Team, hashes: Prints) -> About:
+    """The origin of the results, for the page."""
+    return About.here(
+        command=request.command, date=current_date(), seconds=None, seed=request.seed,
+        device=describe_device(team.device), model=request.model,
+        fields={"weights": describe_weights(request), **request.options}, prints=hashes,
+    )  # fmt: skip
 
 
 def describe_weights(request: EvaluationRequest) -> str:

@@ -1,8 +1,7 @@
 """The request of `lipkit certify` and `lipkit attack`: its options, and what they mean."""
 
 import math
-import shlex
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
@@ -12,7 +11,7 @@ from lipkit.certify.evaluate.evaluation import said_radius
 from lipkit.cli.inputs import option_words
 from lipkit.cli.inputs.adapted_model import Adaptation, parse_classes
 from lipkit.cli.inputs.datasets import test_set
-from lipkit.cli.options import PYTHON_MODEL, WEIGHTS, argument, option
+from lipkit.cli.options import PYTHON_MODEL, WEIGHTS, argument, option, spell_command
 from lipkit.cli.training import Goal
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError
@@ -20,8 +19,6 @@ from lipkit.errors import ArgumentError
 # Offered by `attack` alone; a certificate has no steps.
 ATTACK_OPTIONS = ("attack", "steps", "restarts", "every_class", "box")
 ATTACK_STEPS = 40
-# Not repeated as options: the model stands by its place, and --json does not change the run.
-_NO_OPTION = ("model", "json")
 # Written even where they have their defaults, so that a command says what it is about.
 _EXPLICIT = ("data", "eps", "device", "seed")
 
@@ -75,20 +72,13 @@ class EvaluationRequest:
     @property
     def goal(self) -> Goal:
         """Radii, norm, attack and number of samples; refuses words that mean none."""
-        eps, p = _parse_radii(self.eps), _parse_norm(self.norm)
+        eps, p = parse_radii(self.eps), parse_norm(self.norm)
         return Goal(tuple(eps), p, self._attack(max(eps), p), self.samples, self._local())
 
     @property
     def command(self) -> str:
         """The command that does it again."""
-        words = ["lipkit", "attack" if self.steps else "certify", self.model]
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name in _NO_OPTION or (field.name not in _EXPLICIT and value == field.default):
-                continue
-            words.append(f"--{field.name.replace('_', '-')}")
-            words += [] if value is True else [str(value)]
-        return shlex.join(words)
+        return spell_command("attack" if self.steps else "certify", self, _EXPLICIT)
 
     @property
     def options(self) -> dict[str, str]:
@@ -133,7 +123,8 @@ def _say_local(local: LocalRadii) -> str:
     return f"near each sample, {local.seconds:g} s each, {local.bisections} bisections"
 
 
-def _parse_radii(text: str) -> list[float]:
+def parse_radii(text: str) -> list[float]:
+    """Numbers and fractions with commas between them."""
     try:
         return [_parse_fraction(part) for part in text.split(",")]
     except (ValueError, ZeroDivisionError):
@@ -145,7 +136,8 @@ def _parse_fraction(text: str) -> float:
     return float(top) / float(bottom) if slash else float(top)
 
 
-def _parse_norm(text: str) -> float:
+def parse_norm(text: str) -> float:
+    """The exponent of a norm."""
     try:
         p = float(text)
     except ValueError:

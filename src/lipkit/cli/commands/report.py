@@ -4,11 +4,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
+from lipkit.certify import smoothing as rs
+from lipkit.cli.commands.run_commands import read_command
+from lipkit.cli.commands.smooth_request import SmoothRequest
 from lipkit.cli.console import terminal
 from lipkit.cli.inputs import option_words
 from lipkit.cli.options import argument, option
-from lipkit.cli.runs.folder_identity import command_in
+from lipkit.cli.runs.folder_identity import Identity, command_in
 from lipkit.cli.runs.result_files import plain, print_warnings, write_json
+from lipkit.cli.runs.smoothing_files import VOTES, gather_report, plain_smoothing, publish_smoothing
+from lipkit.cli.runs.stored_bound import StoredBound
 from lipkit.errors import ArgumentError
 from lipkit.report.html.page import write_report
 from lipkit.report.results.recount import read_report
@@ -19,7 +24,7 @@ from lipkit.report.results.recount import read_report
 class ReportRequest:
     """Draw the report of a run again from its report.json."""
 
-    run: Path = argument("The --out of train, certify or attack; or a report.json.", "RUN")
+    run: Path = argument("The --out of train, certify, attack or smooth; or a report.json.", "RUN")
     out: Path | None = option("Folder for report.html; by default that of the run.", None)
     json: Path | None = option("File for the shares.", None)
 
@@ -27,6 +32,9 @@ class ReportRequest:
 def redraw_report(request: ReportRequest) -> None:
     """Draw the page of a report.json again, beside it or elsewhere, and write its shares where --json says."""
     option_words.check_json(request.json)
+    if (request.run / VOTES).is_dir():
+        _redraw_smoothing(request)
+        return
     run, source = request.run, request.run / "report.json" if request.run.is_dir() else request.run
     if run.is_dir() and not source.exists() and (begun := command_in(run)):
         raise ArgumentError(f"{run} has no report.json; this command continues to it: {begun}")
@@ -34,4 +42,20 @@ def redraw_report(request: ReportRequest) -> None:
     page, _ = write_report(contents, source.parent if request.out is None else request.out)
     write_json(request.json, plain(contents, contents.warnings))
     print_warnings(contents.warnings)
+    terminal().print(f"report in {page}", soft_wrap=True, markup=False, highlight=False)
+
+
+def _redraw_smoothing(request: ReportRequest) -> None:
+    """Draw the page of a smoothing run again, from its votes; nothing that is written down is believed."""
+    asked = read_command(Identity.read(request.run).command)
+    if not isinstance(asked, SmoothRequest):
+        raise ArgumentError(f"{request.run} holds votes, and its run.json is of another command; name another run.")
+    path = request.run / "bound.safetensors"
+    bound = None if asked.lipschitz is None else StoredBound.read(path).bound
+    contents = gather_report(request.run, asked.radii, asked.alpha, asked.method, asked.statistics, bound)
+    page = publish_smoothing(request.run if request.out is None else request.out, contents)
+    found = rs.recertify(
+        request.run / VOTES, asked.radii, alpha=asked.alpha, method=asked.statistics, bound=bound, p=asked.p
+    )
+    write_json(request.json, plain_smoothing(found))
     terminal().print(f"report in {page}", soft_wrap=True, markup=False, highlight=False)

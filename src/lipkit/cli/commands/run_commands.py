@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lipkit.cli.commands.evaluation_request import ATTACK_OPTIONS, ATTACK_STEPS, EvaluationRequest
+from lipkit.cli.commands.smooth_request import SmoothRequest
 from lipkit.cli.options import add_command, make_app
 from lipkit.cli.runs.run import Order
 from lipkit.errors import RecordError
@@ -19,20 +20,24 @@ With --out, the report shows both.
 
 
 def add_run_commands(
-    app: "Typer", train: Callable[[Order], None], evaluate: Callable[[EvaluationRequest], None]
+    app: "Typer",
+    train: Callable[[Order], None],
+    evaluate: Callable[[EvaluationRequest], None],
+    smooth: Callable[[SmoothRequest], None],
 ) -> None:
-    """Give `app` the commands `train`, `certify` and `attack`, which pass their requests to these functions."""
+    """Give `app` the commands `train`, `certify`, `attack` and `smooth`, which pass their requests to these."""
     # Unknown options are settings of the recipe, which knows its fields.
     add_command(app, "train", Order, train, unknown=True)
     add_command(app, "certify", EvaluationRequest, evaluate, leave_out=ATTACK_OPTIONS)
     add_command(app, "attack", EvaluationRequest, evaluate, text=_ATTACK, defaults={"steps": ATTACK_STEPS})
+    add_command(app, "smooth", SmoothRequest, smooth)
 
 
-def read_command(text: str) -> Order | EvaluationRequest:
+def read_command(text: str) -> Order | EvaluationRequest | SmoothRequest:
     """The request of a command such as `lipkit train ...`, which is not run; a `RecordError` if it is none."""
-    found: list[Order | EvaluationRequest] = []
+    found: list[Order | EvaluationRequest | SmoothRequest] = []
     app = make_app("", "")
-    add_run_commands(app, found.append, found.append)
+    add_run_commands(app, found.append, found.append, found.append)
     try:
         app(shlex.split(text)[1:], standalone_mode=False)
     # typer has a parser of its own, whose errors are no public names.

@@ -4,7 +4,8 @@ import hashlib
 import inspect
 import shlex
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -23,7 +24,7 @@ from lipkit.cli.runs.assessment import current_date, evaluate_goal, hash_sources
 from lipkit.cli.runs.folder_identity import Identity
 from lipkit.cli.runs.folder_lock import lock_folder
 from lipkit.cli.runs.stored_bound import load_or_find_bound
-from lipkit.cli.training import Recipe
+from lipkit.cli.training import Goal, Recipe
 from lipkit.cli.training.journal import Board
 from lipkit.cli.training.loop import Trained, train
 from lipkit.cli.training.overrides import make_quick_recipe, make_recipe
@@ -93,17 +94,42 @@ def run(order: Order, recipe: Recipe, team: Team) -> Result:
     The folder then holds: run.json, journal.jsonl, checkpoint.safetensors, model.safetensors, evaluation/ with a line
     for each sample, report.html and report.json.
     """
+    goal = recipe.goal
+    if goal is None:
+        raise ArgumentError(f"{type(recipe).__name__} has no goal to certify; its run ends with the weights.")
+    with _own_folder(order, recipe, team) as here:
+        return _run(order, recipe, goal, team, here)
+
+
+def run_without_goal(order: Order, recipe: Recipe, team: Team) -> Path:
+    """Train and write the weights, from where an earlier run of the same order stopped; returns where they are.
+
+    The folder then holds: run.json, journal.jsonl, checkpoint.safetensors and model.safetensors. Nothing is certified.
+    """
+    with _own_folder(order, recipe, team) as here:
+        _train_and_store(order, recipe, team, here)
+        return order.out / "model.safetensors"
+
+
+@contextmanager
+def _own_folder(order: Order, recipe: Recipe, team: Team) -> Iterator[Identity]:
+    """The folder of a run, free or of this very run, while nobody else writes there."""
     here = Identity(type(recipe).__name__, source(recipe), plain_fields(recipe), order.command)
     here.check(order.out)
     with lock_folder(order.out, team.leads):
-        return _run(order, recipe, team, here)
+        yield here
 
 
-def _run(order: Order, recipe: Recipe, team: Team, here: Identity) -> Result:
+def _train_and_store(order: Order, recipe: Recipe, team: Team, here: Identity) -> Trained:
     trained = _train(order, recipe, team, lambda: here.settle(order.out, writes=team.leads))
     if team.leads:
         write_whole(order.out / "model.safetensors", model_to(trained.model))
-    test = name_after_folder(take_samples(trained.sets.test, recipe.goal), recipe.data)
+    return trained
+
+
+def _run(order: Order, recipe: Recipe, goal: Goal, team: Team, here: Identity) -> Result:
+    trained = _train_and_store(order, recipe, team, here)
+    test = name_after_folder(take_samples(trained.sets.test, goal), recipe.data)
     with progress() as doing:
         doing("bounding the trained model")
         example = test.inputs[:1].to(team.device)
@@ -112,14 +138,12 @@ def _run(order: Order, recipe: Recipe, team: Team, here: Identity) -> Result:
             lambda: recipe.bound(trained.model, example), team,
         )  # fmt: skip
     records = order.out / "evaluation"
-    evaluation = evaluate_goal(
-        "certifying and attacking", trained.model, test, bound, recipe.goal, recipe.seed, records
-    )
+    evaluation = evaluate_goal("certifying and attacking", trained.model, test, bound, goal, recipe.seed, records)
     if team.leads:
         seconds = trained.journal[-1]["seconds"] if trained.journal else 0.0
         weights = hashlib.sha256((order.out / "model.safetensors").read_bytes()).hexdigest()
         about = _about(order, recipe, seconds, team, hash_sources(weights, test, source(recipe)))
-        publish_report(order.out, trained.model, test, evaluation, bound, trained.journal, about, recipe.goal.attack)
+        publish_report(order.out, trained.model, test, evaluation, bound, trained.journal, about, goal.attack)
     return Result(evaluation, bound, trained.model, find_warnings(evaluation, test.inputs, bound, test.classes))
 
 

@@ -174,8 +174,8 @@ class Recipe(ABC):
 
     @property
     @abstractmethod
-    def goal(self) -> Goal:
-        """The evaluation of the trained model."""
+    def goal(self) -> Goal | None:
+        """The evaluation of the trained model; None if the run ends with weights that `lipkit smooth` certifies."""
 
     @property
     def rate(self) -> Schedule:

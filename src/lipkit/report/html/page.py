@@ -24,7 +24,7 @@ from lipkit.report.results.contents import Contents
 from lipkit.report.results.gather import describe_error
 
 # Forbids the browser to load anything; images are part of the file.
-_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 # Id, heading, function, and the parts of the contents it needs.
 _Section = tuple[str, str, Callable[[Contents], str], tuple[str, ...]]
 _SECTIONS: tuple[_Section, ...] = (
@@ -62,7 +62,7 @@ def render_page(contents: Contents) -> str:
     )
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
         f'<meta name="generator" content="{escape(drawn_by())}">'

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lipkit.errors import ArgumentError
 from lipkit.optim import AntiPGD, NoiseInjection, WeightNoise
-from lipkit.optim.noise import Noisy
+from lipkit.optim.weight_noise import Noisy
 
 Build = Callable[..., Noisy]
 BUILDS = [NoiseInjection, AntiPGD, WeightNoise]
