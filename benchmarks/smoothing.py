@@ -4,7 +4,7 @@
     python benchmarks/smoothing.py --tiny
 
 The network is the one of recipes/cifar10_smoothing.py with random weights, in the precision that it is certified in;
-times do not depend on weights. All sides run in one process, in turns, and the best of several rounds counts:
+times do not depend on weights. All sides run in one process, one after the other; the best of several rounds counts:
 
 - bare: the network on one fixed batch of images, again and again;
 - ours: `Smoothed.sample`, that is noise, forward pass and votes, with hard votes, and with the grid of soft ones;
