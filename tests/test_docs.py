@@ -20,6 +20,8 @@ from lipkit.norms import Mixed, Monomial, Norm, SpectralRadius
 from support.printed.bounds import NUMBERS as OF_NETWORKS
 from support.printed.layers import NUMBERS as OF_LAYERS
 from support.printed.losses import NUMBERS as OF_LOSSES
+from support.printed.smoothing import NUMBERS as OF_SMOOTHING
+from support.printed.votes import NUMBERS as OF_VOTES
 from support.repository import ROOT
 from test_readme import PAGES, blocks, run
 
@@ -319,6 +321,8 @@ NUMBERS: dict[str, Callable[[], list[str]]] = {
     **OF_NETWORKS,
     **OF_LAYERS,
     **OF_LOSSES,
+    **OF_SMOOTHING,
+    **OF_VOTES,
 }
 
 
