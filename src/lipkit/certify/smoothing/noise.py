@@ -73,7 +73,8 @@ class Noise(ABC):
         """For each rival, how far the input may move while the label's share stays above the rival's.
 
         The largest over the rules, rival by rival; <= 0 where nothing is proven. Rises with `lower`, falls with
-        `upper`. Shares sum to 1, so no rival has more than 1 - `lower`. Guarantee: rounded down, never +inf.
+        `upper`. That no rival has more than 1 - `lower` is the caller's to say: votes sum to 1 up to their own
+        rounding only, which an `Event` counts. Guarantee: rounded down, never +inf.
         """
 
 
@@ -218,13 +219,12 @@ class Laplace(Noise):
 
 
 def _shares(lower: Tensor, upper: Tensor) -> tuple[ndarray, ndarray]:
-    """The shares as arrays that broadcast, no rival above 1 - lower."""
+    """The shares as arrays that broadcast."""
     low, high = _column(lower), upper.detach().cpu().numpy()
     for name, share in (("lower", low), ("upper", high)):
         if not ((share >= 0) & (share <= 1)).all():
             raise ArgumentError(f"Shares lie in [0, 1], got `{name}` from {share.min()} to {share.max()}.")
-    # Exact where it matters: below 1/2 the label has no radius unless its rivals have even less.
-    return low, np.minimum(high, 1 - low)
+    return low, high
 
 
 def _column(values: Tensor) -> ndarray:
