@@ -21,7 +21,7 @@ checked = beartype(
 
 # How many calls of a function are checked in each test: a loop of thousands repeats what the first ones show, and
 # checking every one would double the time of the suite.
-MOST = 64
+MOST = 8
 # The tests that have begun; conftest.py counts them.
 tests_begun = 0
 
