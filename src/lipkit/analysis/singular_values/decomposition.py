@@ -8,6 +8,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from lipkit.errors import ArgumentError, NonFiniteError, NotProvenError, ShapeError
+from lipkit.linops._base import Live
 from lipkit.rounding.float64 import gamma, norm_up, product_error, sums_up
 
 # Closer to another value than this share of the largest one, a derivative has less than half of the digits of float64.
@@ -16,7 +17,7 @@ _SIMPLE = 2.0**-26
 
 @final
 @dataclass(frozen=True, eq=False)
-class Decomposition:
+class Decomposition(Live):
     """A = sum_i values_i left_i right_i', and the index k of the singular value that is looked at.
 
     `error` bounds |values_i - sigma_i(A)| for every i. `gap` is at most the distance of sigma_k to the rest of the
