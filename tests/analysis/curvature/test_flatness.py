@@ -127,13 +127,14 @@ def test_keskars_measure_never_exceeds_the_truth():
 def test_the_layerwise_bound_at_a_sample_that_is_fitted():
     for seed in range(10):
         torch.manual_seed(seed)
-        model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+        layers = nn.Linear(3, 5).double(), nn.Linear(5, 4).double(), nn.Linear(4, 2).double()
+        model = nn.Sequential(layers[0], nn.Tanh(), layers[1], nn.Tanh(), layers[2])
         x = torch.randn(1, 3, dtype=torch.float64)
         target = model(x).detach()
         hessian = Hessian(model, lambda out, y: (out - y).square().sum() / 2, (x, target), layers=["0", "2"])
         truth = float(torch.linalg.matrix_norm(materialize(hessian), 2))
-        weights = [model[i].weight.detach() for i in (0, 2, 4)]
-        hidden = [x, torch.tanh(functional.linear(x, weights[0], model[0].bias.detach()))]
+        weights = [layer.weight.detach() for layer in layers]
+        hidden = [x, torch.tanh(layers[0](x)).detach()]
         # The derivative of W h + b in (W, b) has the norm (||h||^2 + 1)^(1/2), and tanh is 1-Lipschitz.
         direct = [math.sqrt(float(h.square().sum()) + 1) for h in hidden]
         sizes = [float(torch.linalg.matrix_norm(w, 2)) for w in weights]

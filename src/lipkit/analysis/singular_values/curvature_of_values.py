@@ -17,7 +17,7 @@ from lipkit.norms.svd import pull_back, solve_for_vectors
 
 # Vectors are followed until ||A'u - sigma v|| is this share of sigma: second derivatives then have about ten digits.
 _CONVERGED = 1e-12
-_ROUNDS = 20
+_ROUNDS = 40
 
 
 class SingularValueHessian(LinearOperator):
@@ -63,7 +63,8 @@ def singular_value_hessian(target: Float[Tensor, "m n"] | LinearOperator, k: int
     not the gap that decides, but whether the equations of the vectors have a solution.
 
     Guarantee: ESTIMATE, in float64; refuses what has no second derivative.
-    Cost: one decomposition, then O(mn) a product; of an operator about a hundred applications each.
+    Cost: one decomposition, then O(mn) a product; of an operator about a hundred applications, then as many a product.
+    So one product with a large matrix is cheapest by `Dense(matrix)`, many are by the matrix.
     Reference: Luo 2025, lemma 3.6.1; products without the Hessian and the form for operators are ours.
     """
     if isinstance(target, Tensor):
@@ -227,7 +228,7 @@ def _of_operator(op: LinearOperator) -> SingularValueHessian:
         raise NonFiniteError(f"{op} has NaN or infinite weights, so its norm has no derivatives; repair them first.")
     if not bool(fixed.tensors()[position].any()):
         raise ArgumentError(f"{op} is zero, where its norm has no derivatives; give another weight.")
-    search = Lanczos(steps=200, rtol=0.0, seed=0)
+    search = Lanczos(steps=100, rtol=0.0, seed=0)
     state, residual = None, float("inf")
     for _ in range(_ROUNDS):
         found = search(fixed, state=state)
