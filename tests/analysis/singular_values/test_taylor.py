@@ -96,6 +96,26 @@ def test_the_term_of_the_negative_branch_counts_from_order_four():
     assert torch.allclose(image, -mirror / (2 * at.value), atol=1e-14)  # the published sum leaves this at zero
 
 
+def coefficients_without_the_mirror(matrix: Tensor, change: Tensor, order: int) -> list[float]:
+    """The right recursion with the reduced resolvent as printed, without the eigenvalue -sigma_k."""
+    values, vectors = torch.linalg.eigh(embedding(matrix.double()))
+    weights = torch.cat([values.new_zeros(1), 1 / (values[1:-1] - values[-1]), values.new_zeros(1)])
+    resolvent, moved = (vectors * weights) @ vectors.mT, embedding(change.double())
+    w, found = [vectors[:, -1]], []
+    for q in range(1, order + 1):
+        image = moved @ w[q - 1]
+        found.append(float(w[0] @ image))
+        w.append(-resolvent @ (image - sum((found[j - 1] * w[q - j] for j in range(1, q)), torch.zeros_like(image))))
+    return found
+
+
+def test_the_printed_resolvent_is_wrong_from_order_four_on():
+    printed = coefficients_without_the_mirror(A, H, 4)
+    assert printed[:3] == pytest.approx(SERIES[1:4], abs=1e-14)
+    assert printed[3] == pytest.approx(21 / 1024, abs=1e-14)
+    assert abs(printed[3] - SERIES[4]) > 5e-3
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_coefficients_are_those_of_a_complex_circle(seed: int):
     matrices = random_matrices(seed, 3)

@@ -84,7 +84,7 @@ def decompose(matrix: Float[Tensor, "m n"], k: int) -> Decomposition:
     """The singular value decomposition, if sigma_k is positive and apart from all others.
 
     Nothing of the library's decomposition is trusted: with E = A - U S V' and defects U'U - I, V'V - I of norms at most
-    x and y < 1/2, every |values_i - sigma_i(A)| is at most ||E|| + sigma_1 (x + y), all rounding counted. A value
+    x and y < 1/2, every |values_i - sigma_i(A)| is at most ||E|| + 2 values_0 (x + y), all rounding counted. A value
     counts as apart if its distance is more than 2^-26 of sigma_1. The others may be repeated or zero.
 
     Cost: one decomposition and three products.
