@@ -43,6 +43,7 @@ from lipkit.linops.queries.matrix_forms import stack as stack
 from lipkit.linops.queries.rounding_errors import Magnitude as Magnitude
 from lipkit.linops.queries.rounding_errors import depth as depth
 from lipkit.linops.queries.rounding_errors import magnitude as magnitude
+from lipkit.linops.queries.rounding_errors import rounding_is_bounded as rounding_is_bounded
 from lipkit.linops.queries.support import support as support
 from lipkit.linops.sweep import Sweep as Sweep
 from lipkit.linops.sweep import sweep as sweep

@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from lipkit._runtime import refuse_late, seconds_left
 from lipkit.bound import Bound, Kind, Witness
 from lipkit.errors import ArgumentError, NonFiniteError, UnsupportedError
-from lipkit.linops import Dense, LinearOperator, depth, magnitude, materialize, signature
+from lipkit.linops import Dense, LinearOperator, depth, magnitude, materialize, rounding_is_bounded, signature
 from lipkit.rounding.float64 import product_error, widen_log
 
 # How far an EXACT value may lie above the truth, relatively.
@@ -40,7 +40,7 @@ class Norm(ABC):
         """The norm of one operator; `state` is the `state` of an earlier bound, for methods that start warm."""
         self._refuse_late()
         with plain_arithmetic():
-            return self._batch([check_operator(op)], None if state is None else state[None])[0]
+            return _as_known(op, self._batch([check_operator(op)], None if state is None else state[None])[0])
 
     @final
     def many(self, ops: Sequence[LinearOperator], /) -> list[Bound]:
@@ -57,7 +57,7 @@ class Norm(ABC):
                 for members in ([i] for i in group) if alone else [group]:
                     self._refuse_late()
                     found.update(zip(members, self._batch([ops[i] for i in members], None), strict=True))
-        return [found[i] for i in range(len(ops))]
+        return [_as_known(op, found[i]) for i, op in enumerate(ops)]
 
     def _refuse_late(self) -> None:
         if not self.answers_late:
@@ -132,6 +132,16 @@ class BlockNorm(Norm):
             )
             for i, op in enumerate(ops)
         ]
+
+
+def _as_known(op: LinearOperator, bound: Bound) -> Bound:
+    """The bound itself; an estimate with both sides in its note if rounding errors of the operator are not bounded."""
+    if bound.kind is Kind.ESTIMATE or rounding_is_bounded(op):
+        return bound
+    sides = [bound] if bound.lower is None else [bound, bound.lower]
+    said = ", ".join(f"{side.kind.value} {float(side.value.detach()):.6g}" for side in sides)
+    note = f"Rounding of products with this operator is not bounded; without rounding it would be: {said}."
+    return replace(bound, kind=Kind.ESTIMATE, lower=None, note=note)
 
 
 def _entry_error(op: LinearOperator, log_norm: Float[Tensor, ""]) -> Float[Tensor, ""]:

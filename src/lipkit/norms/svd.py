@@ -67,10 +67,10 @@ def _dot(a: Tensor, b: Tensor) -> Tensor:
     return (product.real if product.is_complex() else product).flatten(1).sum(1)
 
 
-def _pullback(
+def pull_back(
     op: LinearOperator, tensors: tuple[Tensor, ...], left: Tensor, right: Tensor, weight: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """Gradient of sum_i weight_i Re <left_i, A right_i> in the tensors, for fixed vectors."""
+    """Gradient of sum_i weight_i Re <left_i, A right_i> in the tensors, for fixed vectors; None for integers."""
     inexact = [i for i, t in enumerate(tensors) if t.is_floating_point() or t.is_complex()]
 
     def value(*some: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ class _Tied(torch.autograd.Function):
         sigma = _pair(ctx.op, tensors, left, right)
         # Where the operator is zero any subgradient will do; take zero.
         inverse = torch.where(sigma > 0, 1 / torch.where(sigma > 0, sigma, 1.0), 0.0)
-        return None, None, None, None, *_pullback(ctx.op, tensors, left, right, grads[0] * inverse)
+        return None, None, None, None, *pull_back(ctx.op, tensors, left, right, grads[0] * inverse)
 
 
 class _Vectors(torch.autograd.Function):
@@ -128,15 +128,15 @@ class _Vectors(torch.autograd.Function):
         tensors = tuple(rest)
         op = ctx.op.with_tensors(tensors)
         sigma = _dot(left, op.apply(right))
-        z_left, z_right = _solve(op, sigma, left, right, grads[0], grads[1])
+        z_left, z_right = solve_for_vectors(op, sigma, left, right, grads[0], grads[1])
         one = torch.ones_like(sigma)
-        first = _pullback(ctx.op, tensors, z_left, right, one)
-        second = _pullback(ctx.op, tensors, left, z_right, one)
+        first = pull_back(ctx.op, tensors, z_left, right, one)
+        second = pull_back(ctx.op, tensors, left, z_right, one)
         total = (None if a is None or b is None else a + b for a, b in zip(first, second, strict=True))
         return None, None, None, *total
 
 
-def _solve(
+def solve_for_vectors(
     op: LinearOperator, sigma: Tensor, left: Tensor, right: Tensor, g: Tensor, h: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Conjugate gradients for N z = (g, h) off the directions that unit vectors cannot move in, batched."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from lipkit.linops._base import LinearOperator, Scaled
 from lipkit.linops.batch_norm import BatchNorm
 from lipkit.linops.circular_conv import CircularConv
-from lipkit.linops.composites import Rules, StatedRounding, flow, fold
+from lipkit.linops.composites import Rules, StatedRounding, flow, fold, parts_of
 from lipkit.linops.conv import Conv
 from lipkit.linops.conv_transpose import ConvTranspose
 from lipkit.linops.elementary import Dense, DenseStack, Diagonal, Index, Permute, Reshape
@@ -140,6 +140,15 @@ def most_copies(op: Index) -> int:
     """How often a gather uses one entry, at most."""
     used = op.index[op.index >= 0]
     return int(used.bincount().max()) if used.numel() else 0
+
+
+@singledispatch
+def rounding_is_bounded(op: LinearOperator) -> bool:
+    """Whether `depth` and `magnitude` bound the rounding errors of an operator; if not, its norms are estimates.
+
+    True unless a part is of a class that registers False, because what it computes is not known here.
+    """
+    return all(map(rounding_is_bounded, parts_of(op)))
 
 
 @final

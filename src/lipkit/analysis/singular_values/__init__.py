@@ -1,0 +1,1 @@
+"""Derivatives of singular values, of any order and with a bounded remainder."""
