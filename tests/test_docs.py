@@ -17,6 +17,7 @@ from lipkit import bounds, certify, losses, nn, norms, optim, regularizers
 from lipkit.bound import Bound, Kind
 from lipkit.linops import Conv, Dense, Diagonal, LinearOperator, Padding
 from lipkit.norms import Mixed, Monomial, Norm, SpectralRadius
+from support.printed.analysis import NUMBERS as OF_ANALYSIS
 from support.printed.bounds import NUMBERS as OF_NETWORKS
 from support.printed.layers import NUMBERS as OF_LAYERS
 from support.printed.losses import NUMBERS as OF_LOSSES
@@ -154,7 +155,7 @@ def errata() -> dict[str, str]:
 def test_every_erratum_and_every_method_names_its_test():
     for title, entry in errata().items():
         assert re.search(
-            r"\*Test\.\* `tests/(?:norms|bounds|nn|losses|regularizers|certify)/[\w/]+\.py::test_\w+`", entry
+            r"\*Test\.\* `tests/(?:norms|bounds|nn|losses|regularizers|certify|analysis)/[\w/]+\.py::test_\w+`", entry
         ), title
         for part in ("*Printed.*", "*Against it.*", "*Right.*"):
             assert part in entry, title
@@ -322,6 +323,7 @@ NUMBERS: dict[str, Callable[[], list[str]]] = {
     **OF_LAYERS,
     **OF_LOSSES,
     **OF_SMOOTHING,
+    **OF_ANALYSIS,
     **OF_VOTES,
 }
 
