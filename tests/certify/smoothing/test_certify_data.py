@@ -234,6 +234,7 @@ def test_a_change_behind_everything_shows_in_the_first_stored_image(tmp_path: Pa
         ({"moments": []}, "is no result of an image"),
         ({"moments": [{"first": [1.0, 2.0, 3.0, 0.0], "second": [2.0, 1.0, 1.0, 0.0]}] * 2}, "that no votes have"),
         ({"moments": [{"first": [math.nan, 2.0, 3.0, 0.0], "second": [1.0, 1.0, 1.0, 0.0]}] * 2}, "finite"),
+        ({"moments": [{"first": [10**400, 2.0, 3.0, 0.0], "second": [1.0, 1.0, 1.0, 0.0]}] * 2}, "too large"),
         ({"index": -1}, "instead of a whole number"),
     ],
 )

@@ -85,6 +85,7 @@ def test_the_interval_of_an_envelope_covers_the_largest_share():
         ("0.378\t1", "0.378\t0", "Line 2 .* contradicts itself"),
         ("0.378", "-0.378", "Line 2 .* contradicts itself"),
         ("0.378", "nan", "Line 2 .* contradicts itself"),
+        ("20\t7\t-1\t0.0\t0\t", "20\t-1\t-1\t0.9\t1\t", "Line 3 .* contradicts itself"),
         ("20\t7\t-1\t0.0\t0\t", "20\t7\t-1\t0.0\t", "Line 3 .* is no entry"),
         ("0.341", "far", "Line 4 .* is no entry"),
         (OURS[OURS.index("\n") :], "\n", "has no line"),

@@ -175,12 +175,24 @@ def test_settings_of_cudnn_are_put_back_and_the_precision_of_products_is_left_al
         cudnn.benchmark = False
 
 
-def test_maps_of_a_family_are_one_call() -> None:
+def test_maps_of_a_family_are_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
+    votes = rs.Softmax.__call__
 
+    def watched(self: rs.Softmax, logits: Tensor) -> Tensor:
+        calls.append(logits.ndim)
+        return votes(self, logits)
+
+    monkeypatch.setattr(rs.Softmax, "__call__", watched)
+    maps = tuple(rs.Softmax(t) for t in (0.1, 1.0, 10.0))
+    Sampler(lambda x: x[:, :2], rs.Gaussian(1.0), maps, 2, 0, 4).draw(torch.zeros(2), 0, 4, 8)
+    assert calls == [3, 3]
+
+
+def test_a_temperature_of_another_meaning_is_left_to_its_map() -> None:
     @dataclasses.dataclass(frozen=True)
-    class Counted(rs.SimplexMap):
-        temperature: float = 1.0
+    class Blended(rs.SimplexMap):
+        temperature: float
 
         @property
         def joint(self) -> float:
@@ -189,9 +201,23 @@ def test_maps_of_a_family_are_one_call() -> None:
         coordinate = pair = joint  # pyright: ignore[reportIncompatibleMethodOverride]
 
         def __call__(self, logits: Tensor) -> Tensor:
-            calls.append(logits.ndim)
-            return (logits / self.temperature).softmax(-1)
+            return (1 - self.temperature) * logits.softmax(-1) + self.temperature / logits.shape[-1]
 
-    maps = tuple(Counted(t) for t in (0.1, 1.0, 10.0))
-    Sampler(lambda x: x[:, :2], rs.Gaussian(1.0), maps, 2, 0, 4).draw(torch.zeros(2), 0, 4, 8)
-    assert calls == [3, 3]
+    def sums(*maps: rs.SimplexMap) -> Tensor:
+        sampler = Sampler(lambda x: x[:, :2], rs.Gaussian(1.0), maps, 2, 0, 4)
+        return sampler.draw(torch.ones(2), 0, 4, 8).moments[0].first
+
+    assert torch.equal(sums(Blended(0.5), Blended(0.9)), sums(Blended(0.5)))
+
+
+def test_a_model_may_write_its_answers_where_the_last_ones_were() -> None:
+    place = torch.zeros(4, 2)
+
+    def reused(x: Tensor) -> Tensor:
+        return place.copy_(x[:, :2])
+
+    found, fresh = (
+        Sampler(one, rs.Gaussian(1.0), MAPS, 2, 0, 4).draw(torch.ones(2), 0, 12, 8) for one in (reused, lambda x: x)
+    )
+    assert torch.equal(found.selection, fresh.selection)
+    assert torch.equal(found.counts, fresh.counts)

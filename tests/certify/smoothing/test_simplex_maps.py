@@ -142,8 +142,11 @@ def test_a_threshold_inflates_the_variance():
     torch.testing.assert_close(soft, u)
 
 
-def test_parameters_must_be_positive():
-    with pytest.raises(ArgumentError, match=r"temperature of a simplex map is a finite number > 0, got 0\.0"):
-        rs.Softmax(0.0)
-    with pytest.raises(ArgumentError, match=r"mass of a simplex map is a finite number > 0, got -1\.0"):
-        rs.Sparsemax(mass=-1.0)
+def test_parameters_must_be_positive_and_of_a_usual_size():
+    for wrong in (0.0, 1e-50, 1e300, math.nan):
+        with pytest.raises(ArgumentError, match="temperature of a simplex map is a number from 1e-30 to 1e30, got"):
+            rs.Softmax(wrong)
+        with pytest.raises(ArgumentError, match="mass of a simplex map is a number from 1e-30 to 1e30, got"):
+            rs.Sparsemax(mass=wrong)
+    for tau in (rs.Softmax(1e-30), rs.Sparsemax(1e-30, 1e-30), rs.Sparsemax(1e30, 1e30)):
+        assert tau(torch.tensor([1.0, 0.5, 0.0])).sum().item() == pytest.approx(tau.mass, rel=1e-6)

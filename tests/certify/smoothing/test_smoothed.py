@@ -188,6 +188,8 @@ def test_settings_are_checked(wrong: dict[str, Any], words: str) -> None:
         ({"seed": -1}, ArgumentError, "[0, 2^63)"),
         ({"indices": [0]}, ArgumentError, "for each of 2 inputs"),
         ({"indices": [0, -1]}, ArgumentError, "whole number >= 0"),
+        ({"indices": [0, 0.5]}, ArgumentError, "whole number >= 0"),
+        ({"indices": [0, math.nan]}, ArgumentError, "whole number >= 0"),
         ({"method": "cohen"}, ArgumentError, "`method` is a smoothing method"),
     ],
 )

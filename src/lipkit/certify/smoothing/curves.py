@@ -47,7 +47,7 @@ def _parse(path: Path, number: int, line: str, alpha: float) -> SampleResult:
     try:
         index, label, predicted, radius, correct, _ = line.split("\t")
         right, length = int(label) == int(predicted), float(radius)
-        if not math.isfinite(length) or length < 0 or int(correct) != right:
+        if not math.isfinite(length) or length < 0 or int(label) < 0 or int(correct) != right:
             raise ValueError("it contradicts itself")
     except ValueError as error:
         raise RecordError(f"Line {number} of {path} is no entry of such a log ({error}): {line!r}.") from error

@@ -125,7 +125,7 @@ def _parsed(data: Mapping[str, Any], form: _Form, where: str) -> ImageSamples:
             torch.tensor([tracked]), tuple(moments), maps, form.adaptive,
         )  # fmt: skip
         return ImageSamples(index, label, str(data["digest"]), samples)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise RecordError(f"{where} is no result of an image ({error}); {REMEDY}.") from error
 
 

@@ -136,7 +136,8 @@ class Gaussian(Noise):
         values = _column(constant)
         if not (values >= 0).all():
             raise ArgumentError(f"Lipschitz constants of votes are numbers >= 0, got {values.min()}.")
-        with np.errstate(divide="ignore"):
+        # A constant of nearly 0 has a width beyond all numbers.
+        with np.errstate(divide="ignore", over="ignore"):
             return rise / (values * self.sigma) * (1 - ROUNDINGS_8)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lipkit._runtime import evaluating
 from lipkit.certify.smoothing.noise import Noise
 from lipkit.certify.smoothing.samples import Moments, Samples
-from lipkit.certify.smoothing.simplex_maps import Hardmax, SimplexMap
+from lipkit.certify.smoothing.simplex_maps import Hardmax, SimplexMap, Softmax, Sparsemax
 from lipkit.certify.smoothing.sources import Stream, open_source
 from lipkit.errors import NonFiniteError, ShapeError, TooLargeError
 from lipkit.nn.core.freeze import frozen
@@ -103,7 +103,8 @@ class Sampler:
                 ) from error
             self._check(logits, rows)
             left = min(rows, total - number * rows)
-            yield logits[:left].to(torch.promote_types(logits.dtype, torch.float32))
+            # A copy: a model may write its next answers where these are.
+            yield logits[:left].to(torch.promote_types(logits.dtype, torch.float32), copy=True)
 
     def _check(self, logits: object, rows: int) -> None:
         expected = (rows, self.num_classes)
@@ -212,16 +213,12 @@ class _Family:
 
 
 def _group(maps: Sequence[SimplexMap]) -> list[list[tuple[int, SimplexMap]]]:
-    """Maps with their places, by what they are at temperature 1; one without temperature is alone."""
+    """Maps with their places, by what they are at temperature 1; one that is not known to scale so is alone."""
     groups: dict[Any, list[tuple[int, SimplexMap]]] = {}
     for place, one in enumerate(maps):
         if not isinstance(one, Hardmax):
-            groups.setdefault(_at_one(one) if _has_temperature(one) else place, []).append((place, one))
+            groups.setdefault(_at_one(one) if isinstance(one, Softmax | Sparsemax) else place, []).append((place, one))
     return list(groups.values())
-
-
-def _has_temperature(one: SimplexMap) -> bool:
-    return is_dataclass(one) and any(field.name == "temperature" for field in fields(one))
 
 
 def _at_one(one: Any) -> Any:

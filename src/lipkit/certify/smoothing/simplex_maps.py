@@ -90,7 +90,7 @@ class Softmax(SimplexMap):
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        _check_positive("temperature", self.temperature)
+        _check_size("temperature", self.temperature)
 
     @property
     def joint(self) -> float:
@@ -126,8 +126,8 @@ class Sparsemax(SimplexMap):
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        _check_positive("mass", self.mass)
-        _check_positive("temperature", self.temperature)
+        _check_size("mass", self.mass)
+        _check_size("temperature", self.temperature)
 
     @property
     def joint(self) -> float:
@@ -155,6 +155,7 @@ def _quotient_up(constant: float, temperature: float) -> float:
     return constant / temperature * (1 + ROUNDINGS_8)
 
 
-def _check_positive(what: str, value: float) -> None:
-    if not 0.0 < value < math.inf:
-        raise ArgumentError(f"The {what} of a simplex map is a finite number > 0, got {value}.")
+def _check_size(what: str, value: float) -> None:
+    # Logits are divided by it in float32, and votes squared in float64: far beyond, zeros and infinities appear.
+    if not 1e-30 <= value <= 1e30:
+        raise ArgumentError(f"The {what} of a simplex map is a number from 1e-30 to 1e30, got {value}.")

@@ -1,6 +1,7 @@
 """The smoothed classifier: any model under noise, with its certified radii."""
 
 import math
+import operator
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Final, final
@@ -222,9 +223,12 @@ class Smoothed:
             )
         if not bool(torch.isfinite(x).all()):
             raise NonFiniteError("Some inputs are NaN or infinite, so nothing can be said of them; clean the data.")
-        places = range(len(x)) if indices is None else [int(i) for i in indices]
+        try:
+            places = range(len(x)) if indices is None else [operator.index(i) for i in indices]
+        except TypeError:
+            places = []
         if len(places) != len(x) or min(places) < 0:
-            raise ArgumentError(f"`indices` has a whole number >= 0 for each of {len(x)} inputs, got {list(places)}.")
+            raise ArgumentError(f"`indices` has a whole number >= 0 for each of {len(x)} inputs, got {indices}.")
         return places
 
     def check_bound(self, bound: Bound | None, method: Method, x: Tensor | None) -> None:

@@ -11,10 +11,10 @@ from lipkit.certify.confidence_intervals import check_level
 from lipkit.certify.smoothing.event import Event, Method, Theorem
 from lipkit.certify.smoothing.samples import Samples
 from lipkit.certify.smoothing.simplex_maps import Hardmax, SimplexMap
-from lipkit.certify.smoothing.statistics.intervals import ClopperPearson, EmpiricalBernstein, Interval
+from lipkit.certify.smoothing.statistics.intervals import ClopperPearson, EmpiricalBernstein, Interval, SubGaussian
 from lipkit.certify.smoothing.statistics.votes import Votes, by_class, label_of, selection_votes, votes_of
 from lipkit.errors import ArgumentError
-from lipkit.rounding.slacks import ROUNDINGS_8, ULP, UNIT_OF
+from lipkit.rounding.slacks import ROUNDINGS_8, UNIT_OF
 
 
 @final
@@ -155,6 +155,11 @@ def interval_for(samples: Samples, simplex: SimplexMap, interval: Interval | Non
     """The interval for the votes of this map, if it is valid for these samples."""
     if interval is None:
         interval = ClopperPearson() if isinstance(simplex, Hardmax) else EmpiricalBernstein()
+    if isinstance(interval, SubGaussian) and interval.constant < 0.5 and isinstance(simplex, Hardmax):
+        raise ArgumentError(
+            f"Votes of Hardmax jump, so no Lipschitz constant bounds how much they scatter, got {interval}; use "
+            "ClopperPearson, or a map with a constant such as rs.Softmax()."
+        )
     if samples.adaptive and not interval.anytime:
         raise ArgumentError(
             f"The votes chose the number of these samples, and {type(interval).__name__} needs a fixed number; "
@@ -170,8 +175,10 @@ def capped(
     simplex: SimplexMap,
 ) -> Event:
     """The event of these limits, with every rival at most 1 - `lower`, as all shares sum to 1."""
-    # Votes of other maps than Hardmax are in float32, and sum to 1 up to the roundings of c terms.
-    slack = ULP if isinstance(simplex, Hardmax) else (upper.shape[1] + 16) * UNIT_OF[torch.float32]
-    rest = (1 - lower + slack).clamp(max=1.0)
+    # Votes of other maps than Hardmax are in float32, and sum to 1 up to roundings of c terms. The label loses those,
+    # not `rest` alone: noise laws cap rivals at 1 - `lower` too. The difference is exact above 1/2, where it matters.
+    slack = 0.0 if isinstance(simplex, Hardmax) else (upper.shape[1] + 16) * UNIT_OF[torch.float32]
+    lower = (lower - slack).clamp(min=0.0)
+    rest = 1 - lower
     upper = torch.minimum(upper, rest[:, None]).scatter(1, label[:, None], 1.0)
     return Event(label, lower, upper, (simplex,) * len(label))
