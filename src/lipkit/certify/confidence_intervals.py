@@ -156,6 +156,8 @@ def _check(successes: int, trials: int, level: float) -> None:
 
 def check_level(level: float) -> float:
     """The confidence level, if it is one."""
-    if not 0.0 < level < 1.0:
-        raise ArgumentError(f"A confidence level and a failure probability lie in (0, 1), got a level of {level}.")
+    if isinstance(level, bool) or not isinstance(level, int | float) or not 0.0 < level < 1.0:
+        raise ArgumentError(
+            f"A confidence level and a failure probability such as alpha are numbers in (0, 1), got {level!r}."
+        )
     return level

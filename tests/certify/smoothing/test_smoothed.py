@@ -154,7 +154,7 @@ def test_a_number_of_samples_that_proves_nothing_is_named() -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"sigma": 0.0}, "sigma is a finite number > 0, got 0.0"),
+        ({"sigma": 0.0}, "sigma is a finite number > 0, as a Python number, got 0.0"),
         ({"sigma": math.nan}, "sigma is a finite number > 0"),
         ({"sigma": None}, "either sigma"),
         ({"noise": rs.Gaussian(1.0)}, "either sigma"),
@@ -175,7 +175,7 @@ def test_settings_are_checked(wrong: dict[str, Any], words: str) -> None:
 @pytest.mark.parametrize(
     ("wrong", "error", "words"),
     [
-        ({"x": torch.zeros(2, 6, dtype=torch.int64)}, ArgumentError, "floating-point inputs, got torch.int64"),
+        ({"x": torch.zeros(2, 6, dtype=torch.int64)}, ArgumentError, "floating-point numbers, got torch.int64"),
         ({"x": torch.full((2, 6), math.nan)}, NonFiniteError, "NaN or infinite"),
         ({"x": torch.zeros(6)}, ShapeError, "give one as x[None]"),
         ({"x": torch.zeros(0, 6)}, ShapeError, "with one at least"),
@@ -183,8 +183,8 @@ def test_settings_are_checked(wrong: dict[str, Any], words: str) -> None:
         ({"n0": 0}, ArgumentError, "n0 is a whole number"),
         ({"n": 1e5}, ArgumentError, "n is a whole number"),
         ({"block": 0}, ArgumentError, "block is a whole number"),
-        ({"alpha": 0.0}, ArgumentError, "lie in (0, 1)"),
-        ({"alpha": 1.0}, ArgumentError, "lie in (0, 1)"),
+        ({"alpha": 0.0}, ArgumentError, "numbers in (0, 1)"),
+        ({"alpha": 1.0}, ArgumentError, "numbers in (0, 1)"),
         ({"seed": -1}, ArgumentError, "[0, 2^63)"),
         ({"indices": [0]}, ArgumentError, "for each of 2 inputs"),
         ({"indices": [0, -1]}, ArgumentError, "whole number >= 0"),

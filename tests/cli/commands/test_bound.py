@@ -305,7 +305,7 @@ def test_token_ids_and_the_module_behind_them(lipkit: Command):
         (("absent.pt2",), "There is no file absent.pt2"),
         (
             ("models.py:ready", "--shape", "4", "--method", "magic"),
-            "no method 'magic'; --method is one of .*dag.*liplt",
+            "no method 'magic'; methods are .*dag.*liplt",
         ),
         (("models.py:ready", "--shape", "4", "--norm", "0.5"), "--norm is 2, 1, inf"),
         (("models.py:ready", "--shape", "4", "--ball", "1"), "--ball and --at go together"),

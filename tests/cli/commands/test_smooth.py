@@ -156,7 +156,7 @@ def test_bfloat16_and_other_noise(honest: Path, tmp_path: Path) -> None:
         (["--precision", "int8"], "--precision is float32 or bfloat16"),
         (["--norm", "3"], "--norm is 1, 2 or inf"),
         (["--eps", "a"], "--eps lists radii"),
-        (["--lipschitz", "auto"], "votes by Hardmax()"),
+        (["--lipschitz", "auto"], "--lipschitz says nothing of hard votes"),
     ],
 )
 def test_words_that_mean_nothing_are_refused(

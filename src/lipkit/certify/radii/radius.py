@@ -75,8 +75,8 @@ class Radii:
 
         What moves by e in l_p moves by at most max(1, n^(1/q - 1/p)) e in l_q. Rounded down.
         """
-        if not p >= 1:
-            raise ArgumentError(f"A norm has an exponent p in [1, inf], got p={p}.")
+        if not isinstance(p, int | float) or not p >= 1:
+            raise ArgumentError(f"A norm has an exponent p in [1, inf], such as 2.0 or math.inf, got p={p!r}.")
         if p == self.p:
             return self
         if dimension < 1:

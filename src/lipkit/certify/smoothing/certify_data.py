@@ -176,8 +176,7 @@ def recertify(
     not the better of the two for each image. A bound of another network than the log's is refused. Cost: statistics.
     """
     log = Log.read(folder)
-    if not log.images:
-        raise RecordError(f"{folder} holds no images yet; run certify_data with that folder first.")
+    log.require_whole()
     if bound is not None and "float16" in str(log.settings["precision"]):
         raise ArgumentError(HALF_PRECISION)
     shape = tuple(int(size) for size in log.settings["shape"])

@@ -82,6 +82,17 @@ class Log:
             found[image.index] = image
         return cls(path, settings, noise, maps, dict(sorted(found.items())))
 
+    def require_whole(self) -> None:
+        """Refuse a log that lacks images of its data: shares of some would pass for shares of all."""
+        if not self.images:
+            raise RecordError(f"{self.folder} holds no images yet; run certify_data with that folder first.")
+        total = self.settings["data"]["samples"]
+        if total is not None and len(self.images) < total:
+            raise RecordError(
+                f"{self.folder} holds the votes of {len(self.images)} of {total} images; run the same command again to "
+                "continue."
+            )
+
 
 @final
 @dataclass(frozen=True)

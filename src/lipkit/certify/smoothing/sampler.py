@@ -101,6 +101,11 @@ class Sampler:
                 raise TooLargeError(
                     f"A block of {rows} noisy copies does not fit into memory; give a smaller block."
                 ) from error
+            except RuntimeError as error:
+                raise ShapeError(
+                    f"The model failed on {rows} noisy copies of one input, of shape {tuple(noisy.shape)} and "
+                    f"{noisy.dtype} ({str(error).splitlines()[0]}); inputs have shape (batch, ...): one is x[None]."
+                ) from error
             self._check(logits, rows)
             left = min(rows, total - number * rows)
             # A copy: a model may write its next answers where these are.

@@ -72,13 +72,15 @@ class Smoothed:
     ) -> None:
         if not callable(model):
             raise ArgumentError(f"A model is a function from a batch to logits, got {type(model).__name__}.")
+        if isinstance(sigma, Noise):
+            raise ArgumentError(f"sigma is the number of Gaussian noise; give another law as noise={sigma}.")
         if (sigma is None) == (noise is None):
             raise ArgumentError("Give either sigma, for Gaussian noise, or another noise such as rs.Laplace(0.25).")
         if noise is not None and not isinstance(noise, Noise):
             raise ArgumentError(f"`noise` is a law such as rs.Laplace(0.25), got {noise!r}.")
         if type(num_classes) is not int or num_classes < 2:
             raise ArgumentError(f"num_classes is the number of logits, 2 or more, got {num_classes!r}.")
-        maps = (simplex,) if isinstance(simplex, SimplexMap) else tuple(simplex)
+        maps = (simplex,) if isinstance(simplex, SimplexMap) or not isinstance(simplex, Sequence) else tuple(simplex)
         if not maps or not all(isinstance(one, SimplexMap) for one in maps) or len(set(maps)) < len(maps):
             raise ArgumentError(f"`simplex` is a map such as rs.Hardmax(), or several different ones, got {simplex!r}.")
         self.model = model
@@ -177,8 +179,10 @@ class Smoothed:
     ) -> Int64[Tensor, " batch"]:
         """The class of the smoothed classifier, or `ABSTAIN`; another class than the true one with probability alpha.
 
-        Of hard votes the two largest counts a >= b are compared: 2 P(Bin(a + b, 1/2) >= a) <= alpha. Soft votes are
-        certified, with a tenth of the samples to choose the class.
+        Of hard votes the two largest counts a >= b are compared: 2 P(Bin(a + b, 1/2) >= a) <= alpha. With other votes
+        the first of the declared maps is certified by the default method, with a tenth of the samples to choose the
+        class. Radii of `rs.LowVariance` are about the map that it chose for an input (`SmoothedRadii.maps`); predict
+        with that map alone.
         Reference: Cohen et al. 2019; Hung, Fithian, Annals of Statistics 2019.
         """
         check_level(alpha)
@@ -216,7 +220,10 @@ class Smoothed:
         """The index of each input, if these are inputs."""
         if not isinstance(x, Tensor) or not x.is_floating_point():
             kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
-            raise ArgumentError(f"Noise is added to floating-point inputs, got {kind}; convert them as in training.")
+            raise ArgumentError(
+                f"Noise is added to tensors of floating-point numbers, got {kind}; convert as in training, an array by "
+                "torch.from_numpy(x).float()."
+            )
         if x.ndim < 2 or not len(x):
             raise ShapeError(
                 f"Inputs have shape (batch, ...), with one at least, got {tuple(x.shape)}; give one as x[None]."
@@ -234,7 +241,8 @@ class Smoothed:
     def check_bound(self, bound: Bound | None, method: Method, x: Tensor | None) -> None:
         """Refuse a bound that the votes cannot use, of another network than the model, or of inputs of another shape.
 
-        A function that is no module cannot be captured, and a stated bound says nothing of its network; both pass.
+        A function that is no module cannot be compared with the network of a bound, so it takes a stated bound only,
+        which says nothing of its network.
         """
         if bound is None:
             return
@@ -245,10 +253,14 @@ class Smoothed:
         if not isinstance(bound, Bound) or bound.subject is None:
             return
         require_subject(bound, None, x)
-        if isinstance(self.model, nn.Module):
-            example = self.place(torch.zeros(1, *bound.subject.source))
-            with prepared(self.model):
-                require_subject(bound, Snapshot(network_of(self.model, example)), x)
+        if not isinstance(self.model, nn.Module):
+            raise ArgumentError(
+                "Nobody can tell whether this bound is of the function that is smoothed; give the torch.nn.Module that "
+                "was bounded, or state the constant: Bound.from_value(K, Kind.UPPER, 'why')."
+            )
+        example = self.place(torch.zeros(1, *bound.subject.source))
+        with prepared(self.model):
+            require_subject(bound, Snapshot(network_of(self.model, example)), x)
 
     def warn_if_hopeless(self, n: int, alpha: float, method: Method, bound: Bound | None = None) -> None:
         """Warn if `n` samples prove nothing at `alpha`, not even if all agree, and name a number that could."""
@@ -265,8 +277,8 @@ class Smoothed:
 
 def check_positive(number: float | None, name: str) -> float:
     """The number, if it is finite and above 0."""
-    if not isinstance(number, int | float) or not (math.isfinite(number) and number > 0):
-        raise ArgumentError(f"{name} is a finite number > 0, got {number!r}.")
+    if isinstance(number, bool) or not isinstance(number, int | float) or not (math.isfinite(number) and number > 0):
+        raise ArgumentError(f"{name} is a finite number > 0, as a Python number, got {number!r}.")
     return float(number)
 
 

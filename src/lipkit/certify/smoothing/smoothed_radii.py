@@ -42,6 +42,7 @@ class SmoothedRadii:
         upper: An upper bound of the share of the decisive rival, at which the radius is smallest.
         samples: The samples that were spent to prove it.
         rule: The theorem behind each radius.
+        maps: How the samples of each input voted: the classifier that is certified is the one with these votes.
         method: The statistical method, as it prints.
         alpha: The probability of failure that the method was given.
         p: The norm of the radii.
@@ -55,6 +56,7 @@ class SmoothedRadii:
     upper: Float64[Tensor, " batch"]
     samples: Int64[Tensor, " batch"]
     rule: tuple[str, ...]
+    maps: tuple[SimplexMap, ...]
     method: str
     alpha: float
     p: float
@@ -98,7 +100,7 @@ def radii_of(samples: Samples, noise: Noise, alpha: float, method: Method, bound
     return SmoothedRadii(
         torch.where(proven, event.label, ABSTAIN), value.clamp(min=0.0), event.lower,
         event.upper.gather(1, rival[:, None])[:, 0], samples.spent,
-        tuple(noise.rules[one] for one in rules), str(method), alpha, noise.p,
+        tuple(noise.rules[one] for one in rules), event.maps, str(method), alpha, noise.p,
         min(alpha + (0.0 if bound is None else bound.failure), ALMOST_ONE), noise.p,
     )  # fmt: skip
 
@@ -113,7 +115,8 @@ def join_radii(parts: Sequence[SmoothedRadii]) -> SmoothedRadii:
     """Batches of radii as one, all by one method at one alpha."""
     names = ("label", "radius", "lower", "upper", "samples")
     tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
-    return replace(parts[0], **tensors, rule=tuple(one for part in parts for one in part.rule))
+    rule, maps = (tuple(one for part in parts for one in getattr(part, name)) for name in ("rule", "maps"))
+    return replace(parts[0], **tensors, rule=rule, maps=maps)
 
 
 def theorem_of(noise: Noise, bound: Bound | None) -> Theorem:

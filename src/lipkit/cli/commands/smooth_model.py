@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from lipkit._seeds import check_seed
 from lipkit.bound import Bound
+from lipkit.bounds.certificates.json_codec import from_plain
 from lipkit.bounds.lipschitz import lipschitz
 from lipkit.certify import smoothing as rs
 from lipkit.certify.attacks import TwoClasses
@@ -26,10 +27,12 @@ from lipkit.cli.runs.claimed_folder import ClaimedFolder
 from lipkit.cli.runs.folder_lock import lock_folder
 from lipkit.cli.runs.result_files import print_warnings, write_json
 from lipkit.cli.runs.smoothing_files import (
+    CERTIFICATES,
     VOTES,
     gather_report,
     plain_smoothing,
     publish_smoothing,
+    read_certificates,
     write_certificates,
 )
 from lipkit.cli.runs.stored_bound import StoredBound, load_or_find_bound
@@ -37,6 +40,9 @@ from lipkit.cli.training.processes import Team
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError
 from lipkit.regions import Everywhere
+
+# Of a log that no command wrote, which has no alpha on record.
+_ALPHA = 0.001
 
 
 def smooth_model(request: SmoothRequest) -> None:
@@ -131,9 +137,13 @@ class RecertifyRequest:
     """
 
     run: Path = argument("The --out of smooth.", "RUN")
-    alpha: float = option("Probability that a radius is wrong, for each image by itself.", 0.001)
-    method: str = option(
-        "intersection-union, cohen, class-partition, bonferroni, low-variance or anytime:RADIUS.", "intersection-union"
+    alpha: float | None = option(
+        "Probability that a radius is wrong, for each image; that of the run by default.", None
+    )
+    method: str | None = option(
+        "intersection-union (the default), cohen, class-partition, bonferroni, low-variance or anytime:RADIUS; votes "
+        "that anytime ended early are for it alone.",
+        None,
     )
     eps: str = option("Radii of the table, in increasing order.", "0,0.25,0.5,0.75,1")
     norm: str | None = option("Norm of the radii; another one than the noise's is through that: 2, 1 or inf.", None)
@@ -144,8 +154,15 @@ class RecertifyRequest:
 def recertify_run(request: RecertifyRequest) -> None:
     """Print the shares by other settings; the folder of the run stays as it is."""
     option_words.check_json(request.json)
-    method = parse_smoothing_method(request.method)
     votes = request.run / VOTES if (request.run / VOTES).is_dir() else request.run
+    stop = rs.Log.read(votes).settings["stop"]
+    if request.method is None:
+        method = rs.IntersectionUnion() if stop is None else from_plain(stop["method"], rs.Method)
+    else:
+        method = parse_smoothing_method(request.method)
+    alpha = request.alpha
+    if alpha is None:
+        alpha = float(read_certificates(request.run)["alpha"]) if (request.run / CERTIFICATES).is_file() else _ALPHA
     bound = None
     if request.lipschitz:
         path = request.run / "bound.safetensors"
@@ -153,7 +170,7 @@ def recertify_run(request: RecertifyRequest) -> None:
             raise ArgumentError(f"{request.run} has no bound.safetensors; run smooth with --lipschitz first.")
         bound = StoredBound.read(path).bound
     found = rs.recertify(
-        votes, parse_radii(request.eps), alpha=request.alpha, method=method, bound=bound,
+        votes, parse_radii(request.eps), alpha=alpha, method=method, bound=bound,
         p=None if request.norm is None else parse_norm(request.norm),
     )  # fmt: skip
     _print(found, request.json)

@@ -54,7 +54,7 @@ class SmoothRequest:
     )
     label: str | None = option("Column of a .csv file with the labels; by default the last.", None)
     classes: str | None = option("Names of the classes: a,b,c or a file with one in each line.", None)
-    stride: int = option("Only every so-manieth image.", 1, least=1)
+    stride: int = option("Only every k-th image, such as 20 for every 20th.", 1, least=1)
     samples: int | None = option("Only the first so many, after --stride.", None, least=1)
     block: int = option("Noisy copies in one forward pass.", 1000, least=1)
     precision: str = option("float32; or bfloat16, which certifies the model as it computes in that.", "float32")
@@ -115,6 +115,11 @@ class SmoothRequest:
     def check(self) -> None:
         """Refuse words that mean nothing, before anything is loaded."""
         _ = self.goal, self.votes, self.statistics, self.autocast
+        if self.lipschitz is not None and all(math.isinf(one.coordinate) for one in self.votes):
+            raise ArgumentError(
+                f"--lipschitz says nothing of hard votes, which jump; add soft ones, such as --maps softmax:0.3 with "
+                f"--method {self.method}, or --maps hardmax,softmax:0.3,softmax:1 with --method low-variance."
+            )
         if not 0 < self.alpha < 1:
             raise ArgumentError(f"--alpha is a probability in (0, 1), got {self.alpha:g}.")
 

@@ -41,7 +41,8 @@ class Adaptation:
             if int(test.labels.max()) > 1:
                 raise ArgumentError(
                     f"{target} gives one score, whose sign tells class 0 from class 1, and {data} has labels up to "
-                    f"{int(test.labels.max())}; give labels 0 and 1, or --regression."
+                    f"{int(test.labels.max())}; give labels 0 and 1, or a model with one logit "
+                    "for each class. A model without classes is for lipkit certify --regression."
                 )
             model = TwoClasses(model).eval()
         test = fit_to_model(model, test, target, data)

@@ -70,7 +70,7 @@ def parse_lower(text: str, metric: Metric, seed: int) -> Method | None:
 def _class(name: str) -> type[Any]:
     classes = known_methods()
     if name.lower() not in classes:
-        raise ArgumentError(f"There is no method {name!r}; --method is one of {', '.join(classes)}.")
+        raise ArgumentError(f"There is no method {name!r}; methods are {', '.join(classes)}.")
     return classes[name.lower()]
 
 

@@ -44,8 +44,8 @@ class Anytime(Method):
 
     def __post_init__(self) -> None:
         check_share(self.share)
-        if not self.target >= 0:
-            raise ArgumentError(f"A target radius is a number >= 0, got {self.target}.")
+        if not isinstance(self.target, int | float) or not self.target >= 0:
+            raise ArgumentError(f"A target radius is a number >= 0, got {self.target!r}.")
 
     def event(self, samples: Samples, alpha: float, theorem: Theorem) -> Event:
         """The bounds at the time of stopping; they hold at all other times as well."""
