@@ -87,6 +87,10 @@ def test_limits():
     assert constant(1.0, 0.25, rs.LocalQuantileScale(0.5, 0.7, Ball(torch.zeros(1), 0.0))) == pytest.approx(
         2.5025, abs=6e-5
     )
+    # The product of both is 0.
+    for law in (rs.LipschitzCoordinate(), rs.LipschitzJoint()):
+        assert constant(1e-200, 1e-200, law) == pytest.approx(1e-200, rel=1e-12, abs=0.0)
+    assert constant(1e-200, 1e-200, rs.LocalQuantileScale(0.5, 0.5, ball)) <= 1e200 * (1 + 1e-12)
     # Far away nothing is known.
     assert constant(1.0, 0.25, rs.LocalQuantileScale(0.5, 0.7, Ball(torch.zeros(1), 50.0))) == pytest.approx(4.0)
 

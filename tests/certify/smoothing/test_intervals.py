@@ -126,6 +126,17 @@ def test_limits_lie_outside_of_the_formula_in_exact_arithmetic(values: list[floa
             assert high <= max(middle + width, 0) + mpmath.mpf(10) ** -6
 
 
+def test_the_roundings_of_a_long_sum_are_counted():
+    # The sum of a million times 0.1, one after the other, is off by a hundred thousand units in its last place.
+    n = 10**6
+    for value in (0.1, 0.7):
+        total = torch.tensor([[np.full(n, value).cumsum()[-1]]])
+        squares = torch.tensor([[np.full(n, value**2).cumsum()[-1]]])
+        votes, interval = Votes(total, squares, torch.tensor([n])), rs.SubGaussian(0.0)
+        assert abs(total.item() / n - value) > 1e-13
+        assert interval.lower(votes, 0.5).item() <= value <= interval.upper(votes, 0.5).item()
+
+
 def test_limits_of_many_counts_are_those_of_each():
     k = np.array([[0, 3, 7, 7], [10, 2, 0, 1]])
     n = np.array([[7], [10]])
@@ -183,6 +194,26 @@ def test_bets_on_values_cover_the_mean(law):
     found = [rs.betting_interval(torch.from_numpy(row), 2 * LEVEL) for row in values[:runs]]
     assert not too_often(sum(one.low > mean for one in found), runs)
     assert not too_often(sum(one.high < mean for one in found), runs)
+
+
+def test_a_bet_knows_the_values_before_it_alone():
+    # Spread enough that bets are below their cap.
+    values, goal = torch.rand(400, generator=torch.Generator().manual_seed(1), dtype=torch.float64), 0.05
+
+    def most(m: float) -> float:
+        capital, best, seen, spread = 1.0, 0.0, 0.5, 0.25
+        for t, x in enumerate(values.tolist(), start=1):
+            variance = spread / t
+            capital *= 1 + min(math.sqrt(2 * math.log(2 / goal) / (len(values) * variance)), 0.5 / m) * (x - m)
+            best = max(best, capital)
+            seen += x
+            spread += (x - seen / (t + 1)) ** 2
+        return best
+
+    low = rs.betting_interval(values, goal).low
+    # The limit is found by halving, up to 1e-12.
+    assert most(low) >= 2 / goal * (1 - 1e-9)
+    assert most(low + 1e-9) < 2 / goal
 
 
 def test_bets_win_against_moments():

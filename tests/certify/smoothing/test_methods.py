@@ -277,14 +277,34 @@ def test_wrong_arguments_are_named():
 
 
 def test_votes_that_sum_to_more_than_1_by_rounding_certify_no_more_than_their_shares():
-    # As of a network with almost no slope: float32 votes of 0.6 and 0.4 + 2^-22, a billion times.
-    n, shares = 10**9, np.array([0.6, 0.4 + 2.0**-22])
-    votes = torch.tensor([[*shares, 0.0]])
-    moments = Moments(rs.Softmax(1.0), n * votes.double(), n * votes.double().square())
+    # As of a network with almost no slope: float32 votes near 0.6 and 0.4, a thousand times.
+    n, votes = 1000, torch.tensor([[0.6, 0.4 + 2.0**-22, 0.0]]).double()
+    shares = votes[0].numpy()
+    assert shares.sum() > 1 + 2.0**-23
+    moments = Moments(rs.Softmax(1.0), n * votes, n * votes.square())
     samples = Samples(
         torch.tensor([[[1.0, 0.0]]]), torch.tensor([[n, 0]]), torch.tensor([n]), torch.tensor([[0, 1]]), (moments,),
         (rs.Softmax(1.0),),
     )  # fmt: skip
     for method in (rs.Cohen(rs.SubGaussian(0.0)), rs.IntersectionUnion(interval=rs.SubGaussian(0.0))):
-        found = QUANTILES.radius(method.event(samples, ALPHA, QUANTILES)).item()
+        # A law that caps rivals at 1 - lower itself.
+        law = rs.Theorem(rs.Gaussian(1.0))
+        found = law.radius(method.event(samples, ALPHA, law)).item()
         assert 0.25 < found <= (ndtri(shares[0]) - ndtri(shares[1])) / 2
+
+
+def test_limits_of_votes_do_not_depend_on_their_mass():
+    first, second = torch.tensor([[60.0, 30.0, 10.0, 0.0]]).double(), torch.tensor([[40.0, 12.0, 2.0, 0.0]]).double()
+    events = [
+        rs.IntersectionUnion().event(
+            Samples(
+                torch.tensor([[[1e3, 0.0, 0.0]]]), torch.tensor([[100, 0, 0]]), torch.tensor([100]),
+                torch.arange(3)[None], (Moments(one, one.mass * first, one.mass**2 * second),), (one,),
+            ),
+            ALPHA, QUANTILES,
+        )
+        for one in (rs.Sparsemax(), rs.Sparsemax(mass=4.0), rs.Sparsemax(mass=0.25))
+    ]  # fmt: skip
+    for event in events[1:]:
+        assert torch.equal(event.lower, events[0].lower)
+        assert torch.equal(event.upper, events[0].upper)

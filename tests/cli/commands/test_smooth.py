@@ -149,7 +149,7 @@ def test_bfloat16_and_other_noise(honest: Path, tmp_path: Path) -> None:
         (["--noise", "pink"], "--noise is gaussian, uniform or laplace, got 'pink'"),
         (["--method", "guess"], "--method is intersection-union"),
         (["--method", "anytime"], "or anytime:RADIUS"),
-        (["--maps", "softmax:-1"], "finite number > 0, got -1.0"),
+        (["--maps", "softmax:-1"], "number from 1e-30 to 1e30, got -1.0"),
         (["--maps", "hardmax:1"], "--maps lists hardmax"),
         (["--maps", "hardmax,hardmax"], "twice"),
         (["--alpha", "1.5"], "--alpha is a probability"),

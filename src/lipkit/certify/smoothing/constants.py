@@ -175,7 +175,7 @@ class LocalQuantileScale(SmoothingLaw):
 
     def constant(self, bound: Bound | None, sigma: float, mass: float) -> float:
         slope = _global_constant(bound, self)
-        width = mass / (slope * sigma) * (1 - ROUNDINGS_64) if slope > 0.0 else math.inf
+        width = mass / slope / sigma * (1 - ROUNDINGS_64) if slope > 0.0 else math.inf
         reach = np.array(self.ball.radius / sigma * (1 + ROUNDINGS_64))
         return float(steepest(np.array([self.low, self.high]), np.array(width), reach).max()) / sigma
 
@@ -183,7 +183,8 @@ class LocalQuantileScale(SmoothingLaw):
 def _ramp_slope(slope: float, sigma: float, length: float) -> float:
     """L erf(l/(2 sqrt(2) L sigma)), which rises with L and tends to l/(sqrt(2 pi) sigma)."""
     limit = length / (math.sqrt(2 * math.pi) * sigma)
-    argument = length / (2 * math.sqrt(2) * slope * sigma) if slope > 0.0 else math.inf
+    # One after the other: the product of two small numbers may be 0.
+    argument = length / (2 * math.sqrt(2)) / slope / sigma if slope > 0.0 else math.inf
     # erf(x) < 2 x/sqrt(pi), and within 1e-16 of it here.
     return limit if argument < 1e-8 else slope * math.erf(argument)
 
