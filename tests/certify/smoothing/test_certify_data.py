@@ -307,3 +307,11 @@ def test_a_log_keeps_all_digits(tmp_path: Path) -> None:
             assert torch.equal(kept.first[0], drawn.first[i])
             assert torch.equal(kept.second[0], drawn.second[i])
     assert replace(log, images={}).settings["n"] == 500
+
+
+def test_shares_of_an_unfinished_run_are_refused(tmp_path: Path) -> None:
+    rs.certify_data(smoothed(), data(), **settings(), records=tmp_path)
+    path = next(tmp_path.glob("samples-*.jsonl"))
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(RecordError, match=rf"holds the votes of {COUNT - 1} of {COUNT} images; run the same command"):
+        rs.recertify(tmp_path, (0.25,))

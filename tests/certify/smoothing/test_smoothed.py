@@ -20,6 +20,11 @@ from support.unchecked import unchecked
 SIGMA = 0.5
 
 
+def wrong_type(value: Any) -> Any:
+    """A value that type checkers would refuse."""
+    return value
+
+
 def linear() -> nn.Linear:
     torch.manual_seed(1)
     return nn.Linear(6, 2)
@@ -263,3 +268,59 @@ def test_radii_in_another_norm_are_through_their_own() -> None:
     assert found.certified(labels, 0.1).tolist() == [
         r > 0.1 and k >= 0 for r, k in zip(found.radius.tolist(), found.label.tolist(), strict=True)
     ]
+
+
+def test_samples_of_another_noise_are_refused() -> None:
+    """Votes at 0.25 and the formula at 1 would certify four times too far."""
+    samples = rs.Smoothed(net(), 0.25, num_classes=3).sample(inputs(2), n0=10, n=100)
+    with pytest.raises(ArgumentError, match=r"drawn with Gaussian\(sigma=0.25\), and say nothing of Gaussian"):
+        rs.Smoothed(net(), 1.0, num_classes=3).radii(samples)
+
+
+def test_a_function_takes_a_stated_bound_only() -> None:
+    model, x = net(), inputs(2)
+    bound = lipkit.lipschitz(model, x[:1])
+    smoothed = rs.Smoothed(model.forward, SIGMA, num_classes=3, simplex=rs.Softmax(0.1))
+    with pytest.raises(ArgumentError, match="Nobody can tell whether this bound is of the function"):
+        smoothed.certify(x, n=100, bound=bound)
+    stated = Bound.from_value(bound.value.detach(), Kind.UPPER, "as computed")
+    assert len(smoothed.certify(x, n=100, bound=stated)) == 2
+
+
+def test_constants_are_those_of_shares_of_the_mass() -> None:
+    """Votes of mass r and constant L are shares of constant L / r; each input has the constant of its own map."""
+    lower, upper = torch.tensor([0.7, 0.7]).double(), torch.tensor([[1.0, 0.2], [1.0, 0.2]]).double()
+    maps = rs.Sparsemax(0.5), rs.Sparsemax(3.0, 2.0)
+    found = rs.Theorem(rs.Gaussian(SIGMA), 2.0).radii(lower, upper, maps).value
+    expected = [(1.0 * 2 / 0.5, math.sqrt(2) * 2 / 0.5), (0.5 * 2 / 3, math.sqrt(2) / 2 * 2 / 3)]
+    for i, (coordinate, pair) in enumerate(expected):
+        constants = rs.Constants(torch.tensor([coordinate]).double(), torch.tensor([pair]).double())
+        alone = rs.Gaussian(SIGMA).radii(lower[i : i + 1], upper[i : i + 1], constants).value
+        # Constants are rounded up by a few digits, and quantiles are moved outward by 1e-11 at most.
+        assert float(found[i, 1]) == pytest.approx(float(alone[0, 1]), abs=1e-9)
+
+
+def test_the_chosen_votes_are_told() -> None:
+    maps = rs.Hardmax(), rs.Softmax(0.1), rs.Softmax(1.0)
+    found = rs.Smoothed(net(), SIGMA, num_classes=3, simplex=maps).certify(inputs(3), n=300, method=rs.LowVariance())
+    assert len(found.maps) == 3
+    assert set(found.maps) <= set(maps)
+
+
+def test_a_model_that_fails_is_told_with_the_shape_it_got() -> None:
+    with pytest.raises(ShapeError, match=r"noisy copies of one input, of shape \(10, 4\) and torch.float32"):
+        rs.Smoothed(net(), SIGMA, num_classes=3).certify(torch.zeros(3, 4), n0=10, n=20)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda: rs.Smoothed(net(), wrong_type(rs.Laplace(0.2)), num_classes=3), r"as noise=Laplace\(scale=0.2\)"),
+        (lambda: rs.Smoothed(net(), SIGMA, num_classes=3, simplex=wrong_type(rs.Softmax)), "`simplex` is a map"),
+        (lambda: rs.Smoothed(net(), wrong_type(True), num_classes=3), "sigma is a finite number > 0"),
+        (lambda: rs.Anytime(wrong_type("a")), "A target radius is a number >= 0, got 'a'"),
+    ],
+)
+def test_mistakes_of_types_get_a_sentence(wrong: Any, said: str) -> None:
+    with unchecked(), pytest.raises(ArgumentError, match=said):
+        wrong()

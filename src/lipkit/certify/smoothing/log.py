@@ -69,7 +69,7 @@ class Log:
         try:
             noise = from_plain(settings["noise"], Noise)
             maps = tuple(from_plain(one, SimplexMap) for one in settings["maps"])
-            form = _Form(maps, settings["n0"], settings["n"], settings["classes"], settings["stop"] is not None)
+            form = _Form(maps, settings["n0"], settings["n"], settings["classes"], settings["stop"] is not None, noise)
         except (KeyError, TypeError, ValueError, CertificateError) as error:
             raise RecordError(f"{path} holds no log of a smoothing run ({error}); name its folder.") from error
         found: dict[int, ImageSamples] = {}
@@ -104,6 +104,7 @@ class _Form:
     n: int
     classes: int
     adaptive: bool
+    noise: Noise
 
 
 def _parsed(data: Mapping[str, Any], form: _Form, where: str) -> ImageSamples:
@@ -133,7 +134,7 @@ def _parsed(data: Mapping[str, Any], form: _Form, where: str) -> ImageSamples:
                 raise ValueError(f"moments of {one.map} that no votes have")
         samples = Samples(
             torch.from_numpy(logits.astype(np.float32)), torch.tensor([counts]), torch.tensor([spent]),
-            torch.tensor([tracked]), tuple(moments), maps, form.adaptive,
+            torch.tensor([tracked]), tuple(moments), maps, form.adaptive, form.noise,
         )  # fmt: skip
         return ImageSamples(index, label, str(data["digest"]), samples)
     except (ValueError, KeyError, TypeError, OverflowError) as error:

@@ -65,9 +65,8 @@ class Sampler:
     def _samples(self, selection: Tensor, tally: "_Tally", adaptive: bool) -> Samples:
         counts = tally.counts[None].cpu()
         moments = tuple(Moments(one, a[None].cpu(), b[None].cpu()) for one, a, b in tally.moments())
-        return Samples(
-            selection[None].cpu(), counts, counts.sum(1), tally.tracked[None].cpu(), moments, self.maps, adaptive
-        )
+        tracked = tally.tracked[None].cpu()
+        return Samples(selection[None].cpu(), counts, counts.sum(1), tracked, moments, self.maps, adaptive, self.noise)
 
     def choose(self, x: Float[Tensor, "..."], image: int, n0: int) -> Float[Tensor, "n0 classes"]:
         """The logits of the samples that choose, alone."""

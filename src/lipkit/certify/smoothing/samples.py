@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
+from lipkit.certify.smoothing.noise import Noise
 from lipkit.certify.smoothing.simplex_maps import Hardmax, SimplexMap
 
 
@@ -39,6 +40,7 @@ class Samples:
         tracked: The classes whose moments are kept, chosen with `selection`; all of them up to 64 classes.
         moments: One entry for each declared map, apart from `Hardmax`, of which `counts` says all.
         maps: The declared maps in their order; methods that use one map use the first.
+        noise: The law that the samples were drawn with; radii by another law are refused.
         adaptive: Whether `spent` depends on the votes, as when easy inputs stop early. Then only intervals that hold at
             all times at once are valid, and methods refuse others.
     """
@@ -50,6 +52,7 @@ class Samples:
     moments: tuple[Moments, ...] = ()
     maps: tuple[SimplexMap, ...] = (Hardmax(),)
     adaptive: bool = False
+    noise: Noise | None = None
 
 
 def join_samples(parts: Sequence[Samples]) -> Samples:
@@ -61,4 +64,5 @@ def join_samples(parts: Sequence[Samples]) -> Samples:
     selection, counts, spent, tracked = (
         torch.cat([getattr(part, name) for part in parts]) for name in ("selection", "counts", "spent", "tracked")
     )
-    return Samples(selection, counts, spent, tracked, moments, parts[0].maps, any(part.adaptive for part in parts))
+    adaptive, noise = any(part.adaptive for part in parts), parts[0].noise
+    return Samples(selection, counts, spent, tracked, moments, parts[0].maps, adaptive, noise)

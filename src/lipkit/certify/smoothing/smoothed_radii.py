@@ -86,6 +86,10 @@ def radii_of(samples: Samples, noise: Noise, alpha: float, method: Method, bound
     """
     check_level(alpha)
     check_method(method)
+    if samples.noise is not None and samples.noise != noise:
+        raise ArgumentError(
+            f"These samples were drawn with {samples.noise}, and say nothing of {noise}; draw them with that."
+        )
     theorem = theorem_of(noise, bound)
     if bound is not None:
         require_constants(samples.maps, method)

@@ -175,8 +175,8 @@ def capped(
     simplex: SimplexMap,
 ) -> Event:
     """The event of these limits, with every rival at most 1 - `lower`, as all shares sum to 1."""
-    # Votes of other maps than Hardmax are in float32, and sum to 1 up to roundings of c terms. The label loses those,
-    # not `rest` alone: noise laws cap rivals at 1 - `lower` too. The difference is exact above 1/2, where it matters.
+    # Votes of other maps than Hardmax are in float32, and sum to 1 up to roundings of c terms. The label loses those;
+    # then its share and the rest sum to 1. The difference 1 - `lower` is exact above 1/2, where it matters.
     slack = 0.0 if isinstance(simplex, Hardmax) else (upper.shape[1] + 16) * UNIT_OF[torch.float32]
     lower = (lower - slack).clamp(min=0.0)
     rest = 1 - lower
