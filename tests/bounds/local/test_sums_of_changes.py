@@ -12,7 +12,8 @@ def drawn(count: int, rows: int, size: int, seed: int) -> tuple[Change, dict[int
     widths = torch.randint(1, 9, (count,), generator=generator).tolist()
     parts = {s: torch.randn(n, rows, size, dtype=torch.float64, generator=generator) for s, n in enumerate(widths)}
     gains = {s: torch.rand((), dtype=torch.float64, generator=generator) + 0.01 for s in parts}
-    return Change(parts, torch.tensor(1e-3, dtype=torch.float64)), gains, generator
+    error = torch.tensor(1e-3, dtype=torch.float64)
+    return Change(parts, error, error), gains, generator
 
 
 @given(count=st.integers(1, 5), rows=st.integers(1, 4), size=st.integers(1, 6), seed=st.integers(0, 2**16))
@@ -35,7 +36,7 @@ def test_gains_are_above_every_sum_and_never_above_the_sum_of_the_norms(count: i
 
 def test_terms_that_move_different_directions_count_less_than_their_sum():
     units = torch.eye(2, dtype=torch.float64)
-    change = Change({0: units[:1], 1: units[1:]}, torch.zeros((), dtype=torch.float64))
+    change = Change({0: units[:1], 1: units[1:]}, *torch.zeros(2, dtype=torch.float64))
     gains = {s: torch.ones((), dtype=torch.float64) for s in (0, 1)}
     # (1, 1) has length sqrt(2); the norms are found within 2^(1/64).
     assert 2**0.5 <= float(whole_gain(change, gains)) <= 1.012 * 2**0.5
@@ -43,6 +44,6 @@ def test_terms_that_move_different_directions_count_less_than_their_sum():
 
 def test_a_part_without_gain_adds_nothing():
     zero, one = torch.zeros((), dtype=torch.float64), torch.ones((), dtype=torch.float64)
-    change = Change({0: torch.eye(3, dtype=torch.float64), 1: 5 * torch.eye(3, dtype=torch.float64)}, zero)
+    change = Change({0: torch.eye(3, dtype=torch.float64), 1: 5 * torch.eye(3, dtype=torch.float64)}, zero, zero)
     assert 1 <= float(whole_gain(change, {0: one, 1: zero})) <= 1.02
     assert float(group_gains(change, {0: zero, 1: zero}, 3).max()) == 0

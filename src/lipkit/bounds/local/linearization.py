@@ -11,23 +11,28 @@ from torch import Tensor
 from lipkit._deadline import refuse_late, time_limit
 from lipkit.bound import L2, Bound, Kind, Scope
 from lipkit.bounds._base import RegionMethod
+from lipkit.bounds.fold.balanced_products import unbalance_products
 from lipkit.bounds.local.attention_in_steps import attention_in_steps
 from lipkit.bounds.local.local import each_sample
 from lipkit.bounds.local.measured_network import Affine, MeasuredNetwork, measure_network
 from lipkit.bounds.local.ranges import input_reach, middle, propagate_ranges, tighten
-from lipkit.bounds.local.sums_of_changes import LAST_STEPS, STEPS, Change, group_gains, whole_gain
+from lipkit.bounds.local.sums_of_changes import LAST_STEPS, STEPS, Change, group_gains, part_minor_terms, whole_gain
 from lipkit.errors import ArgumentError, NotProvenError, TooLargeError
-from lipkit.linops import Diagonal, LinearOperator, depth
+from lipkit.linops import Diagonal, LinearOperator, Shape, depth
 from lipkit.norms import AbsoluteSums, dual_exponent
 from lipkit.regions import Ball, Box, Region
-from lipkit.rounding.float64 import exp_of, gamma, log_up, vector_norms
+from lipkit.rounding.float64 import exp_of, gamma, log_up, norm_up, vector_norms
 from lipkit.rounding.slacks import ROUNDINGS_32, ROUNDINGS_512
 from lipkit.trace import Network, Reach
-from lipkit.trace.nodes import MatrixProduct, Node, Normalization, Pointwise, Softmax, Split, Unit
+from lipkit.trace.nodes import MatrixProduct, Node, Normalization, Pointwise, Product, Softmax, Split, Unit
 
 _ULPS = 1 + ROUNDINGS_32
 # More than products may lose to underflow.
 _UNDERFLOW = 1e-280
+# Errors that are less than this share of what they are errors of are not worth columns of their own.
+_GROWN = 2.0**-30
+# The share of the largest term that others may have together to be merged where values are kept for later.
+_MERGED = 2.0**-8
 # Nodes of which every group of entries with one factor of the rest depends on the same entries of the input.
 _SEPARATE = (Pointwise, Normalization, Unit, Softmax)
 
@@ -39,25 +44,37 @@ class _Sweep:
     def __init__(self, found: MeasuredNetwork, region: Region) -> None:
         self._found, self._region = found, region
         self._input = input_reach(region, found.network.source, found.device)
-        point = Ball(self._input.center, 0.0)
-        # The values at the center, with what rounding can do to them.
-        self._centers = propagate_ranges(found, point, True, False, lambda _k, z, _ys: z)
+        self._rounded = dict[int, Tensor]()
+        self._centers = self._evaluate_center()
         size = math.prod(found.network.source)
         start = torch.eye(size, dtype=torch.float64, device=found.device).reshape(size, *found.network.source)
         zero = start.new_zeros(())
-        self._changes = {0: Change({0: start}, zero)}
-        self._gains = {0: zero + 1}
+        self._changes = {0: Change({0: start}, zero, zero)}
+        self._gains, self._drifts = {0: zero + 1}, {0: zero}
         self._plain = {0: zero + 1}
         self._last = {j: k for k, row in found.fused.items() if k not in found.inside for j in row.blocks}
+
+    def _evaluate_center(self) -> list[Reach]:
+        """c_1, ..., c_(K+1), the computed values at the center; notes |sum_j A_kj phi_j(c_j) + b_k - c_k| for each.
+
+        Every row starts from the computed values before it, so that nothing adds up here.
+        """
+
+        def note(k: int, z: Reach, _ys: list[Reach]) -> Reach:
+            self._rounded[k] = z.radius
+            return Reach(z.center, z.center, z.center, torch.zeros_like(z.radius))
+
+        return propagate_ranges(self._found, Ball(self._input.center, 0.0), True, False, note)
 
     def refine(self, k: int, z: Reach, _ys: list[Reach]) -> Reach:
         """What the change of row k says of z_k; notes the change of y_k."""
         refuse_late()
         row = self._found.fused[k]
-        change = self._through_row(row)
+        change = self._through_row(k, row)
+        self._centers[k - 1] = self._near_center(k, change)
         last = k == self._found.network.sink
         gain = torch.minimum(whole_gain(change, self._gains, LAST_STEPS if last else STEPS), self._folded(row))
-        z = _intersect(z, self._around(k, change, gain))
+        z = _include(_intersect(z, self._around(k, change, gain)), self._centers[k - 1].center)
         self._require_finite(k, gain)
         if last:
             self.gain = gain
@@ -67,17 +84,24 @@ class _Sweep:
             del self._changes[j]
         return z
 
-    def _through_row(self, row: Affine) -> Change:
+    def _through_row(self, k: int, row: Affine) -> Change:
         parts: dict[int, Tensor] = {}
-        error = row.shift.new_zeros(()) + _UNDERFLOW
+        error, drift = row.shift.new_zeros(()) + _UNDERFLOW, self._rounded[k] + _UNDERFLOW
         for j, block in row.blocks.items():
             before = self._changes[j]
             for s, columns in before.parts.items():
                 image = block.op.apply(columns)
                 parts[s] = parts[s] + image if s in parts else image
-            lost = row.slack() * float(AbsoluteSums()(block.op).value) * before.mass(self._gains)
-            error = (error + block.norm * before.error + lost) * _ULPS
-        return Change(parts, error)
+            lost = row.slack() * float(AbsoluteSums()(block.op).value)
+            error = (error + block.norm * before.error + lost * before.mass(self._gains)) * _ULPS
+            drift = (drift + block.norm * before.drift + lost * before.mass(self._drifts)) * _ULPS
+        return Change(parts, error, drift)
+
+    def _near_center(self, k: int, change: Change) -> Reach:
+        """Where the exact z_k of the center lies: around the computed c_k."""
+        at, off = self._centers[k - 1].center, (change.mass(self._drifts) + change.drift) * _ULPS
+        width = off * _ULPS + ROUNDINGS_32 * at.abs()
+        return Reach(at - width, at + width, at, off)
 
     def _folded(self, row: Affine) -> Tensor:
         """sum_j |A_j| |y_j - y_j'|, each from the constant of its own node."""
@@ -103,22 +127,39 @@ class _Sweep:
     def _through_node(self, k: int, node: Node, z: Reach, change: Change, gain: Tensor) -> Change:
         self._plain[k] = gain
         if node.is_identity:
-            return change
+            return self._merge(k, change)
         node = self._closer(k, node.within(z), change)
         self._plain[k] = gain * exp_of(node.log_constant(2.0), 1.0).to(gain) * _ULPS
+        off = self._centers[k - 1].radius
         if isinstance(node, MatrixProduct):
-            return self._through_product(k, node, change, gain)
+            return self._through_matrix_product(k, node, change, gain)
+        if isinstance(node, Product):
+            return self._isolate(k, self._through_product(k, node, z, change), gain)
         split = node.split(2.0)
         rest, weight = self._rest(node, split, gain.device)
         self._require_finite(k, rest)
         linear = self._linearly(split.center, change)
-        parts = linear.parts
         if len(rest):
-            parts[k] = rest
-            self._gains[k] = (
-                gain if weight is None else torch.minimum(gain, whole_gain(change, self._gains, weight=weight))
-            )
-        return linear
+            within = gain if weight is None else torch.minimum(gain, whole_gain(change, self._gains, weight=weight))
+            self._add(linear, k, rest, within, off)
+        return self._isolate(k, linear, gain)
+
+    def _add(self, change: Change, s: int, columns: Tensor, gain: Tensor, drift: Tensor) -> None:
+        """One more term T_s w_s."""
+        change.parts[s], self._gains[s], self._drifts[s] = columns, gain, drift
+
+    def _isolate(self, k: int, change: Change, gain: Tensor) -> Change:
+        """The same change, whose error becomes a term of its own, T = 1, where it has grown.
+
+        As a term it passes through linear maps as they are composed, where an error grows by the norm of each. So its
+        growth is that of the network and not that of a product of norms.
+        """
+        value = torch.linalg.vector_norm(self._centers[k - 1].center) + self._centers[k - 1].radius
+        if bool(change.error <= _GROWN * gain) and bool(change.drift <= _GROWN * value):
+            return change
+        units = _units(self._found.network.nodes[k - 1].target, gain.device)
+        self._add(change, -k, units, change.error, change.drift)
+        return Change(change.parts, torch.zeros_like(gain), torch.zeros_like(gain))
 
     def _closer(self, k: int, node: Node, change: Change) -> Node:
         """The node with every group of entries as near to the center as its own gain says, which is below the whole."""
@@ -133,19 +174,53 @@ class _Sweep:
             origin = self._found.network.origin(k)
             raise NotProvenError(f"{origin} has no finite constant on the {self._region}; take a smaller region.")
 
+    def _merge(self, k: int, change: Change) -> Change:
+        """The same change with its smallest terms as a single one, T = 1, if that has fewer columns."""
+        found = part_minor_terms(change, self._gains, _MERGED)
+        if found is None:
+            return change
+        kept, minor = found
+        gain, drift = (whole_gain(minor, sizes) for sizes in (self._gains, self._drifts))
+        units = _units(self._found.network.nodes[k - 1].target, gain.device)
+        self._add(kept, -k, units, (gain + kept.error) * _ULPS, (drift + kept.drift) * _ULPS)
+        return Change(kept.parts, torch.zeros_like(gain), torch.zeros_like(gain))
+
     def _linearly(self, center: LinearOperator | None, change: Change) -> Change:
         """The change of C z; of nothing where there is no linear part."""
         if center is None:
-            return Change({}, torch.zeros_like(change.error))
+            return Change({}, torch.zeros_like(change.error), torch.zeros_like(change.drift))
         center = center.to(device=change.error.device)
         absolute = float(AbsoluteSums()(center).value)
-        lost = gamma(depth(center) + 8) * change.mass(self._gains)
+        lost = gamma(depth(center) + 8)
         return Change(
             {s: center.apply(columns) for s, columns in change.parts.items()},
-            (absolute * (change.error + lost) + _UNDERFLOW) * _ULPS,
+            (absolute * (change.error + lost * change.mass(self._gains)) + _UNDERFLOW) * _ULPS,
+            (absolute * (change.drift + lost * change.mass(self._drifts)) + _UNDERFLOW) * _ULPS,
         )
 
-    def _through_product(self, k: int, node: MatrixProduct, change: Change, gain: Tensor) -> Change:
+    def _through_product(self, k: int, node: Product, z: Reach, change: Change) -> Change:
+        """a b - a' b' - C (z - z') = (a - a0)(b - b') + (a - a')(b' - b0), entry by entry, C the derivative at z0.
+
+        So the rest is t w with |w| <= |p (b - b')| + |q (a - a')|, as `Product.departure` says.
+        """
+        center = self._centers[k - 1]
+        far = torch.maximum(z.high - center.center, center.center - z.low).clamp(min=0) * _ULPS
+        scale, weights = node.departure(far)
+        self._require_finite(k, weights)
+        linear = self._linearly(node.derivative(center.center), change)
+        if not bool((far > 0).any()):
+            return linear
+        cut, moved, drifts = math.prod(node.left), torch.zeros_like(change.error), list[Tensor]()
+        for at in (slice(0, cut), slice(cut, None)):
+            half = Change({s: t[:, at] for s, t in change.parts.items()}, change.error, change.drift)
+            largest = weights[at].max().clamp(min=1e-200)
+            moved = moved + whole_gain(half, self._gains, weight=weights[at] / largest * _ULPS) * largest
+            drifts.append((half.mass(self._drifts) + half.drift) * largest)
+        # At the center itself b' = b0, or a = a0: one of the two terms is left, whichever one likes.
+        self._add(linear, k, _units(node.target, moved.device) * scale, moved * _ULPS, min(drifts) * _ULPS)
+        return linear
+
+    def _through_matrix_product(self, k: int, node: MatrixProduct, change: Change, gain: Tensor) -> Change:
         """A B - A' B' - C (z - z') = (A - A0)(B - B') + (A - A')(B' - B0), for each group, with C the derivative at z0.
 
         So the rest is at most max_g |A - A0| |B - B'| + max_g |B - B0| |A - A'|, where distances of single groups from
@@ -156,15 +231,15 @@ class _Sweep:
         far: list[Tensor] = []
         gains: list[Tensor] = []
         for at in (slice(0, cut), slice(cut, None)):
-            half = Change({s: t[:, at] for s, t in change.parts.items()}, change.error)
+            half = Change({s: t[:, at] for s, t in change.parts.items()}, change.error, change.drift)
             gains.append(torch.minimum(gain, whole_gain(half, self._gains)))
             far.append(torch.minimum(gains[-1], group_gains(half, self._gains, node.groups).max()) * r + center.radius)
         moved = (far[0] * gains[1] + far[1] * gains[0]) * (1 + ROUNDINGS_512)
         linear = self._linearly(node.derivative(center.center), change)
-        size = math.prod(node.target)
-        units = torch.eye(size, dtype=torch.float64, device=gain.device)
-        linear.parts[k], self._gains[k] = units.reshape(size, *node.target), moved
-        return linear
+        # The errors so far join the rest, whose T is 1 too.
+        drift = (center.radius**2 + linear.drift) * _ULPS
+        self._add(linear, k, _units(node.target, gain.device), (moved + linear.error) * _ULPS, drift)
+        return Change(linear.parts, torch.zeros_like(gain), torch.zeros_like(gain))
 
     def _rest(self, node: Node, split: Split, device: torch.device) -> tuple[Tensor, Tensor | None]:
         """T and W with R psi(z) = T w, |w - w'| <= |W (z - z')| and 0 <= W <= 1, as columns and as weights.
@@ -172,8 +247,7 @@ class _Sweep:
         Where R is a factor for each of several groups that psi keeps apart, R = m r^2 with m its largest factor, the
         two roots are T = m r and W = r: entries with a small rest count little on both sides.
         """
-        size = math.prod(node.target)
-        units = torch.eye(size, dtype=torch.float64, device=device).reshape(size, *node.target)
+        units = _units(node.target, device)
         columns = split.scale.to(device=device).apply(units)
         columns = columns[columns.flatten(1).any(1)]
         if not (isinstance(node, _SEPARATE) and isinstance(split.scale, Diagonal) and len(columns)):
@@ -184,6 +258,12 @@ class _Sweep:
         share = torch.where(scale > 0, (scale / largest).clamp(min=1e-200), 0.0).sqrt() * _ULPS
         outer = units * (largest * share * _ULPS)
         return outer[outer.flatten(1).any(1)], share.clamp(max=1.0)
+
+
+def _units(shape: Shape, device: torch.device) -> Tensor:
+    """The unit tensors of a shape, one after the other."""
+    size = math.prod(shape)
+    return torch.eye(size, dtype=torch.float64, device=device).reshape(size, *shape)
 
 
 def _support(region: Region, rows: Float64[Tensor, "rows entries"]) -> Tensor:
@@ -200,6 +280,12 @@ def _intersect(z: Reach, other: Reach) -> Reach:
     ball = z if bool(z.radius < other.radius) else other
     low, high = torch.maximum(z.low, other.low), torch.minimum(z.high, other.high)
     return tighten(Reach(low, high, ball.center, ball.radius))
+
+
+def _include(z: Reach, point: Tensor) -> Reach:
+    """The reach, made so large that a point lies in it as well."""
+    radius = torch.maximum(z.radius, norm_up((point - z.center).flatten(), 1) * _ULPS)
+    return Reach(torch.minimum(z.low, point), torch.maximum(z.high, point), z.center, radius)
 
 
 @final
@@ -237,7 +323,7 @@ class Linearization(RegionMethod):
 
     def _bound(self, network: Network, region: Region) -> Bound:
         samples = each_sample(region, network.source)
-        spelled = attention_in_steps(network)
+        spelled = attention_in_steps(unbalance_products(network))
         self._refuse_large(spelled)
         found = measure_network(spelled)
         with torch.no_grad(), time_limit(math.inf if self.budget is None else self.budget):
