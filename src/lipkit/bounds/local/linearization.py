@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from jaxtyping import Float64
 from torch import Tensor
 
 from lipkit._deadline import refuse_late, time_limit
@@ -15,13 +14,13 @@ from lipkit.bounds.fold.balanced_products import unbalance_products
 from lipkit.bounds.local.attention_in_steps import attention_in_steps
 from lipkit.bounds.local.local import each_sample
 from lipkit.bounds.local.measured_network import Affine, MeasuredNetwork, measure_network
-from lipkit.bounds.local.ranges import input_reach, middle, propagate_ranges, tighten
-from lipkit.bounds.local.sums_of_changes import LAST_STEPS, STEPS, Change, group_gains, part_minor_terms, whole_gain
+from lipkit.bounds.local.ranges import farthest, include, input_reach, intersect, propagate_ranges
+from lipkit.bounds.local.sums_of_changes import LAST_STEPS, STEPS, Change, Sizes, group_gains, unit_tensors, whole_gain
 from lipkit.errors import ArgumentError, NotProvenError, TooLargeError
-from lipkit.linops import Diagonal, LinearOperator, Shape, depth
-from lipkit.norms import AbsoluteSums, dual_exponent
-from lipkit.regions import Ball, Box, Region
-from lipkit.rounding.float64 import exp_of, gamma, log_up, norm_up, vector_norms
+from lipkit.linops import Diagonal, LinearOperator, depth
+from lipkit.norms import AbsoluteSums
+from lipkit.regions import Ball, Region
+from lipkit.rounding.float64 import exp_of, gamma, log_up, vector_norms
 from lipkit.rounding.slacks import ROUNDINGS_32, ROUNDINGS_512
 from lipkit.trace import Network, Reach
 from lipkit.trace.nodes import MatrixProduct, Node, Normalization, Pointwise, Product, Softmax, Split, Unit
@@ -31,8 +30,6 @@ _ULPS = 1 + ROUNDINGS_32
 _UNDERFLOW = 1e-280
 # Errors that are less than this share of what they are errors of are not worth columns of their own.
 _GROWN = 2.0**-30
-# The share of the largest term that others may have together to be merged where values are kept for later.
-_MERGED = 2.0**-8
 # Nodes of which every group of entries with one factor of the rest depends on the same entries of the input.
 _SEPARATE = (Pointwise, Normalization, Unit, Softmax)
 
@@ -46,11 +43,10 @@ class _Sweep:
         self._input = input_reach(region, found.network.source, found.device)
         self._rounded = dict[int, Tensor]()
         self._centers = self._evaluate_center()
-        size = math.prod(found.network.source)
-        start = torch.eye(size, dtype=torch.float64, device=found.device).reshape(size, *found.network.source)
+        start = unit_tensors(found.network.source, found.device)
         zero = start.new_zeros(())
         self._changes = {0: Change({0: start}, zero, zero)}
-        self._gains, self._drifts = {0: zero + 1}, {0: zero}
+        self._sizes = Sizes({0: zero + 1}, {0: zero})
         self._plain = {0: zero + 1}
         self._last = {j: k for k, row in found.fused.items() if k not in found.inside for j in row.blocks}
 
@@ -73,8 +69,8 @@ class _Sweep:
         change = self._through_row(k, row)
         self._centers[k - 1] = self._near_center(k, change)
         last = k == self._found.network.sink
-        gain = torch.minimum(whole_gain(change, self._gains, LAST_STEPS if last else STEPS), self._folded(row))
-        z = _include(_intersect(z, self._around(k, change, gain)), self._centers[k - 1].center)
+        gain = torch.minimum(self._gain(change, LAST_STEPS if last else STEPS), self._folded(row))
+        z = include(intersect(z, self._around(k, change, gain)), self._centers[k - 1].center)
         self._require_finite(k, gain)
         if last:
             self.gain = gain
@@ -93,13 +89,13 @@ class _Sweep:
                 image = block.op.apply(columns)
                 parts[s] = parts[s] + image if s in parts else image
             lost = row.slack() * float(AbsoluteSums()(block.op).value)
-            error = (error + block.norm * before.error + lost * before.mass(self._gains)) * _ULPS
-            drift = (drift + block.norm * before.drift + lost * before.mass(self._drifts)) * _ULPS
+            error = (error + block.norm * before.error + lost * before.mass(self._sizes.gains)) * _ULPS
+            drift = (drift + block.norm * before.drift + lost * before.mass(self._sizes.drifts)) * _ULPS
         return Change(parts, error, drift)
 
     def _near_center(self, k: int, change: Change) -> Reach:
         """Where the exact z_k of the center lies: around the computed c_k."""
-        at, off = self._centers[k - 1].center, (change.mass(self._drifts) + change.drift) * _ULPS
+        at, off = self._centers[k - 1].center, (change.mass(self._sizes.drifts) + change.drift) * _ULPS
         width = off * _ULPS + ROUNDINGS_32 * at.abs()
         return Reach(at - width, at + width, at, off)
 
@@ -116,9 +112,9 @@ class _Sweep:
         for s, columns in change.parts.items():
             rows = columns.flatten(1).mT
             if s:
-                near = near + vector_norms(rows, 2.0) * self._gains[s]
+                near = near + vector_norms(rows, 2.0) * self._sizes.gains[s]
             else:
-                first = _support(self._region, rows)
+                first = farthest(self._region, rows)
         width = ((first + near * r) * (1 + ROUNDINGS_512)).reshape(center.center.shape)
         off = torch.maximum(center.high - center.center, center.center - center.low)
         width = (width + off) * _ULPS + ROUNDINGS_32 * center.center.abs()
@@ -127,63 +123,46 @@ class _Sweep:
     def _through_node(self, k: int, node: Node, z: Reach, change: Change, gain: Tensor) -> Change:
         self._plain[k] = gain
         if node.is_identity:
-            return self._merge(k, change)
+            return self._sizes.merge(change, -k)
         node = self._closer(k, node.within(z), change)
         self._plain[k] = gain * exp_of(node.log_constant(2.0), 1.0).to(gain) * _ULPS
-        off = self._centers[k - 1].radius
+        center = self._centers[k - 1]
         if isinstance(node, MatrixProduct):
             return self._through_matrix_product(k, node, change, gain)
         if isinstance(node, Product):
-            return self._isolate(k, self._through_product(k, node, z, change), gain)
+            return self._isolate(k, self._through_product(k, node, z, change, gain), gain)
         split = node.split(2.0)
         rest, weight = self._rest(node, split, gain.device)
         self._require_finite(k, rest)
         linear = self._linearly(split.center, change)
         if len(rest):
-            within = gain if weight is None else torch.minimum(gain, whole_gain(change, self._gains, weight=weight))
-            self._add(linear, k, rest, within, off)
+            within = gain if weight is None else torch.minimum(gain, self._gain(change, weight=weight))
+            self._sizes.add(linear, k, rest, within, center.radius)
         return self._isolate(k, linear, gain)
 
-    def _add(self, change: Change, s: int, columns: Tensor, gain: Tensor, drift: Tensor) -> None:
-        """One more term T_s w_s."""
-        change.parts[s], self._gains[s], self._drifts[s] = columns, gain, drift
+    def _gain(self, change: Change, steps: int = STEPS, weight: Tensor | None = None) -> Tensor:
+        return whole_gain(change, self._sizes.gains, steps, weight)
 
     def _isolate(self, k: int, change: Change, gain: Tensor) -> Change:
-        """The same change, whose error becomes a term of its own, T = 1, where it has grown.
-
-        As a term it passes through linear maps as they are composed, where an error grows by the norm of each. So its
-        growth is that of the network and not that of a product of norms.
-        """
-        value = torch.linalg.vector_norm(self._centers[k - 1].center) + self._centers[k - 1].radius
-        if bool(change.error <= _GROWN * gain) and bool(change.drift <= _GROWN * value):
+        """The same change, whose error becomes a term of its own where it has grown."""
+        center = self._centers[k - 1]
+        small = _GROWN * (torch.linalg.vector_norm(center.center) + center.radius)
+        if bool(change.error <= _GROWN * gain) and bool(change.drift <= small):
             return change
-        units = _units(self._found.network.nodes[k - 1].target, gain.device)
-        self._add(change, -k, units, change.error, change.drift)
-        return Change(change.parts, torch.zeros_like(gain), torch.zeros_like(gain))
+        return self._sizes.isolate(change, -k, self._found.network.nodes[k - 1].target)
 
     def _closer(self, k: int, node: Node, change: Change) -> Node:
         """The node with every group of entries as near to the center as its own gain says, which is below the whole."""
         if not isinstance(node, Normalization | Unit | Softmax):
             return node
         center, shape = self._centers[k - 1], (*node.shape[:-1], 1)
-        far = group_gains(change, self._gains, math.prod(shape)) * self._input.radius + center.radius
+        far = group_gains(change, self._sizes.gains, math.prod(shape)) * self._input.radius + center.radius
         return node.closer(center.center, (far * _ULPS).reshape(shape))
 
     def _require_finite(self, k: int, number: Tensor) -> None:
         if not bool(torch.isfinite(number).all()):
             origin = self._found.network.origin(k)
             raise NotProvenError(f"{origin} has no finite constant on the {self._region}; take a smaller region.")
-
-    def _merge(self, k: int, change: Change) -> Change:
-        """The same change with its smallest terms as a single one, T = 1, if that has fewer columns."""
-        found = part_minor_terms(change, self._gains, _MERGED)
-        if found is None:
-            return change
-        kept, minor = found
-        gain, drift = (whole_gain(minor, sizes) for sizes in (self._gains, self._drifts))
-        units = _units(self._found.network.nodes[k - 1].target, gain.device)
-        self._add(kept, -k, units, (gain + kept.error) * _ULPS, (drift + kept.drift) * _ULPS)
-        return Change(kept.parts, torch.zeros_like(gain), torch.zeros_like(gain))
 
     def _linearly(self, center: LinearOperator | None, change: Change) -> Change:
         """The change of C z; of nothing where there is no linear part."""
@@ -194,11 +173,11 @@ class _Sweep:
         lost = gamma(depth(center) + 8)
         return Change(
             {s: center.apply(columns) for s, columns in change.parts.items()},
-            (absolute * (change.error + lost * change.mass(self._gains)) + _UNDERFLOW) * _ULPS,
-            (absolute * (change.drift + lost * change.mass(self._drifts)) + _UNDERFLOW) * _ULPS,
+            (absolute * (change.error + lost * change.mass(self._sizes.gains)) + _UNDERFLOW) * _ULPS,
+            (absolute * (change.drift + lost * change.mass(self._sizes.drifts)) + _UNDERFLOW) * _ULPS,
         )
 
-    def _through_product(self, k: int, node: Product, z: Reach, change: Change) -> Change:
+    def _through_product(self, k: int, node: Product, z: Reach, change: Change, gain: Tensor) -> Change:
         """a b - a' b' - C (z - z') = (a - a0)(b - b') + (a - a')(b' - b0), entry by entry, C the derivative at z0.
 
         So the rest is t w with |w| <= |p (b - b')| + |q (a - a')|, as `Product.departure` says.
@@ -214,10 +193,12 @@ class _Sweep:
         for at in (slice(0, cut), slice(cut, None)):
             half = Change({s: t[:, at] for s, t in change.parts.items()}, change.error, change.drift)
             largest = weights[at].max().clamp(min=1e-200)
-            moved = moved + whole_gain(half, self._gains, weight=weights[at] / largest * _ULPS) * largest
-            drifts.append((half.mass(self._drifts) + half.drift) * largest)
+            weight = (weights[at] / largest * _ULPS).clamp(max=1.0)
+            moved = moved + torch.minimum(gain, self._gain(half, weight=weight)) * largest
+            drifts.append((half.mass(self._sizes.drifts) + half.drift) * largest)
         # At the center itself b' = b0, or a = a0: one of the two terms is left, whichever one likes.
-        self._add(linear, k, _units(node.target, moved.device) * scale, moved * _ULPS, min(drifts) * _ULPS)
+        columns = unit_tensors(node.target, moved.device) * scale
+        self._sizes.add(linear, k, columns, moved * _ULPS, min(drifts) * _ULPS)
         return linear
 
     def _through_matrix_product(self, k: int, node: MatrixProduct, change: Change, gain: Tensor) -> Change:
@@ -232,14 +213,14 @@ class _Sweep:
         gains: list[Tensor] = []
         for at in (slice(0, cut), slice(cut, None)):
             half = Change({s: t[:, at] for s, t in change.parts.items()}, change.error, change.drift)
-            gains.append(torch.minimum(gain, whole_gain(half, self._gains)))
-            far.append(torch.minimum(gains[-1], group_gains(half, self._gains, node.groups).max()) * r + center.radius)
+            gains.append(torch.minimum(gain, self._gain(half)))
+            nearest = group_gains(half, self._sizes.gains, node.groups).max()
+            far.append(torch.minimum(gains[-1], nearest) * r + center.radius)
         moved = (far[0] * gains[1] + far[1] * gains[0]) * (1 + ROUNDINGS_512)
         linear = self._linearly(node.derivative(center.center), change)
-        # The errors so far join the rest, whose T is 1 too.
-        drift = (center.radius**2 + linear.drift) * _ULPS
-        self._add(linear, k, _units(node.target, gain.device), (moved + linear.error) * _ULPS, drift)
-        return Change(linear.parts, torch.zeros_like(gain), torch.zeros_like(gain))
+        # At the center itself A' = A0 and B' = B0. The errors so far join the rest, whose T is 1 too.
+        linear = Change(linear.parts, (linear.error + moved) * _ULPS, (linear.drift + center.radius**2) * _ULPS)
+        return self._sizes.isolate(linear, k, node.target)
 
     def _rest(self, node: Node, split: Split, device: torch.device) -> tuple[Tensor, Tensor | None]:
         """T and W with R psi(z) = T w, |w - w'| <= |W (z - z')| and 0 <= W <= 1, as columns and as weights.
@@ -247,7 +228,7 @@ class _Sweep:
         Where R is a factor for each of several groups that psi keeps apart, R = m r^2 with m its largest factor, the
         two roots are T = m r and W = r: entries with a small rest count little on both sides.
         """
-        units = _units(node.target, device)
+        units = unit_tensors(node.target, device)
         columns = split.scale.to(device=device).apply(units)
         columns = columns[columns.flatten(1).any(1)]
         if not (isinstance(node, _SEPARATE) and isinstance(split.scale, Diagonal) and len(columns)):
@@ -258,34 +239,6 @@ class _Sweep:
         share = torch.where(scale > 0, (scale / largest).clamp(min=1e-200), 0.0).sqrt() * _ULPS
         outer = units * (largest * share * _ULPS)
         return outer[outer.flatten(1).any(1)], share.clamp(max=1.0)
-
-
-def _units(shape: Shape, device: torch.device) -> Tensor:
-    """The unit tensors of a shape, one after the other."""
-    size = math.prod(shape)
-    return torch.eye(size, dtype=torch.float64, device=device).reshape(size, *shape)
-
-
-def _support(region: Region, rows: Float64[Tensor, "rows entries"]) -> Tensor:
-    """The largest |<row, x - center>| on the region."""
-    if isinstance(region, Ball):
-        return vector_norms(rows, dual_exponent(region.p)) * region.radius
-    assert isinstance(region, Box), "ranges refuse other regions"
-    width = middle(*(end.detach().to(rows).flatten() for end in (region.low, region.high)))[1]
-    return rows.abs() @ width * (1 + gamma(len(width) + 4))
-
-
-def _intersect(z: Reach, other: Reach) -> Reach:
-    """Both reaches at once: the smaller of the boxes, entry by entry, and the smaller ball."""
-    ball = z if bool(z.radius < other.radius) else other
-    low, high = torch.maximum(z.low, other.low), torch.minimum(z.high, other.high)
-    return tighten(Reach(low, high, ball.center, ball.radius))
-
-
-def _include(z: Reach, point: Tensor) -> Reach:
-    """The reach, made so large that a point lies in it as well."""
-    radius = torch.maximum(z.radius, norm_up((point - z.center).flatten(), 1) * _ULPS)
-    return Reach(torch.minimum(z.low, point), torch.maximum(z.high, point), z.center, radius)
 
 
 @final

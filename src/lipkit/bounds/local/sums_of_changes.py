@@ -1,13 +1,15 @@
 """Differences of two values of a network as sums of linear images of bounded vectors, and how large they can be."""
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from lipkit.linops import Shape
 from lipkit.norms import Cholesky
 from lipkit.rounding.float64 import exp_of, gamma, norm_up
 from lipkit.rounding.slacks import ROUNDINGS_32, ROUNDINGS_512
@@ -24,7 +26,9 @@ _SCALE_STEPS = 3
 # Steps of power iteration for such a scale.
 _GUESSES = 4
 # From this side on a guess and its proof take a fraction of the time of squarings, and are nearer.
-_LARGE = 256
+_LARGE = 1024
+# The share of the largest term that others may have together to be merged.
+_MERGED = 2.0**-11
 _PROVEN, _LAST_PROVEN = Cholesky(rtol=2e-2, steps=30), Cholesky(rtol=1e-3, steps=60)
 
 
@@ -46,6 +50,58 @@ class Change:
         return sum((norm_up(t.flatten(), 1) * gains[s] for s, t in self.parts.items()), torch.zeros_like(self.error))
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class Sizes:
+    """How large the vectors behind the terms of all changes are: |w_s| <= gains[s] and |v_s| <= drifts[s]."""
+
+    gains: dict[int, Tensor]
+    drifts: dict[int, Tensor]
+
+    def add(self, change: Change, s: int, columns: Tensor, gain: Tensor, drift: Tensor) -> None:
+        """One more term T_s w_s."""
+        change.parts[s], self.gains[s], self.drifts[s] = columns, gain, drift
+
+    def isolate(self, change: Change, s: int, shape: Shape) -> Change:
+        """The same change, whose error is the term s with T = 1.
+
+        As a term it passes through linear maps as they are composed, where an error grows by the norm of each. So its
+        growth is that of the network and not that of a product of norms.
+        """
+        parts = dict(change.parts)
+        found = Change(parts, torch.zeros_like(change.error), torch.zeros_like(change.drift))
+        self.add(found, s, unit_tensors(shape, change.error.device), change.error, change.drift)
+        return found
+
+    def merge(self, change: Change, s: int) -> Change:
+        """The same change, whose smallest terms and error are the term s with T = 1, if that has fewer columns.
+
+        For e = sum_j T_j w_j over these is at most the gain of them together, whatever the w_j are. They are at most
+        `_MERGED` of the largest term, but not that of the inputs. So values that many rows read do not carry a column
+        for every entry of every node before them.
+        """
+        sizes = {j: float(_rough_norm(t.flatten(1)) * self.gains[j]) for j, t in change.parts.items()}
+        left, minor = _MERGED * max(sizes.values(), default=0.0), dict[int, Tensor]()
+        for j in sorted(sizes, key=lambda j: sizes[j]):
+            left -= sizes[j]
+            if left < 0 or not j:
+                break
+            minor[j] = change.parts[j]
+        shape = tuple(next(iter(change.parts.values())).shape[1:]) if minor else ()
+        if sum(map(len, minor.values())) <= math.prod(shape):
+            return change
+        few = Change(minor, change.error, change.drift)
+        error, drift = whole_gain(few, self.gains), whole_gain(replace(few, error=few.drift), self.drifts)
+        kept = {j: t for j, t in change.parts.items() if j not in minor}
+        return self.isolate(Change(kept, error, drift), s, shape)
+
+
+def unit_tensors(shape: Shape, device: torch.device) -> Float64[Tensor, "size ..."]:
+    """The unit tensors of a shape, one after the other."""
+    size = math.prod(shape)
+    return torch.eye(size, dtype=torch.float64, device=device).reshape(size, *shape)
+
+
 def whole_gain(change: Change, gains: Gains, steps: int = STEPS, weight: Tensor | None = None) -> Tensor:
     """|P| + sum_s |T_s| gain_s or `_together`, of the change times a weight <= 1; small terms by Frobenius norms."""
     parts = {s: (t if weight is None else t * weight).flatten(1) for s, t in change.parts.items()}
@@ -65,25 +121,6 @@ def whole_gain(change: Change, gains: Gains, steps: int = STEPS, weight: Tensor 
     return (total + _together(flat, major, gains, steps)) * (1 + ROUNDINGS_512)
 
 
-def part_minor_terms(change: Change, gains: Gains, share: float) -> tuple[Change, Change] | None:
-    """The change without its smallest terms, and those terms alone; nothing where that does not save columns.
-
-    They are at most `share` of the largest term together, and have more columns than a term with T = 1 has.
-    """
-    sizes = {s: float(_rough_norm(t.flatten(1)) * gains[s]) for s, t in change.parts.items()}
-    left, minor = share * max(sizes.values()), list[int]()
-    for s in sorted(sizes, key=lambda s: sizes[s]):
-        if sizes[s] > left or s == 0:
-            break
-        left -= sizes[s]
-        minor.append(s)
-    if sum(len(change.parts[s]) for s in minor) <= change.parts[0][0].numel():
-        return None
-    zero = torch.zeros_like(change.error)
-    kept = Change({s: t for s, t in change.parts.items() if s not in minor}, change.error, change.drift)
-    return kept, Change({s: change.parts[s] for s in minor}, zero, zero)
-
-
 def _rough_norm(matrix: Float64[Tensor, "m n"]) -> Tensor:
     """min(|M|_F, (|M|_1 |M|_inf)^(1/2)) >= |M|_2; the second is the norm itself where M is diagonal."""
     size = matrix.abs()
@@ -93,7 +130,7 @@ def _rough_norm(matrix: Float64[Tensor, "m n"]) -> Tensor:
 
 def _norm(matrix: Float64[Tensor, "... m n"], steps: int) -> Tensor:
     """|M|_2 from above, by squarings or, for a single large matrix, by a guess that is proven."""
-    if matrix.ndim > 2 or min(matrix.shape) < _LARGE:
+    if matrix.ndim > 2 or min(matrix.shape) < _LARGE or not bool(torch.isfinite(matrix).all()):
         return spectral_above(matrix, steps)
     prove = _LAST_PROVEN if steps == LAST_STEPS else _PROVEN
     return exp_of(prove.enclose(matrix[None, None]).log_upper[0], 1.0)
