@@ -91,7 +91,7 @@ def test_merged_terms_are_covered_by_the_term_in_their_place(seed: int, small: f
 def test_terms_that_save_no_columns_or_are_not_small_stay():
     one = torch.ones((), dtype=torch.float64)
     units = torch.eye(3, dtype=torch.float64)
-    sizes = Sizes({0: one, 1: 1e-9 * one, 2: one}, {s: 0 * one for s in range(3)})
+    sizes = Sizes({0: one, 1: 1e-9 * one, 2: one}, dict.fromkeys(range(3), 0 * one))
     few = Change({0: units, 1: units}, 0 * one, 0 * one)
     assert sizes.merge(few, -1) is few
     large = Change({0: units, 2: torch.cat([units, units])}, 0 * one, 0 * one)

@@ -60,15 +60,16 @@ def balance_products(network: Network) -> Network:
 
 
 def unbalance_products(network: Network) -> Network:
-    """The same function with every gauge 1 and every product without a range: the inverse of `balance_products`.
+    """The same function with gauge 1 for every `Product`, whose range is forgotten.
 
     Gauges suit constants on the whole space. What a product adds on a small region depends on other sizes, and a method
-    that measures its whole input, (t a, b), by one length needs both factors as they are.
+    that weighs both factors by itself, but measures its input (t a, b) by one length, needs them as they are. Weighted
+    means (`Interpolation`) keep theirs: a ball of 0.5 around an input of a GRU had 3.5 times the constant without.
     Guarantee: the same function, exactly, for gauges are powers of two. Cost: bookkeeping.
     """
     nodes, blocks, biases = list(network.nodes), dict(network.blocks), dict(network.biases)
     for k, node in enumerate(network.nodes, start=1):
-        if not isinstance(node, Product | Interpolation) or node.gauge == 1:
+        if not isinstance(node, Product) or node.gauge == 1:
             continue
         nodes[k - 1] = replace(node, gauge=1.0, domain=None)
         scales = _scales(node, 1 / node.gauge)
@@ -79,7 +80,7 @@ def unbalance_products(network: Network) -> Network:
     return replace(network, nodes=tuple(nodes), blocks=blocks, biases=biases)
 
 
-def _rescale(op: LinearOperator, scales: Tensor, node: Product | Interpolation) -> LinearOperator:
+def _rescale(op: LinearOperator, scales: Tensor, node: Product) -> LinearOperator:
     """D A for the diagonal D of `scales`, which only the gate feels."""
     in_gate, in_rest = _masks(op, node)
     if not in_gate:

@@ -15,23 +15,30 @@ from lipkit.bounds.local.attention_in_steps import attention_in_steps
 from lipkit.bounds.local.local import each_sample
 from lipkit.bounds.local.measured_network import Affine, MeasuredNetwork, measure_network
 from lipkit.bounds.local.ranges import farthest, include, input_reach, intersect, propagate_ranges
-from lipkit.bounds.local.sums_of_changes import LAST_STEPS, STEPS, Change, Sizes, group_gains, unit_tensors, whole_gain
+from lipkit.bounds.local.sums_of_changes import (
+    LAST_STEPS,
+    STEPS,
+    Change,
+    Sizes,
+    group_gains,
+    rest_terms,
+    unit_tensors,
+    whole_gain,
+)
 from lipkit.errors import ArgumentError, NotProvenError, TooLargeError
-from lipkit.linops import Diagonal, LinearOperator, depth
+from lipkit.linops import LinearOperator, depth
 from lipkit.norms import AbsoluteSums
 from lipkit.regions import Ball, Region
 from lipkit.rounding.float64 import exp_of, gamma, log_up, vector_norms
 from lipkit.rounding.slacks import ROUNDINGS_32, ROUNDINGS_512
 from lipkit.trace import Network, Reach
-from lipkit.trace.nodes import MatrixProduct, Node, Normalization, Pointwise, Product, Softmax, Split, Unit
+from lipkit.trace.nodes import MatrixProduct, Node, Normalization, Product, Softmax, Unit
 
 _ULPS = 1 + ROUNDINGS_32
 # More than products may lose to underflow.
 _UNDERFLOW = 1e-280
 # Errors that are less than this share of what they are errors of are not worth columns of their own.
 _GROWN = 2.0**-30
-# Nodes of which every group of entries with one factor of the rest depends on the same entries of the input.
-_SEPARATE = (Pointwise, Normalization, Unit, Softmax)
 
 
 @final
@@ -51,9 +58,10 @@ class _Sweep:
         self._last = {j: k for k, row in found.fused.items() if k not in found.inside for j in row.blocks}
 
     def _evaluate_center(self) -> list[Reach]:
-        """c_1, ..., c_(K+1), the computed values at the center; notes |sum_j A_kj phi_j(c_j) + b_k - c_k| for each.
+        """c_1, ..., c_(K+1), computed values at the center; notes the size of d_k = sum_j A_kj phi_j(c_j) + b_k - c_k.
 
-        Every row starts from the computed values before it, so that nothing adds up here.
+        Every row starts from the c_j, so nothing adds up here. The exact values are z_k = c_k + d_k + sum_j A_kj
+        (phi_j(z_j) - phi_j(c_j)): the recursion of changes, with d_k in the place of a difference of inputs.
         """
 
         def note(k: int, z: Reach, _ys: list[Reach]) -> Reach:
@@ -132,7 +140,7 @@ class _Sweep:
         if isinstance(node, Product):
             return self._isolate(k, self._through_product(k, node, z, change, gain), gain)
         split = node.split(2.0)
-        rest, weight = self._rest(node, split, gain.device)
+        rest, weight = rest_terms(node, split, gain.device)
         self._require_finite(k, rest)
         linear = self._linearly(split.center, change)
         if len(rest):
@@ -191,7 +199,7 @@ class _Sweep:
             return linear
         cut, moved, drifts = math.prod(node.left), torch.zeros_like(change.error), list[Tensor]()
         for at in (slice(0, cut), slice(cut, None)):
-            half = Change({s: t[:, at] for s, t in change.parts.items()}, change.error, change.drift)
+            half = change.entries(at)
             largest = weights[at].max().clamp(min=1e-200)
             weight = (weights[at] / largest * _ULPS).clamp(max=1.0)
             moved = moved + torch.minimum(gain, self._gain(half, weight=weight)) * largest
@@ -212,7 +220,7 @@ class _Sweep:
         far: list[Tensor] = []
         gains: list[Tensor] = []
         for at in (slice(0, cut), slice(cut, None)):
-            half = Change({s: t[:, at] for s, t in change.parts.items()}, change.error, change.drift)
+            half = change.entries(at)
             gains.append(torch.minimum(gain, self._gain(half)))
             nearest = group_gains(half, self._sizes.gains, node.groups).max()
             far.append(torch.minimum(gains[-1], nearest) * r + center.radius)
@@ -221,24 +229,6 @@ class _Sweep:
         # At the center itself A' = A0 and B' = B0. The errors so far join the rest, whose T is 1 too.
         linear = Change(linear.parts, (linear.error + moved) * _ULPS, (linear.drift + center.radius**2) * _ULPS)
         return self._sizes.isolate(linear, k, node.target)
-
-    def _rest(self, node: Node, split: Split, device: torch.device) -> tuple[Tensor, Tensor | None]:
-        """T and W with R psi(z) = T w, |w - w'| <= |W (z - z')| and 0 <= W <= 1, as columns and as weights.
-
-        Where R is a factor for each of several groups that psi keeps apart, R = m r^2 with m its largest factor, the
-        two roots are T = m r and W = r: entries with a small rest count little on both sides.
-        """
-        units = unit_tensors(node.target, device)
-        columns = split.scale.to(device=device).apply(units)
-        columns = columns[columns.flatten(1).any(1)]
-        if not (isinstance(node, _SEPARATE) and isinstance(split.scale, Diagonal) and len(columns)):
-            return columns, None
-        scale = split.scale.scale.to(device=device).expand(node.shape)
-        largest = scale.max()
-        # No positive factor may vanish beside the largest one.
-        share = torch.where(scale > 0, (scale / largest).clamp(min=1e-200), 0.0).sqrt() * _ULPS
-        outer = units * (largest * share * _ULPS)
-        return outer[outer.flatten(1).any(1)], share.clamp(max=1.0)
 
 
 @final
@@ -256,6 +246,8 @@ class Linearization(RegionMethod):
     three nodes (`attention_in_steps`). Rests of nodes that keep groups of entries apart are weighed by group, each with
     its own distance from the center, and a product of matrices has the rest |A - A0| |B - B'| + |B - B0| |A - A'|.
     The sum of norms is replaced by the norm of all terms beside each other where that is smaller (`sums_of_changes`).
+    Rounding errors, those of the values at the center among them, are such terms too: they grow as the network makes
+    them, and not by the norm of every layer. Terms below 2^-11 of the whole are merged where values are kept for later.
 
     Guarantee: UPPER, all rounding counted, no random number. l2 only.
     Cost: every value is a matrix with a column for each input and for each entry of every node before it, written out:

@@ -9,10 +9,11 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from lipkit.linops import Shape
+from lipkit.linops import Diagonal, Shape
 from lipkit.norms import Cholesky
 from lipkit.rounding.float64 import exp_of, gamma, norm_up
 from lipkit.rounding.slacks import ROUNDINGS_32, ROUNDINGS_512
+from lipkit.trace.nodes import Node, Normalization, Pointwise, Softmax, Split, Unit
 from lipkit.trace.nodes._small_norms import spectral_above
 
 Gains = Mapping[int, Tensor]
@@ -27,9 +28,11 @@ _SCALE_STEPS = 3
 _GUESSES = 4
 # From this side on a guess and its proof take a fraction of the time of squarings, and are nearer.
 _LARGE = 1024
+_PROVEN, _LAST_PROVEN = Cholesky(rtol=2e-2, steps=30), Cholesky(rtol=1e-3, steps=60)
+# Nodes of which every group of entries with one factor of the rest depends on the same entries of the input.
+_SEPARATE = (Pointwise, Normalization, Unit, Softmax)
 # The share of the largest term that others may have together to be merged.
 _MERGED = 2.0**-11
-_PROVEN, _LAST_PROVEN = Cholesky(rtol=2e-2, steps=30), Cholesky(rtol=1e-3, steps=60)
 
 
 @final
@@ -48,6 +51,10 @@ class Change:
     def mass(self, gains: Gains) -> Tensor:
         """sum_s |T_s|_F gain_s: what rounding errors are relative to."""
         return sum((norm_up(t.flatten(), 1) * gains[s] for s, t in self.parts.items()), torch.zeros_like(self.error))
+
+    def entries(self, at: slice) -> "Change":
+        """The change of some entries of a vector."""
+        return Change({s: t[:, at] for s, t in self.parts.items()}, self.error, self.drift)
 
 
 @final
@@ -100,6 +107,25 @@ def unit_tensors(shape: Shape, device: torch.device) -> Float64[Tensor, "size ..
     """The unit tensors of a shape, one after the other."""
     size = math.prod(shape)
     return torch.eye(size, dtype=torch.float64, device=device).reshape(size, *shape)
+
+
+def rest_terms(node: Node, split: Split, device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """T and W with R psi(z) = T w, |w - w'| <= |W (z - z')| and 0 <= W <= 1, as columns and as weights.
+
+    Where R is a factor for each of several groups that psi keeps apart, R = m r^2 with m its largest factor, the
+    two roots are T = m r and W = r: entries with a small rest count little on both sides.
+    """
+    units = unit_tensors(node.target, device)
+    columns = split.scale.to(device=device).apply(units)
+    columns = columns[columns.flatten(1).any(1)]
+    if not (isinstance(node, _SEPARATE) and isinstance(split.scale, Diagonal) and len(columns)):
+        return columns, None
+    scale = split.scale.scale.to(device=device).expand(node.shape)
+    largest = scale.max()
+    # No positive factor may vanish beside the largest one.
+    share = torch.where(scale > 0, (scale / largest).clamp(min=1e-200), 0.0).sqrt() * _ULPS
+    outer = units * (largest * share * _ULPS)
+    return outer[outer.flatten(1).any(1)], share.clamp(max=1.0)
 
 
 def whole_gain(change: Change, gains: Gains, steps: int = STEPS, weight: Tensor | None = None) -> Tensor:
