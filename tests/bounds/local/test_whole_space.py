@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import lipkit
 from lipkit.bounds import DAG, LipLT
-from lipkit.bounds.fold.balanced_products import balance_products
+from lipkit.bounds.fold.balanced_products import balance_products, unbalance_products
 from lipkit.bounds.lipschitz import lipschitz, network_of
 from lipkit.bounds.local.measured_network import measure_network
 from lipkit.bounds.local.whole_space import know_whole_space, reach_whole_space
@@ -164,6 +164,10 @@ def test_gauges_change_no_value_and_never_raise_the_fold_by_much(name: str) -> N
         assert all(math.frexp(gauge)[0] == 0.5 for gauge in gauges)
         x = 3 * torch.randn(50, *shape, dtype=torch.float64)
         assert torch.allclose(balanced(x), network(x), rtol=1e-14, atol=1e-15)
+        undone = unbalance_products(balanced)
+        assert all(node.gauge == 1 for node in undone.nodes if isinstance(node, Product))
+        # Powers of two change no digit, and the sums are those of the network.
+        assert torch.equal(undone(x), balanced(x))
 
 
 def test_a_balanced_product_has_the_constant_of_the_product_rule() -> None:

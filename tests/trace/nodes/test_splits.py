@@ -6,7 +6,7 @@ from torch import Tensor
 
 from lipkit.linops import materialize
 from lipkit.regions import Reach, reach_of
-from lipkit.trace.nodes import Attention, MatrixProduct, Node, Normalization, Softmax, Unit
+from lipkit.trace.nodes import Attention, MatrixProduct, Node, Normalization, Product, Softmax, Unit
 
 CAUSAL = torch.zeros(2, 3, 3).masked_fill(torch.ones(3, 3, dtype=torch.bool).triu(1), -torch.inf)
 HIDDEN = torch.tensor([[False, True, False, False], [False, False, False, True]])
@@ -115,3 +115,36 @@ def test_groups_with_distances_of_their_own_have_smaller_rests_that_hold(name: s
     # Autograd rounds by 1e-15 or so.
     assert float(torch.linalg.matrix_norm((found - center) / rests[1].flatten()[:, None], 2).max()) <= 1 + 1e-9
     assert float(torch.linalg.matrix_norm(found, 2).max()) <= float(closer.log_constant(2.0).exp()) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "gauge"),
+    [((4,), (4,), 1.0), ((2, 1), (2, 3), 1.0), ((3,), (2, 1), 8.0), ((2, 1, 2), (1, 3, 1), 0.25), ((1,), (5,), 1.0)],
+)
+def test_a_product_departs_from_its_derivative_by_no_more_than_it_says(
+    left: tuple[int, ...], right: tuple[int, ...], gauge: float
+):
+    node = Product(left, right, gauge=gauge)
+    generator = torch.Generator().manual_seed(0)
+    (size,) = node.shape
+    center = torch.randn(size, dtype=torch.float64, generator=generator)
+    cut = torch.Size(left).numel()
+    most = 0.0
+    for trial in range(40):
+        far = torch.rand(size, dtype=torch.float64, generator=generator) ** 4
+        # A factor that does not move at all is one of the cases.
+        far[: cut * (trial % 3 == 0)] = 0.0
+        scale, weights = node.departure(far)
+        signs = torch.randn(2, 50, size, dtype=torch.float64, generator=generator).sign()
+        z, other = center + far * signs
+        derivative = materialize(node.derivative(center)).reshape(-1, size)
+        rest = (node(z) - node(other)).flatten(1) - (z - other) @ derivative.mT
+        moved = (z - other) * weights
+        said = sum(torch.linalg.vector_norm(half, dim=1) for half in (moved[:, :cut], moved[:, cut:]))
+        lengths = torch.linalg.vector_norm(rest / scale.flatten(), dim=1)
+        # Rounding of the values themselves, which are of order 1, in units of the smallest scale.
+        assert bool((lengths <= said + 1e-14 / float(scale.min())).all()), trial
+        if trial % 3:
+            most = max(most, float((lengths / said).max()))
+    # Not so large that it could not fail: signs reach a good share of what is said.
+    assert most > 0.3

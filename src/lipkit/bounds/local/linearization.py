@@ -5,31 +5,40 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from jaxtyping import Float64
 from torch import Tensor
 
 from lipkit._runtime import refuse_late, time_limit
 from lipkit.bound import L2, Bound, Kind, Scope
 from lipkit.bounds._base import RegionMethod
+from lipkit.bounds.fold.balanced_products import unbalance_products
 from lipkit.bounds.local.attention_in_steps import attention_in_steps
 from lipkit.bounds.local.local import each_sample
 from lipkit.bounds.local.measured_network import Affine, MeasuredNetwork, measure_network
-from lipkit.bounds.local.ranges import input_reach, middle, propagate_ranges, tighten
-from lipkit.bounds.local.sums_of_changes import LAST_STEPS, STEPS, Change, group_gains, whole_gain
+from lipkit.bounds.local.ranges import farthest, include, input_reach, intersect, propagate_ranges
+from lipkit.bounds.local.sums_of_changes import (
+    LAST_STEPS,
+    STEPS,
+    Change,
+    Sizes,
+    group_gains,
+    rest_terms,
+    unit_tensors,
+    whole_gain,
+)
 from lipkit.errors import ArgumentError, NotProvenError, TooLargeError
-from lipkit.linops import Diagonal, LinearOperator, depth
-from lipkit.norms import AbsoluteSums, dual_exponent
-from lipkit.regions import Ball, Box, Region
+from lipkit.linops import LinearOperator, depth
+from lipkit.norms import AbsoluteSums
+from lipkit.regions import Ball, Region
 from lipkit.rounding.float64 import exp_of, gamma, log_up, vector_norms
 from lipkit.rounding.slacks import ROUNDINGS_32, ROUNDINGS_512
 from lipkit.trace import Network, Reach
-from lipkit.trace.nodes import MatrixProduct, Node, Normalization, Pointwise, Softmax, Split, Unit
+from lipkit.trace.nodes import MatrixProduct, Node, Normalization, Product, Softmax, Unit
 
 _ULPS = 1 + ROUNDINGS_32
 # More than products may lose to underflow.
 _UNDERFLOW = 1e-280
-# Nodes of which every group of entries with one factor of the rest depends on the same entries of the input.
-_SEPARATE = (Pointwise, Normalization, Unit, Softmax)
+# Errors that are less than this share of what they are errors of are not worth columns of their own.
+_GROWN = 2.0**-30
 
 
 @final
@@ -39,25 +48,37 @@ class _Sweep:
     def __init__(self, found: MeasuredNetwork, region: Region) -> None:
         self._found, self._region = found, region
         self._input = input_reach(region, found.network.source, found.device)
-        point = Ball(self._input.center, 0.0)
-        # The values at the center, with what rounding can do to them.
-        self._centers = propagate_ranges(found, point, True, False, lambda _k, z, _ys: z)
-        size = math.prod(found.network.source)
-        start = torch.eye(size, dtype=torch.float64, device=found.device).reshape(size, *found.network.source)
+        self._rounded = dict[int, Tensor]()
+        self._centers = self._evaluate_center()
+        start = unit_tensors(found.network.source, found.device)
         zero = start.new_zeros(())
-        self._changes = {0: Change({0: start}, zero)}
-        self._gains = {0: zero + 1}
+        self._changes = {0: Change({0: start}, zero, zero)}
+        self._sizes = Sizes({0: zero + 1}, {0: zero})
         self._plain = {0: zero + 1}
         self._last = {j: k for k, row in found.fused.items() if k not in found.inside for j in row.blocks}
+
+    def _evaluate_center(self) -> list[Reach]:
+        """c_1, ..., c_(K+1), computed values at the center; notes the size of d_k = sum_j A_kj phi_j(c_j) + b_k - c_k.
+
+        Every row starts from the c_j, so nothing adds up here. The exact values are z_k = c_k + d_k + sum_j A_kj
+        (phi_j(z_j) - phi_j(c_j)): the recursion of changes, with d_k in the place of a difference of inputs.
+        """
+
+        def note(k: int, z: Reach, _ys: list[Reach]) -> Reach:
+            self._rounded[k] = z.radius
+            return Reach(z.center, z.center, z.center, torch.zeros_like(z.radius))
+
+        return propagate_ranges(self._found, Ball(self._input.center, 0.0), True, False, note)
 
     def refine(self, k: int, z: Reach, _ys: list[Reach]) -> Reach:
         """Restrict z_k by the change of row k, and note the change of y_k."""
         refuse_late()
         row = self._found.fused[k]
-        change = self._through_row(row)
+        change = self._through_row(k, row)
+        self._centers[k - 1] = self._near_center(k, change)
         last = k == self._found.network.sink
-        gain = torch.minimum(whole_gain(change, self._gains, LAST_STEPS if last else STEPS), self._folded(row))
-        z = _intersect(z, self._around(k, change, gain))
+        gain = torch.minimum(self._gain(change, LAST_STEPS if last else STEPS), self._folded(row))
+        z = include(intersect(z, self._around(k, change, gain)), self._centers[k - 1].center)
         self._require_finite(k, gain)
         if last:
             self.gain = gain
@@ -67,17 +88,24 @@ class _Sweep:
             del self._changes[j]
         return z
 
-    def _through_row(self, row: Affine) -> Change:
+    def _through_row(self, k: int, row: Affine) -> Change:
         parts: dict[int, Tensor] = {}
-        error = row.shift.new_zeros(()) + _UNDERFLOW
+        error, drift = row.shift.new_zeros(()) + _UNDERFLOW, self._rounded[k] + _UNDERFLOW
         for j, block in row.blocks.items():
             before = self._changes[j]
             for s, columns in before.parts.items():
                 image = block.op.apply(columns)
                 parts[s] = parts[s] + image if s in parts else image
-            lost = row.slack() * float(AbsoluteSums()(block.op).value) * before.mass(self._gains)
-            error = (error + block.norm * before.error + lost) * _ULPS
-        return Change(parts, error)
+            lost = row.slack() * float(AbsoluteSums()(block.op).value)
+            error = (error + block.norm * before.error + lost * before.mass(self._sizes.gains)) * _ULPS
+            drift = (drift + block.norm * before.drift + lost * before.mass(self._sizes.drifts)) * _ULPS
+        return Change(parts, error, drift)
+
+    def _near_center(self, k: int, change: Change) -> Reach:
+        """Where the exact z_k of the center lies: around the computed c_k."""
+        at, off = self._centers[k - 1].center, (change.mass(self._sizes.drifts) + change.drift) * _ULPS
+        width = off * _ULPS + ROUNDINGS_32 * at.abs()
+        return Reach(at - width, at + width, at, off)
 
     def _folded(self, row: Affine) -> Tensor:
         """sum_j |A_j| |y_j - y_j'|, each from the constant of its own node."""
@@ -92,9 +120,9 @@ class _Sweep:
         for s, columns in change.parts.items():
             rows = columns.flatten(1).mT
             if s:
-                near = near + vector_norms(rows, 2.0) * self._gains[s]
+                near = near + vector_norms(rows, 2.0) * self._sizes.gains[s]
             else:
-                first = _support(self._region, rows)
+                first = farthest(self._region, rows)
         width = ((first + near * r) * (1 + ROUNDINGS_512)).reshape(center.center.shape)
         off = torch.maximum(center.high - center.center, center.center - center.low)
         width = (width + off) * _ULPS + ROUNDINGS_32 * center.center.abs()
@@ -103,29 +131,40 @@ class _Sweep:
     def _through_node(self, k: int, node: Node, z: Reach, change: Change, gain: Tensor) -> Change:
         self._plain[k] = gain
         if node.is_identity:
-            return change
+            return self._sizes.merge(change, -k)
         node = self._closer(k, node.within(z), change)
         self._plain[k] = gain * exp_of(node.log_constant(2.0), 1.0).to(gain) * _ULPS
+        center = self._centers[k - 1]
         if isinstance(node, MatrixProduct):
-            return self._through_product(k, node, change, gain)
+            return self._through_matrix_product(k, node, change, gain)
+        if isinstance(node, Product):
+            return self._isolate(k, self._through_product(k, node, z, change, gain), gain)
         split = node.split(2.0)
-        rest, weight = self._rest(node, split, gain.device)
+        rest, weight = rest_terms(node, split, gain.device)
         self._require_finite(k, rest)
         linear = self._linearly(split.center, change)
-        parts = linear.parts
         if len(rest):
-            parts[k] = rest
-            self._gains[k] = (
-                gain if weight is None else torch.minimum(gain, whole_gain(change, self._gains, weight=weight))
-            )
-        return linear
+            within = gain if weight is None else torch.minimum(gain, self._gain(change, weight=weight))
+            self._sizes.add(linear, k, rest, within, center.radius)
+        return self._isolate(k, linear, gain)
+
+    def _gain(self, change: Change, steps: int = STEPS, weight: Tensor | None = None) -> Tensor:
+        return whole_gain(change, self._sizes.gains, steps, weight)
+
+    def _isolate(self, k: int, change: Change, gain: Tensor) -> Change:
+        """The same change, whose error becomes a term of its own where it has grown."""
+        center = self._centers[k - 1]
+        small = _GROWN * (torch.linalg.vector_norm(center.center) + center.radius)
+        if bool(change.error <= _GROWN * gain) and bool(change.drift <= small):
+            return change
+        return self._sizes.isolate(change, -k, self._found.network.nodes[k - 1].target)
 
     def _closer(self, k: int, node: Node, change: Change) -> Node:
         """The node with every group of entries as near to the center as its own gain says, which is below the whole."""
         if not isinstance(node, Normalization | Unit | Softmax):
             return node
         center, shape = self._centers[k - 1], (*node.shape[:-1], 1)
-        far = group_gains(change, self._gains, math.prod(shape)) * self._input.radius + center.radius
+        far = group_gains(change, self._sizes.gains, math.prod(shape)) * self._input.radius + center.radius
         return node.closer(center.center, (far * _ULPS).reshape(shape))
 
     def _require_finite(self, k: int, number: Tensor) -> None:
@@ -136,16 +175,41 @@ class _Sweep:
     def _linearly(self, center: LinearOperator | None, change: Change) -> Change:
         """The change of C z; of nothing where there is no linear part."""
         if center is None:
-            return Change({}, torch.zeros_like(change.error))
+            return Change({}, torch.zeros_like(change.error), torch.zeros_like(change.drift))
         center = center.to(device=change.error.device)
         absolute = float(AbsoluteSums()(center).value)
-        lost = gamma(depth(center) + 8) * change.mass(self._gains)
+        lost = gamma(depth(center) + 8)
         return Change(
             {s: center.apply(columns) for s, columns in change.parts.items()},
-            (absolute * (change.error + lost) + _UNDERFLOW) * _ULPS,
+            (absolute * (change.error + lost * change.mass(self._sizes.gains)) + _UNDERFLOW) * _ULPS,
+            (absolute * (change.drift + lost * change.mass(self._sizes.drifts)) + _UNDERFLOW) * _ULPS,
         )
 
-    def _through_product(self, k: int, node: MatrixProduct, change: Change, gain: Tensor) -> Change:
+    def _through_product(self, k: int, node: Product, z: Reach, change: Change, gain: Tensor) -> Change:
+        """a b - a' b' - C (z - z') = (a - a0)(b - b') + (a - a')(b' - b0), entry by entry, C the derivative at z0.
+
+        So the rest is t w with |w| <= |p (b - b')| + |q (a - a')|, as `Product.departure` says.
+        """
+        center = self._centers[k - 1]
+        far = torch.maximum(z.high - center.center, center.center - z.low).clamp(min=0) * _ULPS
+        scale, weights = node.departure(far)
+        self._require_finite(k, weights)
+        linear = self._linearly(node.derivative(center.center), change)
+        if not bool((far > 0).any()):
+            return linear
+        cut, moved, drifts = math.prod(node.left), torch.zeros_like(change.error), list[Tensor]()
+        for at in (slice(0, cut), slice(cut, None)):
+            half = change.entries(at)
+            largest = weights[at].max().clamp(min=1e-200)
+            weight = (weights[at] / largest * _ULPS).clamp(max=1.0)
+            moved = moved + torch.minimum(gain, self._gain(half, weight=weight)) * largest
+            drifts.append((half.mass(self._sizes.drifts) + half.drift) * largest)
+        # At the center itself b' = b0, or a = a0: one of the two terms is left, whichever one likes.
+        columns = unit_tensors(node.target, moved.device) * scale
+        self._sizes.add(linear, k, columns, moved * _ULPS, min(drifts) * _ULPS)
+        return linear
+
+    def _through_matrix_product(self, k: int, node: MatrixProduct, change: Change, gain: Tensor) -> Change:
         """A B - A' B' - C (z - z') = (A - A0)(B - B') + (A - A')(B' - B0), for each group, with C the derivative at z0.
 
         So the rest is at most max_g |A - A0| |B - B'| + max_g |B - B0| |A - A'|, where distances of single groups from
@@ -156,50 +220,15 @@ class _Sweep:
         far: list[Tensor] = []
         gains: list[Tensor] = []
         for at in (slice(0, cut), slice(cut, None)):
-            half = Change({s: t[:, at] for s, t in change.parts.items()}, change.error)
-            gains.append(torch.minimum(gain, whole_gain(half, self._gains)))
-            far.append(torch.minimum(gains[-1], group_gains(half, self._gains, node.groups).max()) * r + center.radius)
+            half = change.entries(at)
+            gains.append(torch.minimum(gain, self._gain(half)))
+            nearest = group_gains(half, self._sizes.gains, node.groups).max()
+            far.append(torch.minimum(gains[-1], nearest) * r + center.radius)
         moved = (far[0] * gains[1] + far[1] * gains[0]) * (1 + ROUNDINGS_512)
         linear = self._linearly(node.derivative(center.center), change)
-        size = math.prod(node.target)
-        units = torch.eye(size, dtype=torch.float64, device=gain.device)
-        linear.parts[k], self._gains[k] = units.reshape(size, *node.target), moved
-        return linear
-
-    def _rest(self, node: Node, split: Split, device: torch.device) -> tuple[Tensor, Tensor | None]:
-        """T and W with R psi(z) = T w, |w - w'| <= |W (z - z')| and 0 <= W <= 1, as columns and as weights.
-
-        Where R is a factor for each of several groups that psi keeps apart, R = m r^2 with m its largest factor, the
-        two roots are T = m r and W = r: entries with a small rest count little on both sides.
-        """
-        size = math.prod(node.target)
-        units = torch.eye(size, dtype=torch.float64, device=device).reshape(size, *node.target)
-        columns = split.scale.to(device=device).apply(units)
-        columns = columns[columns.flatten(1).any(1)]
-        if not (isinstance(node, _SEPARATE) and isinstance(split.scale, Diagonal) and len(columns)):
-            return columns, None
-        scale = split.scale.scale.to(device=device).expand(node.shape)
-        largest = scale.max()
-        # No positive factor may vanish beside the largest one.
-        share = torch.where(scale > 0, (scale / largest).clamp(min=1e-200), 0.0).sqrt() * _ULPS
-        outer = units * (largest * share * _ULPS)
-        return outer[outer.flatten(1).any(1)], share.clamp(max=1.0)
-
-
-def _support(region: Region, rows: Float64[Tensor, "rows entries"]) -> Tensor:
-    """The largest |<row, x - center>| on the region."""
-    if isinstance(region, Ball):
-        return vector_norms(rows, dual_exponent(region.p)) * region.radius
-    assert isinstance(region, Box), "ranges refuse other regions"
-    width = middle(*(end.detach().to(rows).flatten() for end in (region.low, region.high)))[1]
-    return rows.abs() @ width * (1 + gamma(len(width) + 4))
-
-
-def _intersect(z: Reach, other: Reach) -> Reach:
-    """Both reaches at once: the smaller of the boxes, entry by entry, and the smaller ball."""
-    ball = z if bool(z.radius < other.radius) else other
-    low, high = torch.maximum(z.low, other.low), torch.minimum(z.high, other.high)
-    return tighten(Reach(low, high, ball.center, ball.radius))
+        # At the center itself A' = A0 and B' = B0. The errors so far join the rest, whose T is 1 too.
+        linear = Change(linear.parts, (linear.error + moved) * _ULPS, (linear.drift + center.radius**2) * _ULPS)
+        return self._sizes.isolate(linear, k, node.target)
 
 
 @final
@@ -217,6 +246,8 @@ class Linearization(RegionMethod):
     three nodes (`attention_in_steps`). Rests of nodes that keep groups of entries apart are weighed by group, each with
     its own distance from the center, and a product of matrices has the rest |A - A0| |B - B'| + |B - B0| |A - A'|.
     The sum of norms is replaced by the norm of all terms beside each other where that is smaller (`sums_of_changes`).
+    Rounding errors, those of the values at the center among them, are such terms too: they grow as the network makes
+    them, and not by the norm of every layer. Terms below 2^-11 of the whole are merged where values are kept for later.
 
     Guarantee: UPPER, all rounding counted, no random number. l2 only.
     Cost: every value is a matrix with a column for each input and for each entry of every node before it, written out:
@@ -237,7 +268,7 @@ class Linearization(RegionMethod):
 
     def _bound(self, network: Network, region: Region) -> Bound:
         samples = each_sample(region, network.source)
-        spelled = attention_in_steps(network)
+        spelled = attention_in_steps(unbalance_products(network))
         self._refuse_large(spelled)
         found = measure_network(spelled)
         with torch.no_grad(), time_limit(math.inf if self.budget is None else self.budget):

@@ -135,6 +135,28 @@ def tighten(reach: Reach) -> Reach:
     return Reach(low, high, reach.center, torch.minimum(reach.radius, norm_up(far.flatten(), 1)))
 
 
+def intersect(z: Reach, other: Reach) -> Reach:
+    """Both reaches at once: the smaller of the boxes, entry by entry, and the smaller ball."""
+    ball = z if bool(z.radius < other.radius) else other
+    low, high = torch.maximum(z.low, other.low), torch.minimum(z.high, other.high)
+    return tighten(Reach(low, high, ball.center, ball.radius))
+
+
+def include(z: Reach, point: Float64[Tensor, "..."]) -> Reach:
+    """The reach, made so large that a point lies in it as well."""
+    radius = torch.maximum(z.radius, norm_up((point - z.center).flatten(), 1) * (1 + _ULPS))
+    return Reach(torch.minimum(z.low, point), torch.maximum(z.high, point), z.center, radius)
+
+
+def farthest(region: Region, rows: Float64[Tensor, "rows entries"]) -> Float64[Tensor, " rows"]:
+    """The largest |<row, x - center>| on a bounded region, for each row."""
+    if isinstance(region, Ball):
+        return vector_norms(rows, dual_exponent(region.p)) * region.radius
+    assert isinstance(region, Box), "ranges refuse other regions"
+    width = middle(*(end.detach().to(rows).flatten() for end in (region.low, region.high)))[1]
+    return rows.abs() @ width * (1 + gamma(len(width) + 4))
+
+
 def _anything(like: Tensor) -> Reach:
     end = torch.full_like(like, math.inf)
     return Reach(-end, end, torch.zeros_like(like), end.new_tensor(math.inf))

@@ -81,7 +81,7 @@ class Product(Node):
         if bool(norms.max() >= whole):
             return super().split(p)
         scale = norms.expand(torch.broadcast_shapes(norms.shape, (1, *self.target)))[0]
-        return Split(self._linear(middle), Diagonal(scale, self.target))
+        return Split(self.derivative(middle), Diagonal(scale, self.target))
 
     def reach(self, reach: Reach) -> Reach:
         reach = tighten(reach)
@@ -94,6 +94,25 @@ class Product(Node):
         constant = exp_of(self.within(reach).log_constant(2.0), 1.0)
         error = ULP * torch.linalg.vector_norm(center)
         return reach_of(low, high, center, constant * reach.radius + error)
+
+    def departure(self, far: Float64[Tensor, " entries"]) -> tuple[Float64[Tensor, "..."], Float64[Tensor, " entries"]]:
+        """t and W with a b - a' b' - (b0 (a - a') + a0 (b - b')) = t w, entry by entry, for |z - z0|, |z' - z0| <= far
+        and w of length |w|_2 <= |W_a (ga - ga')|_2 + |W_b (b - b')|_2, where W = (W_a, W_b) is a diagonal.
+
+        The left side is (a - a0)(b - b') + (a - a')(b' - b0), at most alpha_i |b - b'|_i + beta_i |a - a'|_i. Where
+        both factors move by about (alpha_i, beta_i) at once, t_i = sqrt(alpha_i beta_i) makes the two sizes equal and
+        gives entries that move little a small share. An entry of a factor that several outputs read has the weight
+        (sum of alpha_i^2 / t_i^2)^(1/2) over these, so that nothing is lost by the copies.
+        """
+        a, b = (factor[0] for factor in self.factors(far[None]))
+        wide = [torch.maximum(x, x.max() * 1e-6).clamp(min=1e-100) for x in (a, b)]
+        t = (wide[0] * wide[1]).sqrt()
+        weights = [
+            torch.linalg.vector_norm(x / t, dim=axes, keepdim=True) if axes else x / t
+            for x, axes in ((b, _copied(a, t)), (a, _copied(b, t)))
+        ]
+        both = torch.cat([weights[0].flatten() / self.gauge, weights[1].flatten()])
+        return t, round_up(both, t.numel() + 8)
 
     def shares(self) -> tuple[float, float]:
         """Constants with respect to a alone and to b alone, in l2."""
@@ -109,9 +128,9 @@ class Product(Node):
         free_b = [i for i in range(b.ndim) if a.shape[i] == 1 and b.shape[i] > 1]
         return (a, free_a), (b, free_b)
 
-    def _linear(self, middle: Tensor) -> LinearOperator:
+    def derivative(self, at: Float64[Tensor, " entries"]) -> LinearOperator:
         """z -> b0 a + a0 b as diagonals behind copies, so that its size is known without forming it."""
-        a0, b0 = (factor[0] for factor in self.factors(middle[None]))
+        a0, b0 = (factor[0] for factor in self.factors(at[None]))
         sides = ((self.left, b0 / self.gauge), (self.right, a0))
         return BlockRow(tuple(product(Diagonal(by, self.target), _copies(shape, self.target)) for shape, by in sides))
 
@@ -131,6 +150,11 @@ class Product(Node):
 
     def __str__(self) -> str:
         return "product"
+
+
+def _copied(factor: Tensor, whole: Tensor) -> list[int]:
+    """The axes along which a factor is repeated."""
+    return [i for i in range(whole.ndim) if factor.shape[i] < whole.shape[i]]
 
 
 def _total(x: Tensor, axes: list[int], order: float) -> Tensor:
