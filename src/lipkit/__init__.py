@@ -3,6 +3,7 @@
 lipkit.lipschitz(model, example)  ->  Bound: the best constant that can be proven, with a lower bound beside it
 """
 
+from lipkit import analysis as analysis
 from lipkit import bounds as bounds
 from lipkit import certify as certify
 from lipkit import data as data
