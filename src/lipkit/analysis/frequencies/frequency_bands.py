@@ -175,7 +175,8 @@ def check_bands(size: tuple[int, int], count: int, rings: Rings) -> Int64[Tensor
     missing = sorted(set(range(count)) - set(ring.unique().tolist()))
     if missing:
         raise ArgumentError(
-            f"Images of {size[0]} x {size[1]} pixels have no frequency in band {missing[0]} of {count}; take fewer bands."
+            f"Images of {size[0]} x {size[1]} pixels have no frequency in band {missing[0]} of {count}; "
+            "take fewer bands."
         )
     return ring
 
