@@ -1,5 +1,6 @@
 """Why a constant grows, where, and at which frequencies: diagnostics of weights, training and data."""
 
+from lipkit.analysis.frequencies.fourier_bounds import fourier_bound as fourier_bound
 from lipkit.analysis.frequencies.frequency_bands import GaussianBaseline as GaussianBaseline
 from lipkit.analysis.frequencies.frequency_bands import ReplacementBaseline as ReplacementBaseline
 from lipkit.analysis.frequencies.frequency_bands import RoundRings as RoundRings
@@ -13,6 +14,18 @@ from lipkit.analysis.frequencies.robustness_score import SignedScore as SignedSc
 from lipkit.analysis.frequencies.robustness_score import importance as importance
 from lipkit.analysis.frequencies.robustness_score import score as score
 from lipkit.analysis.frequencies.shapley_values import shapley as shapley
+from lipkit.analysis.frequencies.signal_to_noise import MeanPredictionError as MeanPredictionError
+from lipkit.analysis.frequencies.signal_to_noise import energy_density as energy_density
+from lipkit.analysis.frequencies.signal_to_noise import mean_prediction_error as mean_prediction_error
+from lipkit.analysis.frequencies.signal_to_noise import scale_energy as scale_energy
+from lipkit.analysis.frequencies.signal_to_noise import spectral_snr as spectral_snr
 from lipkit.analysis.frequencies.spectral_game import ScoreInterval as ScoreInterval
 from lipkit.analysis.frequencies.spectral_game import SpectralGame as SpectralGame
 from lipkit.analysis.frequencies.spectral_game import SpectralValues as SpectralValues
+from lipkit.analysis.generalization import Complexity as Complexity
+from lipkit.analysis.generalization import PackingBounds as PackingBounds
+from lipkit.analysis.generalization import generalization_bound as generalization_bound
+from lipkit.analysis.generalization import margin_vc_bounds as margin_vc_bounds
+from lipkit.analysis.generalization import path_norm as path_norm
+from lipkit.analysis.generalization import rademacher_linear as rademacher_linear
+from lipkit.analysis.generalization import rademacher_lipschitz as rademacher_lipschitz
