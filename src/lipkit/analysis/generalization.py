@@ -42,7 +42,7 @@ def rademacher_lipschitz(
     By the duality of Kantorovich and Rubinstein the maximum is K times the cheapest assignment of the points with s = 1
     to those with s = -1, where copies of the first point balance the numbers: no program is left to solve.
 
-    Guarantee: each maximum is exact up to rounding; with `draws=None` (at most 12 points) so is the mean over all signs.
+    Guarantee: each maximum is exact up to rounding; with `draws=None` (at most 12 points) so is the mean.
     Otherwise ESTIMATE, with its standard error. Cost: m^3 for each draw. The published bound of this complexity,
     2^(1/2) K max|x| / m^(1/2), is false for this class (docs/errata.md); the assignment is ours.
 

@@ -142,7 +142,7 @@ def test_all_bands_are_the_image_whatever_the_baseline():
 
 def test_a_constant_classifier_learns_nothing():
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3)).double()
-    nn.init.zeros_(model[1].weight)
+    nn.init.zeros_(next(model.parameters()))
     game = analysis.SpectralGame(model, bands=4)(draw(4, 8, 8), LABELS)
     assert float(game.each.abs().max()) < 1e-14
 
@@ -207,7 +207,7 @@ def test_bad_input_is_refused():
         game(x[:1], LABELS[:1])
     with pytest.raises(NonFiniteError, match="images"):
         game(torch.full_like(x, math.nan), LABELS)
-    nn.init.constant_(model[1].weight, math.nan)
+    nn.init.constant_(next(model.parameters()), math.nan)
     with pytest.raises(NonFiniteError, match="weights"):
         game(x, LABELS)
     with pytest.raises(ShapeError, match="logits"):
