@@ -6,7 +6,7 @@ from itertools import pairwise, product
 from typing import NamedTuple
 
 import numpy as np
-import scipy.optimize
+import scipy
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
