@@ -13,6 +13,7 @@ from lipkit.data.download import fetch as fetch
 from lipkit.data.examples import Examples as Examples
 from lipkit.data.idx import fashion_mnist as fashion_mnist
 from lipkit.data.idx import mnist as mnist
+from lipkit.data.label_noise import with_uniform_noise as with_uniform_noise
 from lipkit.data.mixtures import GaussianMixture as GaussianMixture
 from lipkit.data.mixtures import from_mixtures as from_mixtures
 from lipkit.data.mixtures import two_modes as two_modes

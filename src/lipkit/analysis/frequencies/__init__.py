@@ -1,0 +1,1 @@
+"""At which frequencies a classifier looks, and what spectra say about constants."""
