@@ -11,6 +11,11 @@ from lipkit.analysis.curvature.spectrum_estimates import TraceEstimate as TraceE
 from lipkit.analysis.curvature.spectrum_estimates import estimate_trace as estimate_trace
 from lipkit.analysis.curvature.spectrum_estimates import extreme_eigenvalues as extreme_eigenvalues
 from lipkit.analysis.curvature.spectrum_estimates import spectral_density as spectral_density
+from lipkit.analysis.dynamics.history import History as History
+from lipkit.analysis.dynamics.history import LayerHistory as LayerHistory
+from lipkit.analysis.dynamics.profiler import Profiler as Profiler
+from lipkit.analysis.dynamics.tracked_layers import AsMatrix as AsMatrix
+from lipkit.analysis.dynamics.tracked_layers import AsOperator as AsOperator
 from lipkit.analysis.singular_values.cluster_means import cluster_mean_derivative as cluster_mean_derivative
 from lipkit.analysis.singular_values.curvature_of_values import SingularValueHessian as SingularValueHessian
 from lipkit.analysis.singular_values.curvature_of_values import singular_value_hessian as singular_value_hessian
