@@ -4,7 +4,7 @@ import math
 from typing import final
 
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float64
 from torch import Tensor
 
 from lipkit.analysis.dynamics.gradient_noise import Noise
@@ -29,7 +29,7 @@ class Booking:
         self.record = LayerRecord(layer.name)
         self.noise: Noise | None = None
         self._old: Tensor | None = None
-        self._open(layer.weight(), 0)
+        self._open(self.measure(0))
         self.realised = self.expected = self.log_norm
 
     @property
@@ -73,12 +73,16 @@ class Booking:
         """Let the vectors follow the weight through a step without a measurement."""
         self._pair = self._pair.follow(self.layer.operator(self.layer.weight()))
 
-    def close(self, step: int) -> None:
-        """Measure, book the rest, and open the next interval."""
-        before, weight = self.log_norm, self.layer.weight()
+    def measure(self, step: int) -> Measurement:
+        """The norm as it is now, after a number of steps."""
+        return self.layer.measure(self.layer.weight(), step)
+
+    def close(self, measured: Measurement) -> None:
+        """Book the rest, and open the next interval at what was measured."""
+        before = self.log_norm
         drift, curvature, decay = float(self._drift), float(self._curvature), float(self._decay)
         crossings, noise, rate, model = self._crossings, self.noise, self._rate, float(self._model)
-        self._open(weight, step)
+        self._open(measured)
         rest = self.log_norm - before - drift - curvature - decay
         kappa = None if noise is None else rate * noise.curvature
         diffusion = None if noise is None else rate * noise.diffusion
@@ -86,8 +90,9 @@ class Booking:
         self.realised += drift + curvature + decay
         self.expected += drift + decay + model
 
-    def _open(self, weight: Float[Tensor, "..."], step: int) -> None:
-        self.measured: Measurement = self.layer.measure(weight, step)
+    def _open(self, measured: Measurement) -> None:
+        weight = self.layer.weight()
+        self.measured: Measurement = measured
         self.record.norms.append(self.measured.value)
         self.record.gaps.append(self.measured.gap)
         self._pair: Pair = pair_of(self.measured, weight)

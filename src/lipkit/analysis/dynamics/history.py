@@ -81,7 +81,6 @@ class LayerRecord:
 
     def freeze(self) -> LayerHistory:
         """What was recorded so far."""
-        # A measurement that failed half way leaves some layers one entry longer than others: nothing reads it.
         gaps = [gap for gap in self.gaps if gap is not None]
         kappa = [one.kappa for one in self.entries if one.kappa is not None]
         diffusion = [one.diffusion for one in self.entries if one.diffusion is not None]

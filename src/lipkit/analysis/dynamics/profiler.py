@@ -1,11 +1,11 @@
 """A profiler around any training loop: which layer makes the constant grow, and through which part of the update."""
 
-from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from lipkit.analysis.dynamics.booking import Booking
 from lipkit.analysis.dynamics.gradient_noise import Contractions, contract, mixing_layer
@@ -27,13 +27,13 @@ class Profiler:
     `log K = sum of log sigma_1` over all layers of `regularizers.layers_of`; normalisation, activations and pools count
     as 1. So it is the product bound of a chain; of a network with branches it is the sum of logarithms, and no bound.
 
-    Training is not touched: the same bits with and without it. Hooks are on layers and on the optimizer's step, and
-    leave with the block. Noise terms come from inputs and output gradients of layers; no sample's gradient is stored.
+    Training is not touched: the same bits with and without it. Hooks on modules and on the optimizer's step leave
+    with the block. Noise terms come from inputs and output gradients of layers; no sample's gradient is stored.
     They are refused by name where samples mix, where gradients are changed between the backward pass and the step
     (clipping, scaling, several passes, several processes, shared weights), and for other optimizers than plain SGD.
     A loss that couples samples cannot be noticed: the noise terms are then wrong.
 
-    Guarantee: ESTIMATE; a diagnostic. Cost: a copy of the weights, four products with vectors a layer and step; a
+    Guarantee: ESTIMATE; a diagnostic. Cost: a copy of the weights, ten products with vectors a layer and step; a
     decomposition of a Gram matrix for each layer every `every` steps. Reference: Luo 2025, chapter 4; the realised
     tracker and the books are ours.
 
@@ -83,8 +83,7 @@ class Profiler:
             self._optimizer.register_step_pre_hook(self._before_step),
             self._optimizer.register_step_post_hook(self._after_step),
         ]
-        for i, layer in enumerate(self._layers):
-            self._handles.append(layer.module.register_forward_hook(self._listener(i)))
+        self._handles.append(register_module_forward_hook(self._listen))
         return self
 
     def __exit__(
@@ -125,28 +124,34 @@ class Profiler:
             return f"The weight of {computed[0]!r} is computed from other parameters, so its steps are not plain SGD."
         return None
 
-    def _listener(self, index: int) -> Callable[..., None]:
-        def forward(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            if not self._listening or self._refusal or not isinstance(output, Tensor) or not output.requires_grad:
-                return
-            mixed = mixing_layer(self._model)
-            if mixed is not None:
-                self._refuse(f"Samples mix in the batch normalisation {mixed!r}, which is in training mode.")
-            elif not args:
-                self._refuse(f"Layer {self._layers[index].name!r} gets its input by keyword; give it by position.")
-            else:
-                x = args[0].detach()
-                output.register_hook(lambda gradient: self._hear(index, module, x, gradient))
+    def _listen(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        # One hook for all modules: a layer with a hook of its own could not be read as an operator meanwhile.
+        if not self._listening or self._refusal or torch.compiler.is_compiling():
+            return
+        if not isinstance(output, Tensor) or not output.requires_grad:
+            return
+        for index, layer in enumerate(self._layers):
+            if layer.module is module:
+                self._attend(index, module, args, output)
 
-        return forward
+    def _attend(self, index: int, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+        mixed = mixing_layer(self._model)
+        if mixed is not None:
+            self._refuse(f"Samples mix in the batch normalisation {mixed!r}, which uses statistics of the batch.")
+        elif not args:
+            self._refuse(f"Layer {self._layers[index].name!r} gets its input by keyword; give it by position.")
+        else:
+            x = args[0].detach()
+            output.register_hook(lambda gradient: self._hear(index, module, x, gradient))
 
     def _hear(self, index: int, module: nn.Module, x: Tensor, gradient: Tensor) -> None:
         gram = self._books[index].measured.gram
         if not self._listening or self._refusal or gram is None:
             return
+        wide = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
         try:
             with torch.no_grad(), torch.autocast(gradient.device.type, enabled=False):
-                self._heard[index].append(contract(module, x, gradient.to(torch.promote_types(gradient.dtype, torch.float32)), gram))
+                self._heard[index].append(contract(module, x, wide, gram))
         except LipkitError as error:
             self._refuse(f"Layer {self._layers[index].name!r}: {error}.")
 
@@ -205,8 +210,10 @@ class Profiler:
 
     @torch.no_grad()
     def _measure(self) -> None:
-        for book in self._books:
-            book.close(self._step)
+        # All layers first: one that cannot be measured leaves the books as they are.
+        measured = [book.measure(self._step) for book in self._books]
+        for book, found in zip(self._books, measured, strict=True):
+            book.close(found)
         expected = sum(book.expected for book in self._books)
         true = sum(book.log_norm for book in self._books)
         self._steps.append(self._step)

@@ -16,7 +16,7 @@ from lipkit.linops import Dense, LinearOperator
 from lipkit.regularizers.linear_layers import LinearLayer
 
 # Rounds of power iteration that follow the singular vectors through one step of training.
-_ROUNDS = 2
+_ROUNDS = 5
 
 
 @final
@@ -175,9 +175,7 @@ class AsOperator(Reading):
         tensors = now.map(Tensor.detach).tensors()
 
         def put(weight: Tensor) -> LinearOperator:
-            moved = tuple(
-                weight.reshape(old.shape) if i == floating[0] else old for i, old in enumerate(tensors)
-            )
+            moved = tuple(weight.reshape(old.shape) if i == floating[0] else old for i, old in enumerate(tensors))
             return now.with_tensors(moved)
 
         return put
