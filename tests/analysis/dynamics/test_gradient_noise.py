@@ -1,6 +1,7 @@
 """kappa and lambda from hooks: against gradients of single samples, and against draws of single steps."""
 
 import math
+from typing import Literal
 
 import pytest
 import torch
@@ -62,7 +63,7 @@ class Tokens(nn.Module):
         return self.head(self.each(x).tanh().mean(1))
 
 
-def images(padding: str, stride: int, dilation: int) -> nn.Module:
+def images(padding: Literal["zeros", "reflect", "circular"], stride: int, dilation: int) -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(2, 5, 3, stride=stride, padding=2, dilation=dilation, padding_mode=padding),
         nn.ReLU(inplace=True),

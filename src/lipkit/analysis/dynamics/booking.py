@@ -56,7 +56,7 @@ class Booking:
         else:
             pair = self._pair
         slope = pair.slope(self.layer.operator(change)).to(torch.float64)
-        size = change.to(torch.float64).square().sum()
+        size = torch.linalg.vector_norm(change).to(torch.float64).square()
         if self._fresh:
             self._bend(change, slope, size, rate)
         # A step that moves nothing came without a gradient, so it carries no noise either.
