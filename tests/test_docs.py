@@ -22,6 +22,7 @@ from support.printed.bounds import NUMBERS as OF_NETWORKS
 from support.printed.layers import NUMBERS as OF_LAYERS
 from support.printed.losses import NUMBERS as OF_LOSSES
 from support.printed.smoothing import NUMBERS as OF_SMOOTHING
+from support.printed.spectra import NUMBERS as OF_SPECTRA
 from support.printed.votes import NUMBERS as OF_VOTES
 from support.repository import ROOT
 from test_readme import PAGES, blocks, run
@@ -324,6 +325,7 @@ NUMBERS: dict[str, Callable[[], list[str]]] = {
     **OF_LOSSES,
     **OF_SMOOTHING,
     **OF_ANALYSIS,
+    **OF_SPECTRA,
     **OF_VOTES,
 }
 

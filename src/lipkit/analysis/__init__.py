@@ -11,6 +11,11 @@ from lipkit.analysis.curvature.spectrum_estimates import TraceEstimate as TraceE
 from lipkit.analysis.curvature.spectrum_estimates import estimate_trace as estimate_trace
 from lipkit.analysis.curvature.spectrum_estimates import extreme_eigenvalues as extreme_eigenvalues
 from lipkit.analysis.curvature.spectrum_estimates import spectral_density as spectral_density
+from lipkit.analysis.dynamics.history import History as History
+from lipkit.analysis.dynamics.history import LayerHistory as LayerHistory
+from lipkit.analysis.dynamics.profiler import Profiler as Profiler
+from lipkit.analysis.dynamics.tracked_layers import AsMatrix as AsMatrix
+from lipkit.analysis.dynamics.tracked_layers import AsOperator as AsOperator
 from lipkit.analysis.frequencies.fourier_bounds import fourier_bound as fourier_bound
 from lipkit.analysis.frequencies.frequency_bands import GaussianBaseline as GaussianBaseline
 from lipkit.analysis.frequencies.frequency_bands import ReplacementBaseline as ReplacementBaseline

@@ -36,6 +36,10 @@ class SingularValueHessian(LinearOperator):
         """D^2 sigma_k(A)[X, X], for any number of leading batch axes; cheaper than <X, apply(X)>."""
 
     @abstractmethod
+    def triplet(self) -> tuple[float, Float64[Tensor, "..."], Float64[Tensor, "..."]]:
+        """sigma_k and its left and right singular vectors."""
+
+    @abstractmethod
     def trace(self) -> float:
         """The sum of the eigenvalues."""
 
@@ -103,6 +107,9 @@ class _OfMatrix(SingularValueHessian):
     def form(self, x: Float[Tensor, "..."]) -> Float64[Tensor, "..."]:
         g, h, a, b = self._vectors(x)
         return (a * g).sum(-1) + (b * h).sum(-1)
+
+    def triplet(self) -> tuple[float, Float64[Tensor, "..."], Float64[Tensor, "..."]]:
+        return self.at.value, self.at.u, self.at.v
 
     def trace(self) -> float:
         return float(self.spectrum().sum())
@@ -186,6 +193,9 @@ class _OfOperator(SingularValueHessian):
                 "repeated and splits in this direction, or nearly so; change the weight a little."
             ) from error
         return g, h, a, b
+
+    def triplet(self) -> tuple[float, Float64[Tensor, "..."], Float64[Tensor, "..."]]:
+        return float(self.value), self.left, self.right
 
     def trace(self) -> float:
         raise UnsupportedError(f"{self._nature}, so it has no exact trace; use analysis.estimate_trace(hessian).")

@@ -1,0 +1,1 @@
+"""How the norms of layers move in training, and through which part of the update."""

@@ -1,0 +1,216 @@
+"""The largest singular value of a layer, as a function of its weight: two ways to read a convolution."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor, nn
+
+from lipkit.analysis.dynamics.gram_decomposition import GramDecomposition, decompose_gram
+from lipkit.analysis.singular_values.curvature_of_values import singular_value_hessian
+from lipkit.errors import ArgumentError, NonFiniteError, NotProvenError, UnsupportedError
+from lipkit.linops import Dense, LinearOperator
+from lipkit.regularizers.linear_layers import LinearLayer
+
+# Rounds of power iteration that follow the singular vectors through one step of training.
+_ROUNDS = 5
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Measurement:
+    """sigma_1 of a layer at one weight, its vectors, its gap, and D^2 sigma_1[X, X]; `gram` only of a matrix.
+
+    The gap is the distance d of `analysis.taylor`; None where the layer is read as an operator, because there the gap
+    of the matrix says nothing about the kernel.
+    """
+
+    value: float
+    gap: float | None
+    left: Float64[Tensor, "..."]
+    right: Float64[Tensor, "..."]
+    form: Callable[[Tensor], float]
+    gram: GramDecomposition | None = None
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """Singular vectors that are carried from step to step, and the norm they show."""
+
+    left: Float[Tensor, "..."]
+    right: Float[Tensor, "..."]
+    value: Float[Tensor, ""]
+
+    def slope(self, change: LinearOperator) -> Float[Tensor, ""]:
+        """u' X v / sigma: the first-order change of log sigma along X."""
+        return (self.left * change.apply(self.right)).sum() / self.value
+
+    def follow(self, op: LinearOperator) -> "Pair":
+        """The vectors of the weight after a step, by power iteration from these."""
+        found = self
+        for _ in range(_ROUNDS):
+            right = op.adjoint(found.left)
+            right = right / torch.linalg.vector_norm(right)
+            left = op.apply(right)
+            value = torch.linalg.vector_norm(left)
+            found = Pair(left / value, right, value)
+        return found
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TrackedLayer:
+    """A layer whose norm is tracked: where its weight is, what it does, and how its norm is measured."""
+
+    name: str
+    module: nn.Module
+    read: Callable[[], Tensor]
+    operator: Callable[[Tensor], LinearOperator]
+    reading: "Reading"
+
+    def weight(self) -> Float[Tensor, "..."]:
+        """The weight as it is now, without graph, at least in float32."""
+        now = self.read().detach()
+        return now if now.dtype == torch.float64 else now.to(torch.float32)
+
+    def measure(self, weight: Float[Tensor, "..."], step: int) -> Measurement:
+        """The norm at a weight; refuses NaN and zero by the name of the layer and the number of the step."""
+        if not bool(torch.isfinite(weight).all()):
+            raise NonFiniteError(
+                f"Layer {self.name!r} has NaN or infinite weights after {step} steps, so it has no norm; what was "
+                "recorded before stands in the history; lower the rate."
+            )
+        if not bool(weight.any()):
+            raise ArgumentError(
+                f"Layer {self.name!r} is zero after {step} steps, so log of its norm does not exist; initialise it "
+                "otherwise, or enter the profiler after the first step."
+            )
+        return self.reading.measure(self.operator(weight))
+
+    def parameter(self) -> nn.Parameter | None:
+        """The parameter that holds the weight; None if the weight is computed from others."""
+        storage = self.read().untyped_storage().data_ptr()
+        for parameter in self.module.parameters():
+            if parameter.untyped_storage().data_ptr() == storage:
+                return parameter
+        return None
+
+
+@dataclass(frozen=True)
+class Reading(ABC):
+    """How a convolution becomes a linear map whose norm is tracked."""
+
+    @abstractmethod
+    def operator(self, layer: LinearLayer) -> Callable[[Tensor], LinearOperator]:
+        """The map from a weight to the operator of the layer with this weight."""
+
+    @abstractmethod
+    def measure(self, op: LinearOperator) -> Measurement:
+        """The largest singular value of an operator, with its derivatives."""
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """What the norm of a convolution is here, in words."""
+
+    def track(self, layers: Sequence[LinearLayer]) -> tuple[TrackedLayer, ...]:
+        """The layers, read this way."""
+        return tuple(TrackedLayer(x.name, x.module, _weight_of(x), self.operator(x), self) for x in layers)
+
+
+@final
+@dataclass(frozen=True)
+class AsMatrix(Reading):
+    """A convolution is the matrix (c_out, c_in k k) of its kernel: cheap, and its noise terms are known.
+
+    Its norm is no bound of the convolution: that is at most ceil(k / stride) times as large per axis of a square
+    kernel. Cost: one eigenvalue decomposition of the smaller Gram matrix.
+    Reference: Luo 2025, proposition 4.5.2, which does not say which matrix is meant.
+    """
+
+    def operator(self, layer: LinearLayer) -> Callable[[Tensor], LinearOperator]:
+        groups = layer.module.groups if isinstance(layer.module, nn.Conv1d | nn.Conv2d | nn.Conv3d) else 1
+        if groups != 1:
+            raise UnsupportedError(
+                f"Layer {layer.name!r} has {groups} groups, whose kernel is not one matrix; "
+                "give convolutions=analysis.AsOperator()."
+            )
+        return lambda weight: Dense(weight.flatten(1))
+
+    def measure(self, op: LinearOperator) -> Measurement:
+        gram = decompose_gram(op.tensors()[0])
+
+        def form(change: Tensor) -> float:
+            wide = change.flatten(1).to(torch.float64)
+            return float(gram.form(wide @ gram.right, wide.mT @ gram.left))
+
+        return Measurement(gram.value, gram.gap, gram.left, gram.right, form, gram)
+
+    @property
+    def label(self) -> str:
+        return "convolutions as matrices (c_out, c_in k k), which do not bound them"
+
+
+@final
+@dataclass(frozen=True)
+class AsOperator(Reading):
+    """A convolution is the linear map it is on images of its size, whose norm bounds it; has no noise terms here.
+
+    On a torus its largest value is double and stays so for every kernel; it is smooth in the kernel all the same.
+    Cost: some hundred convolutions for one measurement.
+    """
+
+    def operator(self, layer: LinearLayer) -> Callable[[Tensor], LinearOperator]:
+        now = layer.operator()
+        floating = [i for i, tensor in enumerate(now.tensors()) if tensor.is_floating_point()]
+        if len(floating) != 1:
+            raise UnsupportedError(
+                f"Layer {layer.name!r} is {now}, which has {len(floating)} weights; only layers that are linear in one "
+                "weight are tracked; give convolutions=analysis.AsMatrix()."
+            )
+        tensors = now.map(Tensor.detach).tensors()
+
+        def put(weight: Tensor) -> LinearOperator:
+            moved = tuple(weight.reshape(old.shape) if i == floating[0] else old for i, old in enumerate(tensors))
+            return now.with_tensors(moved)
+
+        return put
+
+    def measure(self, op: LinearOperator) -> Measurement:
+        hessian = singular_value_hessian(op)
+        value, left, right = hessian.triplet()
+
+        def form(change: Tensor) -> float:
+            try:
+                return float(hessian.form(change.reshape(hessian.in_shape)))
+            except NotProvenError:
+                # A repeated value that splits has no second derivative: what it does is booked as rest.
+                return 0.0
+
+        return Measurement(value, None, left, right, form)
+
+    @property
+    def label(self) -> str:
+        return "convolutions as maps of images of their size"
+
+
+def _weight_of(layer: LinearLayer) -> Callable[[], Tensor]:
+    module = layer.module
+    if isinstance(module, nn.MultiheadAttention):
+        return lambda: layer.operator().tensors()[0]
+    return lambda: _tensor(module.weight)
+
+
+def _tensor(weight: object) -> Tensor:
+    assert isinstance(weight, Tensor), "layers_of lists modules with a weight"
+    return weight
+
+
+def pair_of(measured: Measurement, weight: Float[Tensor, "..."]) -> Pair:
+    """The measured vectors, in the type of the weight."""
+    value = torch.as_tensor(measured.value, dtype=torch.float64, device=weight.device)
+    return Pair(measured.left.to(weight), measured.right.to(weight), value.to(weight))

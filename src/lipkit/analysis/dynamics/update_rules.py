@@ -1,0 +1,63 @@
+"""What an optimizer's settings say about its step: the part that is weight decay, and whether it is plain SGD."""
+
+from typing import Any, final
+
+import torch
+from torch import nn
+
+
+@final
+class DecayShares:
+    """The part -f W of each step that is weight decay, as the factor f of each group of parameters.
+
+    Decoupled decay: f = rate * decay. SGD: f = rate * b, b <- momentum b + (1 - dampening) decay, which takes the
+    weights of the last 1 / (1 - momentum) steps for equal; what they differ by is booked as drift. Other optimizers
+    scale decay and gradient together: f = 0, and `refusal` says so.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+        self._momenta: dict[int, float] = {}
+        self.refusal: str | None = None
+
+    def advance(self) -> list[float]:
+        """The factor of each group for the step that is about to be made."""
+        return [self._factor(i, group) for i, group in enumerate(self.optimizer.param_groups)]
+
+    def _factor(self, index: int, group: dict[str, Any]) -> float:
+        decay, rate = float(group.get("weight_decay", 0)), float(group.get("lr", 0))
+        if not decay:
+            return 0.0
+        if group.get("decoupled_weight_decay", False):
+            return rate * decay
+        if type(self.optimizer) is not torch.optim.SGD:
+            self.refusal = (
+                f"{type(self.optimizer).__name__} scales weight decay together with the gradient, so both are booked "
+                "as drift; use decoupled decay to tell them apart."
+            )
+            return 0.0
+        momentum = float(group["momentum"])
+        if not momentum:
+            return rate * decay
+        before = self._momenta.get(index)
+        carried = decay if before is None else momentum * before + (1 - float(group["dampening"])) * decay
+        self._momenta[index] = carried
+        return rate * (decay + momentum * carried if group["nesterov"] else carried)
+
+
+def group_of(optimizer: torch.optim.Optimizer, parameter: nn.Parameter | None) -> int | None:
+    """The position of the group that holds a parameter."""
+    for index, group in enumerate(optimizer.param_groups):
+        if any(parameter is one for one in group["params"]):
+            return index
+    return None
+
+
+def why_not_plain_sgd(optimizer: torch.optim.Optimizer) -> str | None:
+    """None for SGD without momentum, else a sentence: the stochastic model is of plain SGD only."""
+    if type(optimizer) is not torch.optim.SGD:
+        return f"The model of noise is that of plain SGD, and the optimizer is {type(optimizer).__name__}."
+    momenta = {float(group["momentum"]) for group in optimizer.param_groups} - {0.0}
+    if momenta:
+        return f"The model of noise is that of plain SGD, and the optimizer has momentum {max(momenta):g}."
+    return None

@@ -1,0 +1,160 @@
+"""kappa and lambda from hooks: against gradients of single samples, and against draws of single steps."""
+
+import math
+from typing import Literal
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from lipkit import analysis
+from lipkit.analysis.dynamics.gram_decomposition import decompose_gram, exceeds
+from lipkit.errors import NonFiniteError
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("shape", [(6, 10), (10, 6), (5, 5), (1, 4), (4, 1), (1, 1)])
+def test_the_form_is_that_of_a_decomposition(shape: tuple[int, int]):
+    matrix, change = normal(2, *shape, seed=sum(shape))
+    gram = decompose_gram(matrix)
+    form = float(gram.form(change @ gram.right, change.mT @ gram.left))
+    # Both are in float64; gaps here are above a tenth of the value.
+    assert form == pytest.approx(float(analysis.singular_value_hessian(matrix).form(change)), rel=1e-10, abs=1e-13)
+    assert gram.value == pytest.approx(float(torch.linalg.matrix_norm(matrix, 2)), rel=1e-14)
+    assert gram.gap == pytest.approx(analysis.taylor(matrix, [change]).radius * 2 * norm(change), rel=1e-10)
+
+
+def norm(matrix: Tensor) -> float:
+    return float(torch.linalg.matrix_norm(matrix, 2))
+
+
+def test_a_repeated_value_has_gap_zero_and_a_finite_form():
+    gram = decompose_gram(torch.eye(3, dtype=torch.float64))
+    change = normal(3, 3)
+    assert gram.gap == pytest.approx(0, abs=1e-15)
+    assert math.isfinite(float(gram.form(change @ gram.right, change.mT @ gram.left)))
+
+
+def test_whether_a_norm_exceeds_a_limit():
+    matrix = normal(4, 7)
+    assert exceeds(matrix, norm(matrix) * (1 - 1e-9))
+    assert not exceeds(matrix, norm(matrix) * (1 + 1e-9))
+    assert not exceeds(matrix.mT, norm(matrix) * (1 + 1e-9))
+
+
+def test_numbers_that_square_out_of_range_are_refused():
+    with pytest.raises(NonFiniteError, match="out of the range"):
+        decompose_gram(torch.full((2, 2), 1e200, dtype=torch.float64))
+
+
+class Tokens(nn.Module):
+    """A linear layer at several positions of a sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.each = nn.Linear(4, 6)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.each(x).tanh().mean(1))
+
+
+def images(padding: Literal["zeros", "reflect", "circular"], stride: int, dilation: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(2, 5, 3, stride=stride, padding=2, dilation=dilation, padding_mode=padding),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(5, 4, (3, 1), padding="same"),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.LazyLinear(3),
+    )
+
+
+CASES = {
+    "tokens": (Tokens(), (5, 4)),
+    "zeros": (images("zeros", 1, 1), (2, 7, 7)),
+    "stride": (images("circular", 2, 1), (2, 7, 7)),
+    "dilation": (images("reflect", 1, 2), (2, 7, 7)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_noise_terms_are_those_of_stored_gradients(case: str, reduction: str):
+    torch.manual_seed(0)
+    model, shape = CASES[case]
+    model = model.double()
+    count, rate = 9, 0.01
+    x, y = normal(count, *shape, seed=1), torch.arange(count) % 3
+    # The last layer learns its shape, and gradients of other cases go.
+    model(x)
+    model.zero_grad()
+    weights = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+    def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        factor = count if reduction == "sum" else 1
+        return factor * nn.functional.cross_entropy(functional_call(model, parameters, (x[None],)), y[None])
+
+    stored = vmap(grad(loss), in_dims=(None, 0, 0))(weights, x, y)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    with analysis.Profiler(model, optimizer, x[:1], every=1) as profile:
+        nn.functional.cross_entropy(model(x), y, reduction=reduction).backward()
+        optimizer.step()
+    assert profile.history.refused == {}
+    for layer in profile.history.layers:
+        matrix = weights[f"{layer.name}.weight"].flatten(1)
+        gradients = stored[f"{layer.name}.weight"].flatten(2)
+        centred = gradients - gradients.mean(0)
+        hessian = analysis.singular_value_hessian(matrix)
+        _, u, v = hessian.triplet()
+        share = rate / (count * (count - 1))
+        kappa = share * float(hessian.form(centred).sum()) / (2 * layer.norm[0])
+        diffusion = share * float(torch.einsum("m,smn,n->s", u, centred, v).square().sum()) / layer.norm[0] ** 2
+        assert layer.kappa is not None
+        assert layer.diffusion is not None
+        # The same sums in another order, in float64.
+        assert float(layer.kappa[0]) == pytest.approx(float(kappa), rel=1e-9)
+        assert float(layer.diffusion[0]) == pytest.approx(float(diffusion), rel=1e-9)
+
+
+def test_one_step_has_the_drift_and_the_variance_of_the_model():
+    """Batches drawn from 40 samples with replacement: mean and variance of log sigma after one step of SGD."""
+    x, target = normal(40, 6, seed=1), normal(40, 4, seed=2)
+    start, rate, size, draws = normal(4, 6, seed=3), 0.02, 8, 40_000
+    residuals = x @ start.mT - target
+    single = torch.einsum("sm,sn->smn", residuals, x)
+    hessian = analysis.singular_value_hessian(start)
+    value, u, v = hessian.triplet()
+    mean = single.mean(0)
+    # What continuous time drops: the second order of the mean step itself.
+    slope = float(u @ mean @ v) / value
+    second = rate**2 * (float(hessian.form(mean)) / (2 * value) - slope**2 / 2)
+
+    layer = nn.Linear(6, 4, bias=False).double()
+    layer.weight.data.copy_(start)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=rate)
+    with analysis.Profiler(layer, optimizer, x[:1], every=1) as profile:
+        (layer(x) - target).square().sum(1).div(2).mean().backward()
+        optimizer.step()
+    found = profile.history.layers[0]
+    assert found.kappa is not None
+    assert found.diffusion is not None
+    # The profiler estimates the noise of a batch of 40 with 39 for unbiasedness; batches of 8 of this population have
+    # 40/8 times the variance, and a population has 39/40 of the unbiased estimate.
+    scale = 40 / size * 39 / 40
+    kappa, diffusion = float(found.kappa[0]) * scale, float(found.diffusion[0]) * scale
+    model = -rate * slope + rate * (kappa - diffusion / 2) + second
+
+    chosen = torch.randint(40, (draws, size), generator=torch.Generator().manual_seed(4))
+    steps = torch.cat([single[part].mean(1) for part in chosen.split(4000)])
+    moved = torch.linalg.matrix_norm(start - rate * steps, 2).log() - math.log(value)
+    error = float(moved.std()) / math.sqrt(draws)
+    # Four standard errors, and third order: a thousandth of the second-order terms' size is not seen at this rate.
+    assert float(moved.mean()) == pytest.approx(model, abs=4 * error + 0.1 * rate * (kappa + diffusion))
+    assert rate * kappa > 8 * error
+    # The variance of a variance is about 2 / draws; the second-order part adds a few per cent.
+    assert float(moved.var()) == pytest.approx(rate * diffusion, rel=0.1)
