@@ -294,7 +294,7 @@ def test_constants_are_those_of_shares_of_the_mass() -> None:
     found = rs.Theorem(rs.Gaussian(SIGMA), 2.0).radii(lower, upper, maps).value
     expected = [(1.0 * 2 / 0.5, math.sqrt(2) * 2 / 0.5), (0.5 * 2 / 3, math.sqrt(2) / 2 * 2 / 3)]
     for i, (coordinate, pair) in enumerate(expected):
-        constants = rs.Constants(torch.tensor([coordinate]).double(), torch.tensor([pair]).double())
+        constants = rs.Constants(*(torch.tensor([one], dtype=torch.float64) for one in (coordinate, pair)))
         alone = rs.Gaussian(SIGMA).radii(lower[i : i + 1], upper[i : i + 1], constants).value
         # Constants are rounded up by a few digits, and quantiles are moved outward by 1e-11 at most.
         assert float(found[i, 1]) == pytest.approx(float(alone[0, 1]), abs=1e-9)
