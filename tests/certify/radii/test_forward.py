@@ -88,7 +88,7 @@ def test_convolutions_against_long_doubles() -> None:
     model = nn.Sequential(conv, nn.ReLU(), nn.AvgPool2d(4), nn.Flatten(), nn.Linear(3, 4))
     x = torch.randn(2, 2, 4, 4)
     found = Forward(model, x[:1])(x)
-    padded = np.pad(x.numpy().astype(np.longdouble), ((0, 0), (0, 0), (1, 1), (1, 1)))
+    padded = nn.functional.pad(x, (1, 1, 1, 1)).numpy().astype(np.longdouble)
     weight, bias = (t.detach().numpy().astype(np.longdouble) for t in (conv.weight, cast(Tensor, conv.bias)))
     hidden = np.zeros((2, 3, 4, 4), dtype=np.longdouble)
     for i in range(4):

@@ -58,7 +58,9 @@ def test_the_curves_show_the_numbers(contents: Contents):
     assert known == pytest.approx([y for _, y in expected], abs=100 * CLOSE)
     assert contents.overall.attacked is not None
     attacked = [(eps, 100 * s.value) for eps, s in zip(contents.eps, contents.overall.attacked, strict=True)]
-    assert np.ravel(drawn.path("attacked")) == pytest.approx(np.ravel(attacked), abs=100 * CLOSE)
+    assert [y for point in drawn.path("attacked") for y in point] == pytest.approx(
+        [y for point in attacked for y in point], abs=100 * CLOSE
+    )
     level = 100 * contents.overall.clean.value
     assert [y for _, y in drawn.path("clean")] == pytest.approx([level] * 2, abs=100 * CLOSE)
 
