@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 import scipy
@@ -27,7 +27,7 @@ class ExtremeEigenvalues:
     smallest: float
     largest: float
     residuals: tuple[float, float]
-    vectors: tuple[Float64[Tensor, " n"], Float64[Tensor, " n"]]
+    vectors: tuple[Float64[Tensor, " n"], Float64[Tensor, " n"]] = field(repr=False)
 
     @property
     def norm(self) -> float:
