@@ -28,6 +28,9 @@ from support.networks.bound_methods import BRANCHES, CLAIMS, METRICS, Claims, in
 from support.networks.bound_models import MODELS, UNBOUNDED, Example, example
 from support.networks.random_cases import drawn, wrong_side
 
+# Every method on every kind of network: half a minute of two cores.
+pytestmark = pytest.mark.slow
+
 AnyMethod = Method | Pairwise
 SETTINGS = [(method, claims, metric) for metric in METRICS for method, claims in instances(metric)]
 

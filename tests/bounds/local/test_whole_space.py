@@ -128,6 +128,7 @@ def test_the_state_of_an_lstm_grows_by_one_a_step() -> None:
     assert float(found.low.min()) == pytest.approx(-3.0)
 
 
+@pytest.mark.slow
 def test_a_recurrent_model_has_a_certificate_that_verifies() -> None:
     model, shape = made("lstm")
     x = torch.randn(1, *shape, dtype=torch.float64)

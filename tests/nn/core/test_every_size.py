@@ -82,6 +82,7 @@ GEOMETRIES: dict[str, Build] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", EVERY, ids=repr)
 def test_a_method_finds_its_own_weights_feasible(method: WeightMethod) -> None:
     # Sums of powers make kernels of 17^3 taps in a volume; the slow test has them.

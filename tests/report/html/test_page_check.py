@@ -46,6 +46,7 @@ def forge(page: str, old: str, new: str) -> str:
     return page.replace(old, new, 1)
 
 
+@pytest.mark.slow
 def test_forged_pages_are_named(contents: Contents, page: str):
     sure = contents.overall.certified[0]
     words, value = sure.counted().replace(" %", "&nbsp;%"), f'value="{sure.count}/80"'
@@ -59,6 +60,7 @@ def test_forged_pages_are_named(contents: Contents, page: str):
     assert "The page does not say seed: 3." in compare_page(forge(page, seed, ""), contents)
 
 
+@pytest.mark.slow
 def test_text_and_drawings_that_were_changed_are_noticed(contents: Contents, page: str):
     changed = "of the page differ from what its data give; make it again."
     assert compare_page(forge(page, "The truth lies between the two.", "All is well."), contents) == [

@@ -73,6 +73,7 @@ def test_an_honest_report_counts_right(contents: Contents, tmp_path: Path):
     assert again.overall == contents.overall
 
 
+@pytest.mark.slow
 def test_every_count_that_the_radii_do_not_give_is_named(contents: Contents, tmp_path: Path):
     for words, forgery in forged(contents).items():
         path = tmp_path / "report.json"

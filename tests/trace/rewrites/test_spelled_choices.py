@@ -170,6 +170,7 @@ def test_a_number_is_compared_in_the_precision_of_the_model(dtype: torch.dtype) 
 EIGHTHS = st.integers(-32, 32).map(lambda n: n / 8)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     knots=st.lists(EIGHTHS, min_size=1, max_size=3, unique=True),

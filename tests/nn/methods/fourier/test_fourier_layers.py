@@ -44,6 +44,7 @@ def test_layers_of_one_kind_are_computed_together(kind: Any) -> None:
         torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @every_kind
 def test_models_are_read_as_operators(kind: Any) -> None:
     torch.manual_seed(0)
