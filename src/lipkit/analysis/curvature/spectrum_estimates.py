@@ -1,4 +1,4 @@
-"""What products with a symmetric operator tell about its spectrum: ends, trace and density. Nothing here is proven."""
+"""Estimates the spectrum of a symmetric operator from products with it: ends, trace, density. Nothing is proven."""
 
 import math
 from collections.abc import Callable

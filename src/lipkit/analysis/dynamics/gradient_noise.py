@@ -111,7 +111,7 @@ def _pad(module: nn.Conv2d, x: Tensor) -> Tensor:
 
 
 def _shifts(module: nn.Conv2d, padded: Tensor, gradient: Tensor) -> Iterator[Tensor]:
-    """What each entry of the kernel reads, over all outputs."""
+    """The input values that each entry of the kernel reads, over all outputs."""
     height, width = gradient.shape[2:]
     (down, across), (far, wide) = module.stride, module.dilation
     for y in range(module.kernel_size[0]):

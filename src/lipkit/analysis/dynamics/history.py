@@ -1,4 +1,4 @@
-"""What a profiler has recorded: log of the norms, what the trackers make of them, and the causes of each change."""
+"""The record of a profiler: log of the norms, what the trackers make of them, and the causes of each change."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -80,7 +80,7 @@ class LayerRecord:
         self.entries: list[Entry] = []
 
     def freeze(self) -> LayerHistory:
-        """What was recorded so far."""
+        """The record so far."""
         gaps = [gap for gap in self.gaps if gap is not None]
         kappa = [one.kappa for one in self.entries if one.kappa is not None]
         diffusion = [one.diffusion for one in self.entries if one.diffusion is not None]

@@ -97,7 +97,7 @@ class Profiler:
 
     @property
     def history(self) -> History:
-        """What was recorded so far, from before the first step on; can be read inside the block."""
+        """The record so far, from before the first step on; can be read inside the block."""
         if not self._books:
             raise ArgumentError("This profiler has no history yet; enter its block, with analysis.Profiler(...) as p.")
         log_constant, realised, expected, sampled = torch.tensor(self._rows, dtype=torch.float64).unbind(1)

@@ -115,7 +115,7 @@ class Reading(ABC):
     @property
     @abstractmethod
     def label(self) -> str:
-        """What the norm of a convolution is here, in words."""
+        """Says in words which norm of a convolution is meant."""
 
     def track(self, layers: Sequence[LinearLayer]) -> tuple[TrackedLayer, ...]:
         """The layers, read this way."""

@@ -1,4 +1,4 @@
-"""What an optimizer's settings say about its step: the part that is weight decay, and whether it is plain SGD."""
+"""Reads from an optimizer's settings how it steps: the part that is weight decay, and whether it is plain SGD."""
 
 from typing import Any, final
 

@@ -18,7 +18,7 @@ _ON_THE_CUTOFF = 1e-12
 
 
 class Rings(ABC):
-    """What a radius is in the plane of frequencies. Radius 1 is half a cycle per pixel along an axis."""
+    """A definition of radius in the plane of frequencies. Radius 1 is half a cycle per pixel along an axis."""
 
     @abstractmethod
     def radius(self, down: Float64[Tensor, "h 1"], across: Float64[Tensor, " w"]) -> Float64[Tensor, "h w"]:
@@ -62,7 +62,7 @@ class RoundRings(Rings):
 
 
 class Baseline(ABC):
-    """What stands where a band is absent."""
+    """The values that replace an absent band."""
 
     @abstractmethod
     def images(self, given: Images) -> Images | None:

@@ -38,7 +38,7 @@ class ScoreInterval(NamedTuple):
 @final
 @dataclass(frozen=True, eq=False)
 class SpectralValues:
-    """What a spectral game found. Everything is an estimate from a sample of images.
+    """The result of a spectral game. Everything is an estimate from a sample of images.
 
     Args:
         values: Mean worth of each coalition, bit i for band i; None beyond 12 bands, where coalitions are drawn.

@@ -226,7 +226,7 @@ def describe_run(
 
 
 def describe_stop(alpha: float, method: Method, bound: Bound | None) -> dict[str, Any]:
-    """What decides when the samples of an image end early."""
+    """Describe the rule that ends the samples of an image early."""
     constant = None if bound is None else float(bound.value.detach()).hex()
     return {"method": to_plain(method, Method), "alpha": alpha, "constant": constant}
 

@@ -25,7 +25,7 @@ class SmoothingLaw(ABC):
 
     @property
     def note(self) -> str:
-        """What the constant is of, where it is not f~ itself."""
+        """Names the function that the constant is of, where it is not f~ itself."""
         return ""
 
     @abstractmethod

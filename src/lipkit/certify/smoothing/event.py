@@ -42,7 +42,7 @@ class Event:
 @final
 @dataclass(frozen=True)
 class Theorem:
-    """What turns shares into radii: the law of the noise and, where one is known, a constant of the base network.
+    """Turns shares into radii: the law of the noise and, where one is known, a constant of the base network.
 
     Args:
         noise: The law of the noise.

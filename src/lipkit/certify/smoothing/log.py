@@ -48,7 +48,7 @@ class ImageSamples:
 @final
 @dataclass(frozen=True, eq=False)
 class Log:
-    """What a folder holds: the settings of the run, the law of its noise, its votes, and the images by their index."""
+    """The contents of a folder: settings of the run, law of its noise, its votes, and the images by their index."""
 
     folder: Path
     settings: Mapping[str, Any]
@@ -97,7 +97,7 @@ class Log:
 @final
 @dataclass(frozen=True)
 class _Form:
-    """What the lines of a log look like."""
+    """The form of the lines of a log."""
 
     maps: tuple[SimplexMap, ...]
     n0: int

@@ -1,4 +1,4 @@
-"""What sampling leaves: everything that a certificate is computed from, without the model."""
+"""The results of sampling: everything that a certificate is computed from, without the model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

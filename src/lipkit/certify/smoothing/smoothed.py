@@ -204,7 +204,7 @@ class Smoothed:
         return lambda samples: bool(method.done(samples, alpha, theorem))
 
     def sampler(self, seed: int, block: int) -> Sampler:
-        """What draws the samples of single images."""
+        """The sampler of single images."""
         check_seed(seed)
         return Sampler(self.model, self.noise, self.maps, self.num_classes, seed, check_count(block, "block"))
 

@@ -124,7 +124,7 @@ def join_radii(parts: Sequence[SmoothedRadii]) -> SmoothedRadii:
 
 
 def theorem_of(noise: Noise, bound: Bound | None) -> Theorem:
-    """What turns shares into radii, with the constant of a bound that smoothing can use."""
+    """The theorem that turns shares into radii, with the constant of a bound that smoothing can use."""
     return Theorem(noise, None if bound is None else float(_require_usable(bound, noise).value.detach()))
 
 

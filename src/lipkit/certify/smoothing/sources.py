@@ -16,7 +16,7 @@ _BITS = {torch.float32: 23, torch.float64: 52}
 
 
 class Stream(enum.Enum):
-    """What numbers are drawn for. Two streams have nothing in common, so one may choose what the other one proves."""
+    """The purpose of random numbers. Streams have nothing in common, so one may choose what another one proves."""
 
     SELECTION = "selection"
     PROOF = "proof"

@@ -52,7 +52,7 @@ def write_certificates(folder: Path, found: rs.SmoothedEvaluation, device: torch
 
 
 def describe_machine(device: torch.device) -> dict[str, Any]:
-    """What the bits of votes depend on beside the settings: the device and the software."""
+    """Describe the device and the software, on which the bits of votes depend."""
     return {"device": describe_device(device), "software": to_plain(Software.here(), Software)}
 
 
