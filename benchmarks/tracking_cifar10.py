@@ -119,7 +119,8 @@ def show(found: dict[str, Any]) -> None:
 def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
     """The percentage of right classes."""
     model.eval()
-    right = sum(int((model(x).argmax(1) == y).sum()) for x, y in zip(images.split(2000), labels.split(2000)))
+    parts = zip(images.split(2000), labels.split(2000), strict=True)
+    right = sum(int((model(x).argmax(1) == y).sum()) for x, y in parts)
     model.train()
     return 100 * right / len(images)
 
