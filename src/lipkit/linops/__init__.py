@@ -15,6 +15,7 @@ from lipkit.linops.composites import StatedRounding as StatedRounding
 from lipkit.linops.composites import factors as factors
 from lipkit.linops.composites import product as product
 from lipkit.linops.conv import Conv as Conv
+from lipkit.linops.conv_exponential import ConvExponential as ConvExponential
 from lipkit.linops.conv_transpose import ConvTranspose as ConvTranspose
 from lipkit.linops.elementary import Dense as Dense
 from lipkit.linops.elementary import DenseStack as DenseStack

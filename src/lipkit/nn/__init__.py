@@ -133,3 +133,4 @@ from lipkit.nn.residual.sll import SLL as SLL
 from lipkit.nn.residual.sll import SLLConv as SLLConv
 from lipkit.nn.residual.sqrt_rho import SqrtRho as SqrtRho
 from lipkit.nn.residual.sqrt_rho import SqrtRhoConv as SqrtRhoConv
+from lipkit.nn.scattering.scattering2d import Scattering2d as Scattering2d

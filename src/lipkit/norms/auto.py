@@ -31,6 +31,7 @@ from lipkit.linops.composites import parts_of
 from lipkit.linops.queries.matrix_forms import ENTRIES, bare_matrix, one_position
 from lipkit.norms._base import Norm, refuse_state
 from lipkit.norms.cholesky import Cholesky
+from lipkit.norms.convolutions.skew_series import SkewSeries, is_skew_series
 from lipkit.norms.convolutions.symbol_grid import Circulant, SmallGrid
 from lipkit.norms.matrix_free.lanczos import Lanczos
 from lipkit.norms.monomial import Monomial
@@ -93,6 +94,8 @@ class Auto(Norm):
             return self._exact_symbol(found)
         if side <= _TINY and op.in_size * op.out_size <= _WRITTEN_OUT:
             return Selection(SVD(), f"{side} singular values: a full decomposition is cheapest")
+        if is_skew_series(op):
+            return Selection(SkewSeries(), "the series of a skew convolution, which is a contraction as it is written")
         if bare_matrix(op) is not None and side > _LONG and self.failure > 0 and self.rtol >= _HASTY:
             method = Lanczos(steps=300, rtol=self.rtol, failure=self.failure)
             return Selection(method, f"a matrix with a side of {side}, in a hurry: a few products with vectors")

@@ -13,7 +13,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from lipkit import nn as lnn
 from lipkit.bound import L2, Bound, Metric
 from lipkit.linops import Shape
+from lipkit.nn.layers._constrained_layer import ConstrainedLayer
 from lipkit.nn.methods._base import Promise
+from support.layers.series_oracle import series_matrix
 
 UNIT = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
 
@@ -21,6 +23,8 @@ UNIT = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
 def matrix_of(module: nn.Module, in_shape: Shape) -> Tensor:
     """The matrix of an affine module in float64 or complex128, column by column: no code of the library is involved."""
     wide = copy.deepcopy(module).requires_grad_(False)
+    if isinstance(wide, ConstrainedLayer) and wide.geometry.series:
+        return series_matrix(wide, in_shape)
     size = math.prod(in_shape)
     with torch.no_grad():
         twin = plain_twin(wide)

@@ -145,6 +145,7 @@ PARTS: dict[str, Callable[[], tuple[nn.Module, Shape]]] = {
     "AdaptiveAvgPool": lambda: (lnn.AdaptiveAvgPool((4, 3)), (2, 7, 6)),
     "AdaptiveL2NormPool": lambda: (lnn.AdaptiveL2NormPool(4), (2, 7, 6)),
     "GlobalL2NormPool": lambda: (lnn.GlobalL2NormPool(), IMAGE),
+    "Scattering2d": lambda: (lnn.Scattering2d((4, 8), 2, 3), (2, 4, 8)),
     "BorderPad": lambda: (lnn.BorderPad(2), IMAGE),
     "SpaceToDepth": lambda: (lnn.SpaceToDepth(2), IMAGE),
     "DepthToSpace": lambda: (lnn.DepthToSpace(2), IMAGE),

@@ -17,6 +17,7 @@ from lipkit.linops import (
     CircularConv,
     Compose,
     Conv,
+    ConvExponential,
     ConvTranspose,
     Dense,
     DenseStack,
@@ -35,6 +36,7 @@ from lipkit.linops import (
     pad,
     select,
 )
+from lipkit.linops.conv_exponential import same_padding
 from support.operators.conv_geometries import (
     LONGEST,
     any_shapes,
@@ -93,6 +95,20 @@ def circular_convs(draw: DrawFn) -> CircularConv:
     groups = draw(st.integers(1, 2))
     c_out, c_in = draw(shapes(2, 3 if groups == 1 else 2))
     return CircularConv(draw(tensors((groups * c_out, c_in, *draw(shapes(rank, LONGEST[rank]))))), groups)
+
+
+@st.composite
+def conv_exponentials(draw: DrawFn) -> ConvExponential:
+    """Series of convolutions of all ranks, with zero and circular padding, whose kernels need not be skew."""
+    rank = draw(st.sampled_from([1, 2, 2, 3]))
+    groups, side = draw(st.sampled_from([(1, 1), (1, 2), (2, 1)]))
+    taps, dilation = (tuple(draw(st.sampled_from(some)) for _ in range(rank)) for some in ([1, 3], [1, 2]))
+    mode = draw(st.sampled_from([Padding.ZEROS, Padding.CIRCULAR]))
+    around = same_padding(taps, dilation)
+    # Around a circle at most once.
+    spatial = tuple(max(n, left) for n, (left, _) in zip(draw(shapes(rank, LONGEST[rank])), around, strict=True))
+    weight = draw(tensors((groups * side, side, *taps)))
+    return ConvExponential(Conv(weight, spatial, (1,) * rank, around, dilation, groups, mode), draw(st.integers(1, 4)))
 
 
 @st.composite
@@ -232,6 +248,7 @@ LEAVES: dict[type[LinearOperator], SearchStrategy[LinearOperator]] = {
     Conv: conv_operators(),
     ConvTranspose: conv_transpose_operators(),
     CircularConv: circular_convs().filter(small),
+    ConvExponential: conv_exponentials().filter(small),
     Diagonal: diagonal_operators(),
     BatchNorm: batch_norms(),
     AvgPool: _avg_pool().filter(small),

@@ -15,6 +15,18 @@ def gaussian() -> list[str]:
     return [f"{total:.4f}"]
 
 
+def band() -> list[str]:
+    w = np.linspace(0.35, 0.45, 100_001)
+    largest = float((2 * np.pi**2 * w * np.exp(-(np.pi**2) * w**2)).max())
+    # exp(-r^2) is steepest at r = 2^(-1/2).
+    return [f"{largest * math.sqrt(math.pi * 0.05**2):.4f} ε", f"{math.sqrt(2) * math.exp(-0.5):.4f} ε"]
+
+
+def white_noise() -> list[str]:
+    waves = np.exp(-2j * np.pi * np.add.outer(np.arange(9) * 3 / 9, np.arange(12) * 5 / 12))
+    return [f"{4 * float((np.abs(waves) ** 2).sum()):.0f}"]
+
+
 def weights() -> list[str]:
     assert sum(math.comb(7, t) / (8 * math.comb(7, t)) for t in range(8)) == 1
     return [f"{sum(math.comb(7, t) ** 2 / 8 for t in range(8)):.0f}"]
@@ -47,6 +59,8 @@ def packing() -> list[str]:
 
 NUMBERS: dict[str, Callable[[], list[str]]] = {
     "The contributions of a Gaussian": gaussian,
+    "A band of the input is no band of the function": band,
+    "The density of white noise": white_noise,
     "The weight of a coalition": weights,
     "The range of the spectral robustness score": scores,
     "The complexity of all Lipschitz functions": complexity,

@@ -10,6 +10,7 @@ from lipkit.linops import (
     CircularConv,
     Compose,
     Conv,
+    ConvExponential,
     ConvTranspose,
     Dense,
     Diagonal,
@@ -48,6 +49,8 @@ def describe(op: LinearOperator) -> str:
         case CircularConv():
             ends = f"{op.in_shape[0]}->{op.out_shape[0]}"
             return f"Conv {ends} {_by(op.spatial)} on a circle of {_by(op.spatial)}{_grouped(op)}"
+        case ConvExponential(conv, degree):
+            return f"Exponential of {describe(conv)}, {degree} terms"
         case ConvTranspose():
             return f"ConvTranspose {_window(op, tuple(op.weight.shape[2:]))} on {_by(op.spatial)}"
         case BatchNorm():

@@ -14,6 +14,7 @@ from lipkit.linops import (
     CircularConv,
     Compose,
     Conv,
+    ConvExponential,
     ConvTranspose,
     Dense,
     DenseStack,
@@ -39,7 +40,20 @@ Masks = tuple[Mask, Mask]
 # Up to this many entries an operator made of parts is written out, so that what cancels between them is seen.
 _WRITTEN_OUT = 2**20
 _UNDERFLOW = 1e-290
-_WEIGHTS = (Dense, DenseStack, Diagonal, CircularConv, Conv, ConvTranspose, BatchNorm, AvgPool, Index, Permute, Reshape)
+_WEIGHTS = (
+    Dense,
+    DenseStack,
+    Diagonal,
+    CircularConv,
+    Conv,
+    ConvExponential,
+    ConvTranspose,
+    BatchNorm,
+    AvgPool,
+    Index,
+    Permute,
+    Reshape,
+)
 
 
 def carried(op: LinearOperator, up: Mask, down: Mask) -> Masks:
@@ -114,6 +128,10 @@ def _structural(op: LinearOperator, up: Mask, down: Mask) -> Masks:
             return _structural(op.conv, up, down)
         case Adjoint(CircularConv() as inner):
             return _structural(inner.conv.T, up, down)
+        case ConvExponential():
+            return _structural(op.series, up, down)
+        case Adjoint(ConvExponential() as inner):
+            return _structural(inner.series.T, up, down)
         case Adjoint(BatchNorm() as inner):
             return _structural(inner.diagonal, up, down)
         case _:

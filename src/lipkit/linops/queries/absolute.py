@@ -16,6 +16,7 @@ from lipkit.linops.block import BlockColumn, BlockDiagonal, BlockRow
 from lipkit.linops.circular_conv import CircularConv
 from lipkit.linops.composites import StatedRounding, rebuild
 from lipkit.linops.conv import Conv
+from lipkit.linops.conv_exponential import ConvExponential
 from lipkit.linops.conv_transpose import ConvTranspose
 from lipkit.linops.elementary import Dense, DenseStack, Diagonal, Index, Permute, Reshape
 from lipkit.linops.function import LinearFunction
@@ -162,7 +163,7 @@ def _parts_meet(op: LinearOperator) -> bool:
             return not apart or _parts_meet(outer) or _parts_meet(inner)
         case Adjoint(inner) | Scaled(_, inner) | StatedRounding(inner):
             return _parts_meet(inner)
-        case Sum() | Sweep() | LinearFunction():
+        case ConvExponential() | Sum() | Sweep() | LinearFunction():
             return True
         case Conv():
             return taps_meet(op)
@@ -192,6 +193,11 @@ def _dominating_circular_conv(op: CircularConv, written_out: int) -> LinearOpera
     column, row = torch.ones(op.out_size, 1), torch.ones(1, op.in_size)
     spread = Dense(column.to(op.weight) * op.symbol_size().to(op.weight)) @ Dense(row.to(op.weight))
     return Reshape((op.out_size,), op.out_shape) @ spread @ Reshape(op.in_shape, (op.in_size,))
+
+
+@_dominating.register(ConvExponential)
+def _dominating_conv_exponential(op: ConvExponential, written_out: int) -> LinearOperator:
+    return dominating(op.series, written_out)
 
 
 rebuild(_dominating, step=dominating)

@@ -16,6 +16,7 @@ from lipkit.linops.batch_norm import BatchNorm
 from lipkit.linops.circular_conv import CircularConv
 from lipkit.linops.composites import Rules, StatedRounding, flow, fold, parts_of
 from lipkit.linops.conv import Conv
+from lipkit.linops.conv_exponential import ConvExponential
 from lipkit.linops.conv_transpose import ConvTranspose
 from lipkit.linops.elementary import Dense, DenseStack, Diagonal, Index, Permute, Reshape
 from lipkit.linops.fourier_matrices import rounding_of
@@ -76,6 +77,11 @@ def _circular_conv_depth(op: CircularConv) -> int:
     # relative to the size of the whole symbol, which is its `magnitude`; entry by entry too (`dominating`).
     transforms = 3 * rounding_of(op.spatial) / UNIT
     return math.ceil(transforms) + 2 * (max(op.weight.shape[0] // op.groups, op.weight.shape[1]) + 4)
+
+
+@depth.register(ConvExponential)
+def _conv_exponential_depth(op: ConvExponential) -> int:
+    return depth(op.series)
 
 
 @depth.register(ConvTranspose)
@@ -207,6 +213,11 @@ def _conv_magnitude(op: Conv) -> float:
 def _circular_conv_magnitude(op: CircularConv) -> float:
     # By Cauchy and Schwarz more than the Frobenius norm of the sum of |W| over taps.
     return float(op.symbol_size()) * _INFLATION
+
+
+@_magnitude.register(ConvExponential)
+def _conv_exponential_magnitude(op: ConvExponential) -> float:
+    return _magnitude(op.series)
 
 
 @_magnitude.register(ConvTranspose)

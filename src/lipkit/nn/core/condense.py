@@ -12,7 +12,7 @@ from lipkit.nn.core.constrained import Constrained, parametrized_names, sites
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.core.precision import narrow_weight, store
 from lipkit.nn.layers._constrained_layer import ConstrainedLayer
-from lipkit.nn.layers.size_checked import SIZED, HasKernel, SizeChecked
+from lipkit.nn.layers.size_checked import OWN_FORWARD, HasKernel
 
 # Types in which a method's own result is proven already; for others rounding is, after the fact.
 _PROVEN = (torch.float32, torch.float64, torch.complex64, torch.complex128)
@@ -35,10 +35,11 @@ def condense(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
     """A copy of the model in which constrained layers are those of torch.nn, with the weights they computed.
 
     It computes the same function, costs what a plain model costs, and can be pickled, saved and exported; nothing keeps
-    its weights constrained from now on. Only circular convolutions with a stride are not quite torch's: they go on
-    refusing sizes that the stride does not divide. With `dtype` all floating tensors are converted. Weights in bfloat16
-    or float16 are proven after rounding, for inputs of every size: the norm of the rounded weight is bounded in
-    float64, and the weight is shrunk until that bound is at most one.
+    its weights constrained from now on. Two kinds are not quite torch's: circular convolutions with a stride go on
+    refusing sizes that the stride does not divide, and exponentials (`SOC`) stay chains of convolutions. With `dtype`
+    all floating tensors are converted. Weights in bfloat16 or float16 are proven after rounding, for inputs of every
+    size: the norm of the rounded weight is bounded in float64, and the weight is shrunk until that bound is at most
+    one.
 
     Guarantee: every weight has the constant its layer had.
 
@@ -126,8 +127,8 @@ def _plain(layer: nn.Module, weights: dict[str, nn.Parameter]) -> nn.Module:
     ours = isinstance(layer, ConstrainedLayer)
     kind = next(base for base in own.__mro__ if not issubclass(base, ConstrainedLayer | HasKernel)) if ours else own
     dropped = _OWN if ours else ()
-    if isinstance(layer, SizeChecked) and _depends_on_size(layer.geometry):
-        kind, dropped = SIZED[kind], ("method",)
+    if isinstance(layer, HasKernel) and _has_its_own_forward(layer.geometry):
+        kind, dropped = OWN_FORWARD[kind], ("method",)
     made = object.__new__(kind)
     nn.Module.__init__(made)
     state = {name: value for name, value in vars(layer).items() if name not in dropped}
@@ -142,9 +143,12 @@ def _plain(layer: nn.Module, weights: dict[str, nn.Parameter]) -> nn.Module:
     return made
 
 
-def _depends_on_size(geometry: Geometry) -> bool:
-    """Whether `Geometry.check_size` may refuse a size: all but one, or those of a padded circle walked in steps."""
-    if geometry.size:
+def _has_its_own_forward(geometry: Geometry) -> bool:
+    """Whether torch's layer computes something else, or accepts a size that `Geometry.check_size` may refuse.
+
+    These are series, kernels for images of one size, and padded circles walked in steps.
+    """
+    if geometry.size or geometry.series:
         return True
     steps = zip(geometry.stride, geometry.padding, strict=True)
     return geometry.mode is Padding.CIRCULAR and any(s > 1 and any(sides) for s, sides in steps)

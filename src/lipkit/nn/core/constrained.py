@@ -91,8 +91,8 @@ def unchecked_geometry(module: nn.Module, method: WeightMethod) -> Geometry:
     geometry = geometry_of(module)
     if isinstance(method, WeightMethod) and method.kernel_geometry(geometry) != geometry:
         raise UnsupportedError(
-            f"{method} makes a kernel of another size than that of {type(module).__name__}, which goes on padding as "
-            f"before; use lipkit.nn.{type(module).__name__}(..., method={type(method).__name__}(...))."
+            f"{method} makes a kernel that is applied in another way than {type(module).__name__} applies its own, or "
+            f"of another size; use lipkit.nn.{type(module).__name__}(..., method={type(method).__name__}(...))."
         )
     if geometry.mode is Padding.CIRCULAR and any(s > 1 for s in geometry.stride):
         raise UnsupportedError(

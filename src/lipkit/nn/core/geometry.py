@@ -1,13 +1,27 @@
 """The meaning of a weight: a matrix, or the kernel of a convolution with its stride, padding and groups."""
 
+import math
 from dataclasses import dataclass
 from typing import final
 
+import torch
 from jaxtyping import Inexact
 from torch import Tensor, nn
 
 from lipkit.errors import ShapeError, UnsupportedError
-from lipkit.linops import CircularConv, Conv, ConvTranspose, Dense, LinearOperator, Padding, Shape
+from lipkit.linops import (
+    CircularConv,
+    Conv,
+    ConvExponential,
+    ConvTranspose,
+    Dense,
+    Index,
+    LinearOperator,
+    Padding,
+    Shape,
+)
+from lipkit.linops.conv_exponential import same_padding
+from lipkit.nn.core.image_frame import Images, keep_every, resize_groups, resize_images, spread_out
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -21,6 +35,8 @@ class Geometry:
     A matrix has no taps and the remaining fields empty. The weight of a transposed convolution is the kernel of the
     convolution it is the adjoint of, so `rows` are its input channels; norms are the same. `padding` holds a pair for
     each axis. A kernel that is made for images of one size, in Fourier space, has that `size`; others hold on all.
+    A weight whose exponential acts on images has the degree of its `series`: its blocks are square, with a side of
+    max(rows, cols), every term keeps the size of images, and channels, padding and stride come before and behind it.
 
     Zero padding makes a section of the operator on the infinite grid, which no kernel can enlarge. A circle may be
     wrapped once: more padding than the dilated kernel needs, or a stride that does not divide the length, repeats rows.
@@ -38,6 +54,7 @@ class Geometry:
     transposed: bool = False
     output_padding: Shape = ()
     size: Shape = ()
+    series: int = 0
 
     def __post_init__(self) -> None:
         if 0 in self.shape:
@@ -58,12 +75,14 @@ class Geometry:
     @property
     def shape(self) -> Shape:
         """The shape of the blocks: (groups, rows, cols, *taps)."""
-        return (self.groups, self.rows, self.cols, *self.taps)
+        rows, cols = (max(self.rows, self.cols),) * 2 if self.series else (self.rows, self.cols)
+        return (self.groups, rows, cols, *self.taps)
 
     @property
     def weight_shape(self) -> Shape:
         """The shape of the weight of the torch module: (groups rows, cols, *taps)."""
-        return (self.groups * self.rows, self.cols, *self.taps)
+        groups, rows, *block = self.shape
+        return (groups * rows, *block)
 
     def blocks(self, weight: Inexact[Tensor, "..."]) -> Inexact[Tensor, "groups *block"]:
         """The weight of the torch module, or its free numbers, as one block for each group."""
@@ -72,6 +91,12 @@ class Geometry:
     def join(self, blocks: Inexact[Tensor, "groups *block"]) -> Inexact[Tensor, "..."]:
         """The blocks as the weight of the torch module, or as its free numbers."""
         return blocks.flatten(0, 1)
+
+    def check_channels(self, found: int) -> None:
+        """Refuse images with another number of channels."""
+        channels = self.groups * (self.rows if self.transposed else self.cols)
+        if found != channels:
+            raise ShapeError(f"The layer takes images with {channels} channels, got {found}.")
 
     def check_size(self, spatial: Shape) -> None:
         """Refuse an image on which the kernel's promise does not hold.
@@ -83,12 +108,22 @@ class Geometry:
                 f"The kernel of this layer is made for images of size {self.size}, got {spatial}; build the layer with "
                 f"in_size={spatial}, or use a method for every size, such as AOC()."
             )
+        if (
+            self.series
+            and not self.transposed
+            and any(n + sum(more) < 1 for n, more in zip(spatial, self._added, strict=True))
+        ):
+            raise ShapeError(
+                f"Kernel {self.taps} with dilation {self.dilation} and padding {self.padding} leaves nothing of an "
+                f"image of size {spatial}; use a larger image, or more padding."
+            )
         if self.mode is not Padding.CIRCULAR:
             return
-        for n, s, sides in zip(spatial, self.stride, self.padding, strict=True):
+        padding = same_padding(self.taps, self.dilation) if self.series else self.padding
+        for n, s, sides in zip(spatial, self.stride, padding, strict=True):
             if max(sides) > n:
                 raise ShapeError(
-                    f"Circular padding {self.padding} of kernel {self.taps} would wrap an image of size {spatial} more "
+                    f"Circular padding {padding} of kernel {self.taps} would wrap an image of size {spatial} more "
                     f"than once; use an image of at least {max(sides)} on that axis, a smaller kernel, or zero padding."
                 )
             if n % s and any(sides):
@@ -105,6 +140,8 @@ class Geometry:
         if not in_shape or (in_shape[0] if self.taps else in_shape[-1]) != channels:
             where = f"({channels}, *size)" if self.taps else f"(..., {channels})"
             raise ShapeError(f"The layer takes one input of shape {where}, without batch axis, got {tuple(in_shape)}.")
+        if self.series:
+            return self._series(weight, in_shape)
         if not self.taps:
             return Dense(weight)
         spatial = in_shape[1:]
@@ -115,6 +152,45 @@ class Geometry:
         if self.size:
             return CircularConv(weight, self.groups)
         return Conv(weight, spatial, self.stride, self.padding, self.dilation, self.groups, self.mode)
+
+    @property
+    def _added(self) -> tuple[tuple[int, int], ...]:
+        """The padding beyond the one with which a term of the series keeps the size; negative where it is less."""
+        pairs = zip(self.padding, same_padding(self.taps, self.dilation), strict=True)
+        return tuple((left - own, right - own) for (left, right), (own, _) in pairs)
+
+    def before_series(self, x: Images) -> Images:
+        """The images that the series acts on: with zeros for missing channels and beyond the border."""
+        axes = len(self.taps)
+        x = resize_groups(x, axes, self.groups, max(self.rows, self.cols))
+        if not self.transposed:
+            return resize_images(x, tuple((max(a, 0), max(b, 0)) for a, b in self._added))
+        ends = zip(self._added, self.output_padding, strict=True)
+        return resize_images(
+            spread_out(x, self.stride), tuple((max(-a, 0), max(-b, 0) + rest) for (a, b), rest in ends)
+        )
+
+    def behind_series(self, x: Images) -> Images:
+        """What is kept of the images that the series gives: the adjoint of the above for the adjoint layer."""
+        axes = len(self.taps)
+        if self.transposed:
+            x = resize_images(x, tuple((-max(a, 0), -max(b, 0)) for a, b in self._added))
+            return resize_groups(x, axes, self.groups, self.cols)
+        x = keep_every(resize_images(x, tuple((min(a, 0), min(b, 0)) for a, b in self._added)), self.stride)
+        return resize_groups(x, axes, self.groups, self.rows)
+
+    def _series(self, weight: Inexact[Tensor, "..."], in_shape: Shape) -> LinearOperator:
+        self.check_size(in_shape[1:])
+        # Numbered from one, so that zeros are the pixels that come from nowhere.
+        before = self.before_series(1 + torch.arange(math.prod(in_shape)).reshape(in_shape)) - 1
+        middle = tuple(before.shape)
+        behind = self.behind_series(torch.arange(math.prod(middle)).reshape(middle))
+        one, sides = (1,) * len(self.taps), same_padding(self.taps, self.dilation)
+        # The adjoint of the exponential of a skew kernel is that of its negative.
+        kernel = -weight if self.transposed else weight
+        turn = ConvExponential(Conv(kernel, middle[1:], one, sides, self.dilation, self.groups, self.mode), self.series)
+        found: LinearOperator = turn if middle == in_shape else turn @ Index(before, in_shape)
+        return found if tuple(behind.shape) == middle else Index(behind, middle) @ found
 
 
 def geometry_of(module: nn.Module) -> Geometry:

@@ -9,7 +9,7 @@ from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.layers._constrained_layer import ConstrainedLayer, refuse_methods
-from lipkit.nn.layers.size_checked import HasKernel, SizeChecked
+from lipkit.nn.layers.size_checked import SeriesTransposed, SizeChecked
 from lipkit.nn.methods._base import WeightMethod
 from lipkit.nn.methods.convolutions.aoc import AOC
 
@@ -59,7 +59,7 @@ class _Conv(_HasTaps, SizeChecked):
         self.constrain_weight(method)
 
 
-class _ConvTranspose(_HasTaps, HasKernel):
+class _ConvTranspose(_HasTaps, SeriesTransposed):
     """The constructor of all transposed convolutions: arguments as in torch, and a method for the kernel."""
 
     def __init__(

@@ -1,12 +1,14 @@
-"""Convolutions that refuse images on which their kernel proves nothing: circular ones with a stride, or of one size."""
+"""Convolutions whose kernel is not simply applied: on some sizes only, in Fourier space, or as a series."""
 
 from typing import final
 
 from torch import Tensor, nn
 
+from lipkit.errors import UnsupportedError
 from lipkit.linops import LinearOperator, Shape
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.layers.fourier_product import multiply_in_fourier_space
+from lipkit.nn.layers.series_product import multiply_by_series
 
 
 class HasKernel(nn.Module):
@@ -25,11 +27,27 @@ class SizeChecked(HasKernel):
     """A convolution that checks the size of every input, because its constant may depend on it."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """The convolution, after checking the size of the input; in Fourier space, if the kernel is made there."""
+        """The convolution, after checking the size of the input; in Fourier space or as a series, if it is one."""
+        if self.geometry.series:
+            return multiply_by_series(input, self.weight, self.bias, self.geometry)
         self.geometry.check_size(tuple(input.shape[input.ndim - len(self.geometry.taps) :]))
         if self.geometry.size:
             return multiply_in_fourier_space(input, self.weight, self.bias, self.geometry.groups)
         return super().forward(input)
+
+
+class SeriesTransposed(HasKernel):
+    """A transposed convolution, or the adjoint of a series."""
+
+    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
+        """The transposed convolution; that of a series has one output size, which none can be asked for."""
+        if not self.geometry.series:
+            return super().forward(input, output_size)
+        if output_size is not None:
+            raise UnsupportedError(
+                f"The adjoint of a series takes no output_size, got {output_size}; give output_padding to the layer."
+            )
+        return multiply_by_series(input, self.weight, self.bias, self.geometry)
 
 
 @final
@@ -47,4 +65,26 @@ class SizedConv3d(SizeChecked, nn.Conv3d):
     """nn.Conv3d on the sizes that its `geometry` accepts, as `condense` writes it."""
 
 
-SIZED: dict[type[nn.Module], type[nn.Module]] = {nn.Conv1d: SizedConv1d, nn.Conv2d: SizedConv2d, nn.Conv3d: SizedConv3d}
+@final
+class SeriesTransposed1d(SeriesTransposed, nn.ConvTranspose1d):
+    """nn.ConvTranspose1d that applies the adjoint of a series, as `condense` writes it."""
+
+
+@final
+class SeriesTransposed2d(SeriesTransposed, nn.ConvTranspose2d):
+    """nn.ConvTranspose2d that applies the adjoint of a series, as `condense` writes it."""
+
+
+@final
+class SeriesTransposed3d(SeriesTransposed, nn.ConvTranspose3d):
+    """nn.ConvTranspose3d that applies the adjoint of a series, as `condense` writes it."""
+
+
+OWN_FORWARD: dict[type[nn.Module], type[nn.Module]] = {
+    nn.Conv1d: SizedConv1d,
+    nn.Conv2d: SizedConv2d,
+    nn.Conv3d: SizedConv3d,
+    nn.ConvTranspose1d: SeriesTransposed1d,
+    nn.ConvTranspose2d: SeriesTransposed2d,
+    nn.ConvTranspose3d: SeriesTransposed3d,
+}

@@ -6,7 +6,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lipkit.linops import BlockDiagonal, CircularConv, Conv, ConvTranspose, LinearOperator, Padding, Reshape, Shape
+from lipkit.linops import (
+    BlockDiagonal,
+    CircularConv,
+    Conv,
+    ConvExponential,
+    ConvTranspose,
+    LinearOperator,
+    Padding,
+    Reshape,
+    Shape,
+)
+from lipkit.linops.conv_exponential import same_padding
 from lipkit.linops.padding import Sides
 from lipkit.trace.network import Builder, Ref, constant
 from lipkit.trace.rules._registry import Sample, lowers
@@ -190,3 +201,24 @@ def circular_convolution(b: Builder, x: Any, weight: Any, groups: int) -> Ref:
     weight = constant(weight, "the kernel")
     _, many = _spatial_and_count(x, weight.ndim - 2)
     return apply_to_images(b, CircularConv(weight, groups), x, many, None)
+
+
+@lowers(
+    torch.ops.lipkit.convolution_exponential.default,
+    samples=lambda: [
+        Sample((_x(1, 4, 5), _x(4, 2, 3), [1], 2, False, 3)),
+        Sample((_x(1, 2, 5, 4), _x(2, 2, 3, 1), [2, 1], 1, True, 2)),
+        Sample((_x(2, 3, 4), _x(2, 2, 3, 3), [1, 1], 1, False, 2)),
+    ],
+)
+def convolution_exponential(
+    b: Builder, x: Any, weight: Any, dilation: Sequence[int], groups: int, circular: bool, degree: int
+) -> Ref:
+    """The exponential series of a convolution, which layers write as one operation to be read."""
+    weight = constant(weight, "the kernel")
+    rank = weight.ndim - 2
+    spatial, many = _spatial_and_count(x, rank)
+    step, mode = _axes(dilation, rank), Padding.CIRCULAR if circular else Padding.ZEROS
+    sides = same_padding(tuple(weight.shape[2:]), step)
+    op = ConvExponential(Conv(weight, spatial, (1,) * rank, sides, step, groups, mode), degree)
+    return apply_to_images(b, op, x, many, None)

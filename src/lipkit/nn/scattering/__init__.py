@@ -1,0 +1,1 @@
+"""Frozen features of images: wavelets, moduli and means, with a proven constant."""
