@@ -22,6 +22,7 @@ LAYERS = (
         "rounding",
         "_files",
         "_checksums",
+        "_locks",
         "_version",
         "_seeds",
         "_compilers",
@@ -48,6 +49,7 @@ SIDEWAYS = {
     ("regions", "rounding"),
     ("_files", "errors"),
     ("_checksums", "errors"),
+    ("_locks", "errors"),
     ("data", "_files"),
     ("bound", "errors"),
     ("bound", "rounding"),
@@ -60,6 +62,7 @@ SIDEWAYS = {
     ("_typing", "bound"),
     ("data", "errors"),
     ("sdf", "transport"),
+    ("privacy", "certify"),
     ("cli", "report"),
 }
 
@@ -73,6 +76,7 @@ CORE = {"torch", "numpy", "scipy", "jaxtyping"}
 EXTRAS = (
     *("matplotlib", "rich", "cvxpy", "sklearn", "typer", "safetensors", "pandas", "hypothesis", "pytest", "beartype"),
     *("foolbox", "torchattacks", "pooch", "PIL", "tensorboard", "wandb", "lightning", "transformers"),
+    "dp_accounting",
 )
 
 

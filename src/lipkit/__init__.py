@@ -13,6 +13,7 @@ from lipkit import losses as losses
 from lipkit import nn as nn
 from lipkit import norms as norms
 from lipkit import optim as optim
+from lipkit import privacy as privacy
 from lipkit import regularizers as regularizers
 from lipkit._runtime import Phase as Phase
 from lipkit._runtime import Progress as Progress

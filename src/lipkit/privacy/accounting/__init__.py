@@ -1,0 +1,1 @@
+"""Accountants: from noise, rate and number of releases to epsilon at a given delta."""

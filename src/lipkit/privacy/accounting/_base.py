@@ -1,0 +1,86 @@
+"""What is accounted for, and what every accountant does with it."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from lipkit.errors import ArgumentError, NotProvenError
+
+# A share above the last digits of float64 arithmetic, and below all digits that anybody prints.
+_UP = 2.0**-44
+
+
+@final
+@dataclass(frozen=True)
+class Releases:
+    """So many releases of one kind: a sum over a Poisson batch, plus Gaussian noise of sigma times its sensitivity.
+
+    Args:
+        rate: The probability with which each record is in the batch, on its own; 1 means that every record is.
+        sigma: The noise multiplier: the deviation of the noise over the sensitivity of the sum.
+        steps: How many releases.
+    """
+
+    rate: float
+    sigma: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.rate <= 1.0:
+            raise ArgumentError(f"A sampling rate lies in (0, 1], got {self.rate}.")
+        check_sigma(self.sigma)
+        if isinstance(self.steps, bool) or self.steps < 0:
+            raise ArgumentError(f"A number of releases is a whole number of 0 or more, got {self.steps}.")
+
+
+class Accountant(ABC):
+    """Proves an epsilon for a sequence of releases at a given delta.
+
+    The relation between data sets is add or remove one record, while rate, sigma and the number of releases are fixed.
+    """
+
+    @final
+    def epsilon(self, releases: Sequence[Releases], delta: float) -> float:
+        """An epsilon for which all releases together are (epsilon, delta)-private, rounded up. No releases cost 0."""
+        check_delta(delta)
+        releases = [one for one in releases if one.steps]
+        if not releases:
+            return 0.0
+        found = self._epsilon(releases, delta)
+        if math.isnan(found):
+            raise NotProvenError(f"{self} found no epsilon for {releases} at delta {delta}; take more noise.")
+        return max(0.0, found) * (1 + _UP)
+
+    @abstractmethod
+    def _epsilon(self, releases: Sequence[Releases], delta: float) -> float:
+        """The epsilon of at least one release; arguments are checked already."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """How a paper would name the accountant, with the version of the package that computes."""
+
+
+def check_delta(delta: float) -> float:
+    """The delta, if it is one."""
+    if isinstance(delta, bool) or not 0.0 < delta < 1.0:
+        raise ArgumentError(f"delta lies in (0, 1), below 1/records, got {delta}.")
+    return delta
+
+
+def check_epsilon(epsilon: float) -> float:
+    """The epsilon, if it is positive and finite."""
+    if isinstance(epsilon, bool) or not 0.0 < epsilon < math.inf:
+        raise ArgumentError(f"epsilon is a positive number, got {epsilon}.")
+    return epsilon
+
+
+def check_sigma(sigma: float) -> float:
+    """The noise multiplier, if it is positive and finite."""
+    if isinstance(sigma, bool) or not 0.0 < sigma < math.inf:
+        raise ArgumentError(
+            f"A noise multiplier sigma is a positive number, got {sigma}; without noise there is no privacy."
+        )
+    return sigma

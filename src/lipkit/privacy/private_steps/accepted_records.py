@@ -1,0 +1,107 @@
+"""Records and labels, looked at once, before anything is released: no step may fail because of a record."""
+
+from typing import final
+
+import torch
+from jaxtyping import Shaped
+from torch import Tensor, nn
+
+from lipkit.errors import ArgumentError, LipkitError, NonFiniteError, ShapeError
+from lipkit.privacy.input_ball import Inputs
+
+# Sums of float32 labels of 2^16 classes are off by less.
+_SUM_OF_SHARES = 1e-4
+
+
+@final
+class Records:
+    """All records as the model sees them, moved onto the ball, with labels that the loss accepts.
+
+    Args:
+        x: Records, in the type of the model.
+        y: Their labels.
+        inputs: What is applied to the records.
+        loss: What the labels are for.
+        outputs: The outputs of the model for two records; only their shape and type count.
+        chunk: How many records are looked at in one piece.
+    """
+
+    def __init__(
+        self,
+        x: Shaped[Tensor, "..."],
+        y: Shaped[Tensor, "..."],
+        inputs: Inputs,
+        loss: nn.Module,
+        outputs: Tensor,
+        chunk: int,
+    ) -> None:
+        if x.ndim < 1 or y.ndim < 1 or len(x) != len(y):
+            raise ShapeError(
+                f"Records and labels are tensors of one length, got {tuple(x.shape)} and {tuple(y.shape)}."
+            )
+        if x.dtype != outputs.dtype:
+            raise ArgumentError(f"Records are of the model's type {outputs.dtype}, got {x.dtype}; convert them.")
+        self.x = torch.cat([inputs(part) for part in x.detach().split(chunk)] or [inputs(x)])
+        self.y = y.detach().clone()
+        _check_labels(self.y, loss, outputs.shape[1] if outputs.ndim > 1 else 1)
+        for part in self.y.split(chunk):
+            _try_loss(loss, part.to(outputs.device), outputs)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def rows(self, chosen: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Some records with their labels, on a device."""
+        return self.x[chosen.to(self.x.device)].to(device), self.y[chosen.to(self.y.device)].to(device)
+
+
+def summed(loss: nn.Module, outputs: Tensor, labels: Tensor) -> Tensor:
+    """The sum over records of the loss of each record alone."""
+    value = loss(outputs, labels)
+    if getattr(loss, "reduction", "none") == "mean":
+        return value * len(outputs)
+    return value.sum()
+
+
+def _check_labels(y: Tensor, loss: nn.Module, outputs: int) -> None:
+    if y.is_complex():
+        raise ArgumentError(f"Labels are whole or real numbers, got {y.dtype}.")
+    if y.is_floating_point():
+        if not bool(torch.isfinite(y).all()):
+            raise NonFiniteError("Some label is NaN or infinite; remove such records by a rule for single records.")
+        inside = bool(((y >= 0) & (y <= 1)).all())
+        if isinstance(loss, nn.BCEWithLogitsLoss) and not inside:
+            raise ArgumentError("Binary labels lie in [0, 1], and some do not; the loss has no constant for others.")
+        shares = isinstance(loss, nn.CrossEntropyLoss) and y.ndim == 2
+        if shares and not (inside and bool(((y.sum(1) - 1).abs() <= _SUM_OF_SHARES).all())):
+            raise ArgumentError("Labels of a cross-entropy are class indices or probabilities; some rows are neither.")
+        return
+    # One whole number a record is a class, where there are classes.
+    if y.ndim == 1 and outputs > 1:
+        if y.dtype != torch.int64:
+            raise ArgumentError(f"Class labels are torch.int64, got {y.dtype}; convert them with .long().")
+        if len(y) and not bool(((y >= 0) & (y < outputs)).all()):
+            raise ArgumentError(
+                f"Class labels lie in 0..{outputs - 1}, the outputs of the model, got {int(y.min())}..{int(y.max())}."
+            )
+
+
+def _try_loss(loss: nn.Module, labels: Tensor, outputs: Tensor) -> None:
+    zeros = torch.zeros(len(labels), *outputs.shape[1:], dtype=outputs.dtype, device=outputs.device)
+    if not len(labels):
+        return
+    try:
+        with torch.no_grad():
+            value = loss(zeros, labels)
+    except LipkitError:
+        raise
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        raise ArgumentError(
+            f"{type(loss).__name__} does not accept the labels, {labels.dtype} of shape {tuple(labels.shape)}: "
+            f"{str(error).splitlines()[0]}"
+        ) from error
+    if not hasattr(loss, "reduction") and tuple(value.shape) != (len(labels),):
+        raise ShapeError(
+            f"{type(loss).__name__} names no reduction, so it gives one number for each record, got the shape "
+            f"{tuple(value.shape)}; give it an attribute reduction."
+        )

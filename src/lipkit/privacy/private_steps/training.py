@@ -1,0 +1,233 @@
+"""Private training: noised sums of gradients without clipping, each counted on the disk before it is released."""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self, final
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from lipkit.errors import ArgumentError, UnsupportedError
+from lipkit.nn import condense
+from lipkit.norms import Auto, Norm
+from lipkit.optim import SAM, WeightNoise
+from lipkit.privacy.allocations import Allocation, Optimal
+from lipkit.privacy.entropy import Entropy, SystemEntropy
+from lipkit.privacy.gradient_clipping import Clip, Quantile
+from lipkit.privacy.input_ball import Inputs
+from lipkit.privacy.ledger import MOST_RESERVED, Ledger, Spent
+from lipkit.privacy.plan import Plan
+from lipkit.privacy.private_steps.accepted_records import Records
+from lipkit.privacy.private_steps.drawn_rows import Batches
+from lipkit.privacy.private_steps.free_numbers import FreeNumbers
+from lipkit.privacy.private_steps.record_sums import RecordSums
+from lipkit.privacy.record_limits.captured_sensitivity import Sensitivity, refuse_layers
+from lipkit.privacy.record_limits.limits import Limits
+
+_TYPES = (torch.float32, torch.float64)
+_OPTIMAL, _SYSTEM = Optimal(), SystemEntropy()
+
+
+@final
+class Training:
+    """Trains a model so that what it learns is private, by proven limits of what one record can do to a gradient.
+
+        training = privacy.Training(model, loss, optimizer, (x, y), plan, privacy.Inputs((784,), 10.0), ledger=path)
+        for _ in range(plan.steps):
+            training.step()
+        training.spent()            # .epsilon .delta .steps
+
+    A step releases, for each tensor w that the network multiplies with or adds,
+
+        (sum_{i in batch} d loss_i / d w + N(0, s_w^2)) / planned batch size,
+
+    where the deviations s_w follow from sigma, the limits of the weights as they are, and the allocation. All else is
+    computed from that: the gradients of the parameters (a constrained layer computes its weight once a step as a leaf,
+    and the noised gradient is pulled back to its free numbers), the optimizer's step, then `after`.
+
+    Guarantee: the parameters after any number of steps are (epsilon, delta)-private as `spent` says, in real
+    arithmetic, for whoever sees them and the plan, and nothing else computed from the records. No loss is returned: it
+    would be a release. Every step is in the ledger, on the disk, before it is made. Whatever can be refused is refused
+    by the constructor, before anything is released.
+    Cost: a pass forward and back, one norm a layer and one normal number a weight; memory: a piece of `chunk` records.
+    A model with trained residual layers is read anew in every step, because their constants were declared before.
+    Reference: Béthune 2024, chapter 6; what is released, and the way back to free numbers, are ours.
+
+    Args:
+        model: The model, in float32 or float64; tensors that do not ask for gradients are constants.
+        loss: A loss of single records with a constant in the outputs; with `clip`, any loss of single records.
+        optimizer: Of all trained parameters of the model; one that evaluates no closure.
+        records: Records and labels. Their number is never compared with that of the plan.
+        plan: The public numbers.
+        inputs: The ball that records are moved onto; it is applied here.
+        ledger: The file that counts the steps.
+        clip: How gradients in the outputs are clipped, if they are.
+        allocation: How the noise is shared among the tensors.
+        after: Called after each step, to project weights for example. It must not read the records.
+        entropy: Where noise and batches come from.
+        chunk: How many records are in memory at once.
+        norm: How operators are measured, without chance.
+        at_least: How many steps a checkpoint knows of; a ledger with fewer is refused.
+        reserve: How many steps the ledger writes down at once, and a kill may take at most.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: nn.Module,
+        optimizer: Optimizer,
+        records: tuple[Float[Tensor, "rows ..."], Shaped[Tensor, "rows ..."]],
+        plan: Plan,
+        inputs: Inputs,
+        *,
+        ledger: Path,
+        clip: Clip | None = None,
+        allocation: Allocation = _OPTIMAL,
+        after: Callable[[], object] | None = None,
+        entropy: Entropy = _SYSTEM,
+        chunk: int = 4096,
+        norm: Norm = Auto(failure=0),
+        at_least: int = 0,
+        reserve: int = MOST_RESERVED,
+    ) -> None:
+        if isinstance(chunk, bool) or chunk < 1:
+            raise ArgumentError(f"chunk is a number of records, 1 or more, got {chunk}.")
+        _refuse_types(model, loss)
+        _refuse_circumstances(_device(model))
+        _refuse_optimizer(optimizer, model)
+        refuse_layers(model)
+        self._loss, self._optimizer, self._plan, self._inputs = loss, optimizer, plan, inputs
+        self._clip, self._allocation, self._after, self._entropy = clip, allocation, after, entropy
+        self._chunk, self._norm = chunk, norm
+        self._plain = condense(model)
+        self._device = _device(self._plain)
+        self._sensitivity = Sensitivity(self._plain, inputs)
+        self._free = FreeNumbers(model, self._plain)
+        self._allocation.deviations(self._limits(), self._noise_multiplier())
+        x, y = records
+        self._records = Records(x, y, inputs, loss, self._example_outputs(), chunk)
+        self._batches = Batches(plan, len(self._records), entropy)
+        self._ledger = Ledger.open(ledger, plan, at_least, reserve)
+
+    @property
+    def clip(self) -> Clip | None:
+        """How gradients in the outputs are clipped in the next step; public, as it follows from noised counts."""
+        return self._clip
+
+    def step(self) -> None:
+        """Make one step: count it, add up the gradients of a batch, add noise, and let the optimizer use the result."""
+        _refuse_circumstances(self._device)
+        self._free.write()
+        if not self._sensitivity.follows:
+            self._sensitivity = Sensitivity(self._plain, self._inputs)
+        deviations = self._allocation.deviations(self._limits(), self._noise_multiplier())
+        number = self._ledger.charge()
+        # Nothing before this line has read a record.
+        released = {
+            name: self._entropy.normal(self._plain.get_parameter(name), deviation)
+            for name, deviation in deviations.items()
+        }
+        count = self._add_batch(number, released)
+        self._free.pull_back({name: total / self._plan.batch for name, total in released.items()})
+        if isinstance(self._clip, Quantile):
+            noise = self._entropy.normal(torch.zeros(()), self._clip.deviation)
+            self._clip = self._clip.after(count + float(noise), self._plan.batch)
+        self._optimizer.step()
+        if self._after is not None:
+            self._after()
+
+    def spent(self) -> Spent:
+        """What all steps so far have cost, from the ledger."""
+        return self._ledger.spent()
+
+    def close(self) -> None:
+        """Let go of the ledger, which gives back what was reserved and not used."""
+        self._ledger.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _add_batch(self, number: int, totals: dict[str, Tensor]) -> float:
+        sums, count = RecordSums(self._plain, self._loss, self._clip), 0.0
+        for chosen in self._batches.draw(number).split(self._chunk):
+            x, y = self._records.rows(chosen, self._device)
+            count += sums.add(x, y, totals)
+        return count
+
+    def _limits(self) -> Limits:
+        return self._sensitivity.limits(self._loss, self._clip, self._norm)
+
+    def _noise_multiplier(self) -> float:
+        """What is left for the gradients if a count of clipped records is released with them."""
+        return self._clip.left(self._plan.sigma) if isinstance(self._clip, Quantile) else self._plan.sigma
+
+    def _example_outputs(self) -> Tensor:
+        example = next(p for p in self._plain.parameters() if p.is_floating_point())
+        with torch.no_grad():
+            return self._plain(torch.zeros(2, *self._inputs.shape, dtype=example.dtype, device=example.device))
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next((p.device for p in model.parameters()), torch.device("cpu"))
+
+
+def _refuse_types(model: nn.Module, loss: nn.Module) -> None:
+    for name, p in model.named_parameters():
+        if p.is_floating_point() and p.dtype not in _TYPES:
+            raise UnsupportedError(
+                f"{name} is {p.dtype}, in which the sum of a batch is rounded by more than one record's gradient; "
+                "train in float32."
+            )
+    if any(p.requires_grad for p in loss.parameters()):
+        raise UnsupportedError(
+            f"{type(loss).__name__} has trained parameters, for which there is no rule; freeze them."
+        )
+
+
+def _refuse_circumstances(device: torch.device) -> None:
+    if torch.is_autocast_enabled(device.type):
+        raise UnsupportedError(
+            "Autocast rounds the sum of a batch by more than one record's gradient; leave its block."
+        )
+    if device.type == "cuda" and (torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32):
+        raise UnsupportedError(
+            "TF32 rounds products by more than the limits allow for; set torch.backends.cuda.matmul.allow_tf32 and "
+            "torch.backends.cudnn.allow_tf32 to False."
+        )
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if distributed and torch.distributed.get_world_size() > 1:
+        raise UnsupportedError(
+            f"Private training runs in one process, and this is one of {torch.distributed.get_world_size()}: each "
+            "would draw noise of its own; train in one."
+        )
+
+
+def _refuse_optimizer(optimizer: Optimizer, model: nn.Module) -> None:
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    required = closure is not None and closure.default is inspect.Parameter.empty
+    if required or isinstance(optimizer, SAM | WeightNoise):
+        raise UnsupportedError(
+            f"{type(optimizer).__name__} evaluates a closure, which would be further releases; use an optimizer whose "
+            "step needs none, such as torch.optim.SGD."
+        )
+    known = {id(p): name for name, p in model.named_parameters()}
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    if held - known.keys():
+        raise ArgumentError(
+            f"The optimizer has {len(held - known.keys())} parameters that are not the model's; give it "
+            "model.parameters()."
+        )
+    if left := [known[id(p)] for p in model.parameters() if p.requires_grad and id(p) not in held]:
+        raise ArgumentError(
+            f"{', '.join(left)}: trained, but not by the optimizer, so noise would be spent on them for nothing; give "
+            "them to it, or freeze them."
+        )

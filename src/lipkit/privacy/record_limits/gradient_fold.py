@@ -1,0 +1,207 @@
+"""Norms of values forward through a network, and of cotangents backward: what bounds one record's gradients."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from lipkit.bound import Bound, Kind
+from lipkit.bounds.fold.block_norms import Meter
+from lipkit.bounds.fold.dag import Term, fold_row
+from lipkit.errors import UnsupportedError
+from lipkit.linops import LinearOperator, Permute, Reshape
+from lipkit.norms import Norm
+from lipkit.privacy.record_limits.tensor_rules import Use, uses
+from lipkit.regions import L2, Reach, tighten
+from lipkit.rounding.float64 import log_of
+from lipkit.trace import Network
+
+# What a pass in float32 may move a value by, relative to the sizes that are added up: values may lie so far outside of
+# where real arithmetic puts them, and a kink may be crossed there.
+_PASS = 2.0**-16
+# How far a node's input is widened before its slopes are read: a kink at the end of a range counts with both sides.
+_WIDER = 2.0**-10
+# Entries up to which the rows of a last operator are written out.
+_WRITTEN_OUT = 2**24
+_ONE = Bound.from_value(1.0, Kind.EXACT, "an isometry")
+
+
+@final
+@dataclass(frozen=True)
+class Cotangent:
+    """What is known of the gradient of a loss in the outputs of a network: its norm, and that it is a mixture.
+
+    Args:
+        norm: The largest Euclidean norm.
+        spread: c if every gradient is c times a mixture of differences e_a - e_b of unit vectors, as that of a
+            cross-entropy is; None if nothing of the kind is known.
+    """
+
+    norm: float
+    spread: float | None = None
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class NormFold:
+    """Both passes through a network, of inputs in `start`, if the gradient in the outputs is as `end` says.
+
+        forward    |z_k - A c - b| <= sum_j |A_kj| r_j       around the values c of the center, nodes by their `reach`
+        backward   |d loss / d y_j| <= sum_k |A_kj| |d loss / d z_k|,   |d loss / d z_k| <= Lip(phi_k) |d loss / d y_k|
+
+    with slopes Lip(phi_k) on what the node can receive, widened so that neither kinks nor float32 matter. Blocks that
+    read or write different entries add up as a root of squares. The last linear layer before a cross-entropy counts
+    with its pairs of rows: the gradient p - e_y is a mixture of e_a - e_y.
+
+    Guarantee: upper bounds for a pass in float32 or float64, up to the rounding of sums over a batch.
+    Cost: one norm a block, one evaluation of the network in float64. Reference: Béthune 2024, algorithm 8, for chains;
+    ranges, pairs and graphs are ours.
+    """
+
+    network: Network
+    start: Reach
+    end: Cotangent
+    norm: Norm
+
+    @cached_property
+    def _sizes(self) -> dict[tuple[int, int], Bound]:
+        places = sorted(self.network.blocks)
+        hard = [at for at in places if not isinstance(self.network.blocks[at], Reshape | Permute)]
+        ops = [self.network.blocks[at] for at in hard]
+        found = dict(zip(hard, self._measure(ops), strict=True))
+        return {at: found.get(at, _ONE) for at in places}
+
+    def _measure(self, ops: Sequence[LinearOperator]) -> list[Bound]:
+        with torch.no_grad():
+            frozen = [op.map(Tensor.detach).to(torch.float64) for op in ops]
+            return Meter(L2, self.norm).many(frozen, [False] * len(ops)) if ops else []
+
+    def size(self, op: LinearOperator) -> float:
+        """A proven bound of the norm of one operator."""
+        return float(self._measure([op])[0].value)
+
+    @cached_property
+    @torch.no_grad()
+    def values(self) -> tuple[list[Reach], list[Reach]]:
+        """Where z_1, ..., z_(K+1) and y_0, ..., y_K can lie; the first has an empty place for z_0."""
+        network = self.network
+        ys, zs = [self.start], [self.start]
+        for k, row in network.rows().items():
+            shift = network.biases.get(k)
+            center = torch.zeros(network.shape_into(k), dtype=torch.float64, device=self.start.center.device)
+            center = center if shift is None else center + shift.detach().to(center)
+            # What the roundings of the row are relative to.
+            scale = float(torch.linalg.vector_norm(center))
+            terms: list[Term] = []
+            for j, op in row.items():
+                frozen = op.map(Tensor.detach).to(torch.float64)
+                center = center + frozen.apply(ys[j].center)
+                terms.append(Term(frozen, self._sizes[k, j], log_of(ys[j].radius.cpu())))
+                scale += float(self._sizes[k, j].value) * norm_of(ys[j])
+            radius = float(fold_row(terms, 2.0, None).log_constant.exp()) + _PASS * scale
+            z = _ball(center, radius)
+            self._require_finite(z, k)
+            zs.append(z)
+            if k < network.sink:
+                node = network.nodes[k - 1]
+                y = z if node.is_identity else node.reach(z)
+                self._require_finite(y, k)
+                ys.append(y)
+        return zs, ys
+
+    def _require_finite(self, reach: Reach, k: int) -> None:
+        if not math.isfinite(norm_of(reach)):
+            raise UnsupportedError(
+                f"The values of {self.network.origin(k)} have no bound for records in the ball, so gradients behind it "
+                "have none; use a smaller radius, or replace the layer."
+            )
+
+    @cached_property
+    @torch.no_grad()
+    def cotangents(self) -> tuple[list[float], list[float]]:
+        """Bounds of |d loss / d z_k| and of |d loss / d y_k|, by index; place 0 of the first is that of y_0."""
+        network = self.network
+        readers: dict[int, list[int]] = {}
+        for k, j in network.blocks:
+            readers.setdefault(j, []).append(k)
+        into, out = [0.0] * (network.sink + 1), [0.0] * (network.sink + 1)
+        into[network.sink] = self.end.norm
+        for j in range(network.sink - 1, -1, -1):
+            terms = [
+                Term(network.blocks[k, j].T, self._sizes[k, j], _log(into[k]), self._by_pairs(k, j))
+                for k in sorted(readers.get(j, []))
+            ]
+            out[j] = float(fold_row(terms, 2.0, None).log_constant.exp())
+            into[j] = out[j] * (self._slope(j) if j else 1.0)
+        return into, out
+
+    def _slope(self, k: int) -> float:
+        node = self.network.nodes[k - 1]
+        if node.is_identity:
+            return 1.0
+        z = self.values[0][k]
+        more = _WIDER * norm_of(z)
+        wide = Reach(z.low - more, z.high + more, z.center, z.radius + more)
+        found = float(node.within(wide).log_constant(2.0).detach().exp())
+        if not math.isfinite(found):
+            raise UnsupportedError(
+                f"{self.network.origin(k)} has no finite slope on what it receives from records in the ball; replace "
+                "the layer, or move the records away from where it is steep."
+            )
+        return found
+
+    def _by_pairs(self, k: int, j: int) -> Float64[Tensor, ""] | None:
+        """log of a bound of |A_kj' g| over mixtures g of differences, if row k leads to the output and nowhere else."""
+        network, sink = self.network, self.network.sink
+        if self.end.spread is None:
+            return None
+        op = network.blocks[k, j].map(Tensor.detach).to(torch.float64)
+        if k != sink:
+            only = [at for at in network.blocks if at[1] == k] == [(sink, k)]
+            if not (only and isinstance(network.blocks[sink, k], Reshape) and network.nodes[k - 1].is_identity):
+                return None
+        elif isinstance(op, Reshape):
+            # Nothing more than the norm of the mixture itself.
+            return None
+        if op.out_size * op.in_size > _WRITTEN_OUT:
+            return None
+        ends = torch.eye(op.out_size, dtype=torch.float64, device=op.device).reshape(-1, *op.out_shape)
+        rows = op.adjoint(ends).flatten(1)
+        widest = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist").max()
+        # Rounding of the rows and of their distances, far below that of a pass.
+        error = _PASS * torch.linalg.vector_norm(rows, dim=1).max()
+        return log_of(self.end.spread * (widest + error)).cpu()
+
+    def uses(self) -> Iterator[Use]:
+        """Every trained tensor of the blocks and biases, each time it is used, with a bound of its gradient there."""
+        ys, into = self.values[1], self.cotangents[0]
+        for (k, j), op in self.network.blocks.items():
+            yield from uses(op, norm_of(ys[j]), into[k], self.size)
+        for k, bias in self.network.biases.items():
+            if bias.requires_grad:
+                yield Use(bias, into[k])
+
+
+def norm_of(reach: Reach) -> float:
+    """A bound of the norm of every value of a reach, by its ball or by its box."""
+    ball = float(torch.linalg.vector_norm(reach.center) + reach.radius)
+    box = float(torch.linalg.vector_norm(torch.maximum(reach.low.abs(), reach.high.abs())))
+    return min(ball, box) if not math.isnan(box) else ball
+
+
+def input_ball(shape: tuple[int, ...], radius: float, device: torch.device) -> Reach:
+    """The ball of a radius around zero."""
+    return _ball(torch.zeros(shape, dtype=torch.float64, device=device), radius)
+
+
+def _ball(center: Float64[Tensor, "..."], radius: float) -> Reach:
+    return tighten(Reach(center - radius, center + radius, center, center.new_tensor(radius)))
+
+
+def _log(value: float) -> Float64[Tensor, ""]:
+    return log_of(torch.tensor(value, dtype=torch.float64))

@@ -1,0 +1,47 @@
+"""Plans: what they compute, say and refuse."""
+
+import math
+
+import pytest
+
+from lipkit.errors import ArgumentError
+from lipkit.privacy import RDP, Gaussian, Plan, Shuffled, Whole, epsilon, usual_delta
+
+
+def test_noise_from_epsilon_is_on_the_safe_side():
+    plan = Plan(60_000, 4_096, 400, 1e-5, epsilon=2.93, accountant=RDP())
+    assert plan.rate == 4_096 / 60_000
+    assert epsilon(plan.rate, plan.sigma, 400, 1e-5, RDP()) <= 2.93 == plan.epsilon
+    assert epsilon(plan.rate, plan.sigma * 0.9999, 400, 1e-5, RDP()) > 2.93
+
+
+def test_epsilon_from_noise():
+    plan = Plan(60_000, 1_000, 5_400, 1e-5, sigma=2.0, accountant=RDP())
+    assert plan.epsilon == epsilon(1 / 60, 2.0, 5_400, 1e-5, RDP())
+    said = str(plan)
+    for part in ("(2.9621, 1e-05)", "adding or removing one record", "60000 records", "Poisson sampling", "Rényi"):
+        assert part in said
+
+
+def test_shuffled_epochs_are_billed_without_amplification():
+    plan = Plan(1_000, 300, 7, 1e-4, sigma=2.0, accountant=Gaussian(), sampling=Shuffled())
+    # Three full batches an epoch, so seven steps touch three epochs.
+    assert plan.epsilon == epsilon(1.0, 2.0, 3, 1e-4, Gaussian())
+    assert "null record" in str(plan)
+    whole = Plan(1_000, 1_000, 3, 1e-4, sigma=2.0, accountant=Gaussian(), sampling=Whole())
+    assert whole.epsilon == plan.epsilon
+
+
+def test_the_usual_delta_is_below_one_over_the_records():
+    for records, wanted in ((1_187, 1e-4), (60_000, 1e-5), (1_000, 1e-4), (999, 1e-3), (1, 1e-1)):
+        assert usual_delta(records) == wanted < 1 / records
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"records": 0}, {"batch": 0}, {"batch": 101}, {"steps": 0}, {"delta": 0.01}, {"delta": 0.0}, {"sigma": None},
+     {"epsilon": 1.0}, {"sigma": -1.0}, {"sigma": math.inf}, {"sampling": Whole()}],
+)  # fmt: skip
+def test_plans_that_prove_nothing_are_refused(given: dict[str, object]):
+    with pytest.raises(ArgumentError):
+        Plan(**{"records": 100, "batch": 10, "steps": 5, "delta": 1e-3, "sigma": 1.0, **given})  # pyright: ignore[reportArgumentType]
