@@ -61,6 +61,8 @@ def test_path_norms_bound_the_constant_and_do_not_see_scales():
     first, last = torch.randn(6, 4, generator=source), torch.randn(1, 6, generator=source)
     paths = sum(abs(float(last[0, j]) * float(first[j, i])) for i in range(4) for j in range(6))
     assert math.isclose(analysis.path_norm([first, last]), paths, rel_tol=1e-6)
+    assert analysis.path_norm([first.requires_grad_(), last]) == analysis.path_norm([first.detach(), last])
+    first = first.detach()
     c = torch.rand(6, generator=source) + 0.5
     assert math.isclose(analysis.path_norm([c[:, None] * first, last / c]), paths, rel_tol=1e-5)
     x, y = torch.randn(2, 500, 4, generator=source)

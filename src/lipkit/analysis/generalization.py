@@ -72,7 +72,7 @@ def rademacher_lipschitz(
 def rademacher_linear(points: Float[Tensor, "count dimensions"], constant: float) -> float:
     """K (sum_i |x_i|^2)^(1/2) / m: upper bound of the complexity of the linear functions <w, x> with |w|_2 <= K."""
     count = _check(points, constant)
-    return constant * float(torch.linalg.vector_norm(points.double())) / count
+    return constant * float(torch.linalg.vector_norm(points.detach().double())) / count
 
 
 def generalization_bound(complexity: float, loss_constant: float, count: int, failure: float) -> float:
@@ -102,7 +102,7 @@ def path_norm(weights: Sequence[Float[Tensor, "rows cols"]]) -> float:
         raise ShapeError(f"Layers must fit each other, got shapes {[tuple(one.shape) for one in weights]}.")
     paths = torch.ones(weights[0].shape[1], dtype=torch.float64, device=weights[0].device)
     for weight in weights:
-        paths = weight.double().abs() @ paths
+        paths = weight.detach().double().abs() @ paths
     if not bool(torch.isfinite(paths).all()):
         raise NonFiniteError("Some weights are NaN or infinite, or their product overflows.")
     return float(paths.max())

@@ -84,3 +84,16 @@ def test_the_part_of_a_band_has_the_contributions_of_the_band(
     x = torch.tensor([[0.0, 0.0], [0.1, 0.05]], dtype=torch.float64)
     part = (density * cell * torch.cos(2 * math.pi * x @ w.mT)).sum(1)
     assert abs(float(part[0] - part[1])) <= found * float(x[1].norm())
+
+
+def test_a_band_of_the_input_is_no_band_of_the_function():
+    # exp(-|x|^2) in the plane, where it is steepest; frequencies in a ball of radius 0.05 around (0.4, 0).
+    x, step = torch.tensor([2**-0.5, 0.0], dtype=torch.float64), 1e-6
+    moved = x + step * torch.tensor([1.0, 0.0], dtype=torch.float64)
+    change = abs(float(torch.exp(-x.square().sum()) - torch.exp(-moved.square().sum()))) / step
+    w = torch.linspace(0.35, 0.45, 1001, dtype=torch.float64)
+    largest = float((2 * math.pi * w * math.pi * torch.exp(-((math.pi * w) ** 2))).max())
+    volume = math.pi * 0.05**2
+    assert change > 4 * largest * math.sqrt(volume)
+    # The bound of the whole function holds: the contributions integrate to pi^(1/2).
+    assert change < math.sqrt(math.pi)

@@ -151,3 +151,15 @@ def test_baselines_refuse_what_they_cannot_do():
         analysis.ReplacementBaseline().images(torch.zeros(1, 8, 8))
     with pytest.raises(ArgumentError, match="deviation"):
         analysis.GaussianBaseline(0.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_images_in_half_precision_have_the_bands_of_the_same_images(dtype: torch.dtype):
+    x = torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0)).to(dtype)
+    found = analysis.bands(x, 4)
+    assert found.dtype == dtype
+    # One rounding of the result.
+    tolerance = torch.finfo(dtype).eps
+    torch.testing.assert_close(found.float(), analysis.bands(x.float(), 4), rtol=tolerance, atol=1e-6)
+    filtered = analysis.low_pass(x, 0.5)
+    torch.testing.assert_close(filtered.float(), analysis.low_pass(x.float(), 0.5), rtol=tolerance, atol=1e-6)

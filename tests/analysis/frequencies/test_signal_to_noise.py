@@ -22,6 +22,15 @@ def test_white_noise_is_flat_and_energies_sum():
     torch.testing.assert_close(analysis.energy_density(x) @ counts, x.square().sum((1, 2, 3)))
 
 
+def test_the_printed_transform_scales_white_noise():
+    x = torch.randn(2000, 1, 9, 12, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 2
+    printed = torch.fft.fft2(x).abs().square().mean()
+    # A mean over 2000 images of 108 pixels: standard error (2 / 216000)^(1/2) of it, 0.3 %.
+    assert float(printed) == pytest.approx(9 * 12 * 4, rel=0.015)
+    # Ours, at the radius 0, which has one frequency: five standard errors of 4 (2/2000)^(1/2).
+    assert float(analysis.energy_density(x)[:, 0].mean()) == pytest.approx(4, abs=0.64)
+
+
 def test_ratios_and_scaled_energy():
     x = torch.randn(3, 2, 8, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     assert float(analysis.spectral_snr(x, x).abs().max()) == 0

@@ -220,3 +220,16 @@ def test_bad_input_is_refused():
         analysis.score(torch.tensor([0.5, 0.5]), beta=1.0)
     with pytest.raises(ArgumentError, match="distribution"):
         analysis.score(torch.tensor([0.5, 0.6]))
+
+
+class Pair(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.flatten(1), x
+
+
+def test_outputs_and_labels_of_other_kinds_are_refused():
+    images = torch.rand(3, 1, 8, 8)
+    with pytest.raises(ShapeError, match="tuple"):
+        analysis.SpectralGame(Pair(), bands=4)(images, torch.zeros(3, dtype=torch.int64))
+    with pytest.raises(ArgumentError, match=r"labels\.long"):
+        analysis.SpectralGame(nn.Flatten(), bands=4)(images, torch.full((3,), 0.5))

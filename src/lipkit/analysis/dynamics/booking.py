@@ -1,16 +1,45 @@
 """One layer between two measurements: each step's change of log sigma, booked by cause."""
 
 import math
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
 from typing import final
 
 import torch
-from jaxtyping import Float64
 from torch import Tensor
 
 from lipkit.analysis.dynamics.gradient_noise import Noise
-from lipkit.analysis.dynamics.gram_decomposition import exceeds
-from lipkit.analysis.dynamics.history import Entry, LayerRecord
-from lipkit.analysis.dynamics.tracked_layers import Measurement, Pair, TrackedLayer, pair_of
+from lipkit.analysis.dynamics.layer_record import Entry, LayerRecord, Moment
+from lipkit.analysis.dynamics.tracked_layers import Measurement, TrackedLayer
+
+
+@final
+@dataclass(frozen=True)
+class Causes:
+    """What is known of a layer's step before its numbers come from the device.
+
+    Args:
+        decay: The factor f of the part -f W of the step.
+        mean: The mean of the noise terms in the change of log sigma, without the drift.
+        diffused: Their draw.
+    """
+
+    decay: float
+    mean: float
+    diffused: float
+
+
+@final
+@dataclass
+class Sums:
+    """Sums over the steps of an interval, and the curvature of its first step as a share of ||X||_F^2."""
+
+    drift: float = 0.0
+    curvature: float = 0.0
+    decay: float = 0.0
+    mean: float = 0.0
+    diffused: float = 0.0
+    bending: float = 0.0
 
 
 @final
@@ -21,94 +50,104 @@ class Booking:
         curvature     = D^2 sigma[X, X] / (2 sigma) - (u'X v / sigma)^2 / 2    at the first step after a measurement,
 
     and at the others the same share of ||X||_F^2 as there. `rest` closes the books when sigma is measured again.
-    Sums stay on the device of the weight, so that a step waits for nothing.
     """
 
-    def __init__(self, layer: TrackedLayer) -> None:
+    def __init__(self, layer: TrackedLayer, measured: Measurement) -> None:
         self.layer = layer
         self.record = LayerRecord(layer.name)
         self.noise: Noise | None = None
-        self._old: Tensor | None = None
-        self._open(self.measure(0))
-        self.realised = self.expected = self.log_norm
+        self.open(measured)
+        self._note(self.log_norm, self.log_norm, self.log_norm)
 
     @property
     def log_norm(self) -> float:
         """log sigma at the last measurement."""
         return math.log(self.measured.value)
 
-    def before_step(self) -> None:
-        """Keep the weight."""
-        self._old = self.layer.weight().clone()
+    def open(self, measured: Measurement) -> None:
+        """Start an interval at what was measured."""
+        self.measured: Measurement = measured
+        self._sums = Sums()
+        self._crossings = 0
+        self._rate = 0.0
 
-    def after_step(self, decay: float, rate: float) -> Float64[Tensor, ""]:
-        """Book the step that was made; returns this layer's part of the variance of the model's diffusion.
+    def causes(self, decay: float, rate: float, draw: float) -> Causes:
+        """What is known of a step that was made.
 
         Args:
             decay: The factor f of the part -f W of the step.
             rate: The rate of the step.
+            draw: A normal number, for the diffusion of the sampled tracker.
         """
-        assert self._old is not None, "before_step comes first"
-        change = self.layer.weight() - self._old
-        if self._fresh:
-            change = change.to(torch.float64)
-            pair = pair_of(self.measured, change)
-        else:
-            pair = self._pair
-        slope = pair.slope(self.layer.operator(change)).to(torch.float64)
-        size = torch.linalg.vector_norm(change).to(torch.float64).square()
-        if self._fresh:
-            self._bend(change, slope, size, rate)
-        # A step that moves nothing came without a gradient, so it carries no noise either.
-        moved = (size > 0).to(torch.float64)
         noise = self.noise or Noise(0.0, 0.0)
-        self._drift += slope + decay
-        self._decay -= decay
-        self._curvature += self._bending * size
-        self._model += moved * (rate**2 * (noise.curvature - noise.diffusion / 2))
-        self._fresh, self._old = False, None
-        return moved * (rate**2 * noise.diffusion)
+        mean = rate**2 * (noise.curvature - noise.diffusion / 2)
+        return Causes(decay, mean, rate * math.sqrt(noise.diffusion) * draw)
 
-    def follow(self) -> None:
-        """Let the vectors follow the weight through a step without a measurement."""
-        self._pair = self._pair.follow(self.layer.operator(self.layer.weight()))
+    def may_cross(self, size: float) -> bool:
+        """Whether a first step of this Frobenius norm may move the largest value past another."""
+        return self.measured.gap is not None and size > self.measured.gap / 2
 
-    def measure(self, step: int) -> Measurement:
-        """The norm as it is now, after a number of steps."""
-        return self.layer.measure(self.layer.weight(), step)
+    def bend(self, slope: float, size: float, form: float, rate: float, norm: float) -> None:
+        """Learn the curvature from the first step of an interval, before it is booked.
+
+        Args:
+            slope: u'X v / sigma.
+            size: ||X||_F.
+            form: D^2 sigma[X, X].
+            rate: The rate of the step.
+            norm: ||X||_2, or any number that is at least that and crosses nothing.
+        """
+        self._rate = rate
+        if size > 0:
+            self._sums.bending = (form / (2 * self.measured.value) - slope**2 / 2) / size**2
+            self._crossings = int(self.measured.gap is not None and norm > self.measured.gap / 2)
+
+    def book(self, slope: float, size: float, causes: Causes) -> None:
+        """Book a step by u'X v / sigma, ||X||_F and its causes."""
+        sums = self._sums
+        sums.drift += slope + causes.decay
+        sums.decay -= causes.decay
+        # A step that moves nothing came without a gradient, so it carries no noise either.
+        if size > 0:
+            sums.curvature += sums.bending * size**2
+            sums.mean += causes.mean
+            sums.diffused += causes.diffused
 
     def close(self, measured: Measurement) -> None:
         """Book the rest, and open the next interval at what was measured."""
-        before = self.log_norm
-        drift, curvature, decay = float(self._drift), float(self._curvature), float(self._decay)
-        crossings, noise, rate, model = self._crossings, self.noise, self._rate, float(self._model)
-        self._open(measured)
-        rest = self.log_norm - before - drift - curvature - decay
-        kappa = None if noise is None else rate * noise.curvature
-        diffusion = None if noise is None else rate * noise.diffusion
-        self.record.entries.append(Entry(drift, curvature, decay, rest, crossings, kappa, diffusion))
-        self.realised += drift + curvature + decay
-        self.expected += drift + decay + model
+        before, moment, sums = self.log_norm, self.record.moments[-1], self._sums
+        crossings, noise, rate = self._crossings, self.noise, self._rate
+        self.open(measured)
+        known = sums.drift + sums.curvature + sums.decay
+        rest = self.log_norm - before - sums.drift - sums.curvature - sums.decay
+        heard = noise or Noise(0.0, 0.0)
+        self.record.entries.append(
+            Entry(
+                *(sums.drift, sums.curvature, sums.decay, rest),
+                *(rate * heard.curvature, rate * heard.diffusion, crossings, int(noise is not None)),
+            )
+        )
+        mean = sums.drift + sums.decay + sums.mean
+        self._note(moment.realised + known, moment.expected + mean, moment.sampled + mean + sums.diffused)
 
-    def _open(self, measured: Measurement) -> None:
-        weight = self.layer.weight()
-        self.measured: Measurement = measured
-        self.record.norms.append(self.measured.value)
-        self.record.gaps.append(self.measured.gap)
-        self._pair: Pair = pair_of(self.measured, weight)
-        self._drift, self._curvature, self._decay, self._model = torch.zeros(
-            4, dtype=torch.float64, device=weight.device
-        ).unbind()
-        self._bending: Tensor | float = 0.0
-        self._crossings = 0
-        self._rate = 0.0
-        self._fresh = True
+    def state(self) -> dict[str, Tensor]:
+        """Everything that the next step needs, but for the weights and vectors, as tensors on the CPU."""
+        noise = [] if self.noise is None else [self.noise.curvature, self.noise.diffusion]
+        return {
+            **self.record.state(),
+            "sums": torch.tensor(astuple(self._sums), dtype=torch.float64),
+            "noise": torch.tensor(noise, dtype=torch.float64),
+            "rate": torch.tensor(self._rate, dtype=torch.float64),
+            "crossings": torch.tensor(self._crossings),
+        }
 
-    def _bend(self, change: Tensor, slope: Tensor, size: Tensor, rate: float) -> None:
-        self._rate = rate
-        if not bool(size > 0):
-            return
-        curvature = self.measured.form(change) / (2 * self.measured.value) - slope.square() / 2
-        self._bending = curvature / size
-        gap = self.measured.gap
-        self._crossings = int(gap is not None and exceeds(change.flatten(1), gap / 2))
+    def restore(self, state: Mapping[str, Tensor], measured: Measurement) -> None:
+        """Carry on from what `state` gave, and from the norm at the weight of the last measurement."""
+        self.open(measured)
+        self.record.restore(state)
+        self._sums = Sums(*state["sums"].tolist())
+        self.noise = Noise(*state["noise"].tolist()) if state["noise"].numel() else None
+        self._rate, self._crossings = float(state["rate"]), int(state["crossings"])
+
+    def _note(self, realised: float, expected: float, sampled: float) -> None:
+        self.record.moments.append(Moment(self.measured.value, self.measured.gap, realised, expected, sampled))

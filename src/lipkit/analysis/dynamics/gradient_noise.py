@@ -1,5 +1,6 @@
 """Noise of the batch gradient as the largest singular value sees it, from inputs and output gradients of a layer."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, final
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipkit.analysis.dynamics.gram_decomposition import GramDecomposition
+from lipkit.analysis.dynamics.tracked_layers import Measurement, TrackedLayer
 from lipkit.errors import ArgumentError, UnsupportedError
 
 # The type of the weights decides how well sums over a batch agree; float32 over 10^4 terms keeps this share.
@@ -28,17 +30,40 @@ class Noise:
     diffusion: float
 
 
+@dataclass(frozen=True, eq=False)
+class Heard(ABC):
+    """What one backward pass told about the noise of one layer."""
+
+    @property
+    @abstractmethod
+    def samples(self) -> int:
+        """The size of the batch."""
+
+    @abstractmethod
+    def agree(self, gradient: Tensor, layer: TrackedLayer, measured: Measurement) -> bool:
+        """Whether it was heard of the gradient that the optimizer has, as far as can be seen."""
+
+    @abstractmethod
+    def noise(self, layer: TrackedLayer, measured: Measurement) -> Noise:
+        """kappa and |lambda|^2 of the batch, without the rate."""
+
+
 @final
 @dataclass(frozen=True, eq=False)
-class Contractions:
+class Contractions(Heard):
     """For each sample, its part S_i of the batch gradient (their sum) times both vectors: a_i = S_i v, b_i = S_i'u."""
 
     a: Float[Tensor, "samples m"]
     b: Float[Tensor, "samples n"]
 
-    def agree(self, gradient: Float[Tensor, "m n"], gram: GramDecomposition) -> bool:
+    @property
+    def samples(self) -> int:
+        return self.a.shape[0]
+
+    def agree(self, gradient: Tensor, layer: TrackedLayer, measured: Measurement) -> bool:
         """Whether the parts add up to the gradient that the optimizer has, as far as both vectors see it."""
-        wide = gradient.to(torch.float64)
+        gram = _gram(measured)
+        wide = gradient.flatten(1).to(torch.float64)
         pairs = ((self.a, wide @ gram.right), (self.b, wide.mT @ gram.left))
         return all(
             float(torch.linalg.vector_norm(parts.to(torch.float64).sum(0) - whole))
@@ -46,7 +71,7 @@ class Contractions:
             for parts, whole in pairs
         )
 
-    def noise(self, gram: GramDecomposition) -> Noise:
+    def noise(self, layer: TrackedLayer, measured: Measurement) -> Noise:
         """kappa and |lambda|^2 of this batch, without the rate. With parts S_i that are centred over M samples:
 
             kappa    = rate M / (2 sigma (M - 1)) sum_i D^2 sigma[S_i, S_i] >= 0,
@@ -56,6 +81,7 @@ class Contractions:
         Guarantee: ESTIMATE, unbiased for independent samples. Reference: Luo 2025, theorem 4.6.5; the contractions are
         ours.
         """
+        gram = _gram(measured)
         a, b = self.a.to(torch.float64), self.b.to(torch.float64)
         a, b = a - a.mean(0), b - b.mean(0)
         factor = a.shape[0] / (a.shape[0] - 1)
@@ -92,6 +118,17 @@ def contract(
     weights = torch.einsum("smhw,m->shw", gradient, left).flatten(1).unsqueeze(2)
     columns = [torch.bmm(part.flatten(2), weights)[:, :, 0] for part in _shifts(module, padded, gradient)]
     return Contractions(a, torch.stack(columns, dim=2).flatten(1))
+
+
+def has_contractions(module: nn.Module, measured: Measurement) -> bool:
+    """Whether the noise of a layer that is used once comes from its input and the gradient of its output."""
+    plain = isinstance(module, nn.Linear) or (isinstance(module, nn.Conv2d) and module.groups == 1)
+    return plain and measured.gram is not None
+
+
+def _gram(measured: Measurement) -> GramDecomposition:
+    assert measured.gram is not None, "operators are heard by probes"
+    return measured.gram
 
 
 def mixing_layer(model: nn.Module) -> str | None:

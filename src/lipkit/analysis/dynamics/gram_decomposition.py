@@ -1,5 +1,7 @@
 """The largest singular value of a matrix with its second derivative, from the smaller Gram matrix alone."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -16,15 +18,14 @@ _SAME = 2.0**-26
 @final
 @dataclass(frozen=True, eq=False)
 class GramDecomposition:
-    """A (rows <= columns after a transposition), A A' = basis diag(squares) basis', the largest last.
+    """A (rows <= columns after a transposition), A v = value u, and the inverse of value^2 - A A' off u.
 
     A decomposition of A itself would give the same and more: for a layer of 256 x 2048 it takes many times as long,
     and a profiler runs beside a training.
     """
 
     matrix: Float64[Tensor, "p q"]
-    basis: Float64[Tensor, "p p"]
-    squares: Float64[Tensor, " p"]
+    resolvent: Float64[Tensor, "p p"]
     u: Float64[Tensor, " p"]
     v: Float64[Tensor, " q"]
     value: float
@@ -46,15 +47,13 @@ class GramDecomposition:
 
         Off (u, v), (g; h) solves sigma g - A h = a, sigma h - A'g = b, that is (sigma^2 - A A') g = sigma a + A b and
         h = (b + A'g) / sigma; the form is <a, g> + <b, h>. Values that repeat the largest are left out.
-        Cost: two products with A and two with the basis, for each X.
+        Cost: two products with A and one with the resolvent, for each X.
         """
         if self.transposed:
             a, b = b, a
         a = a - (a @ self.u).unsqueeze(-1) * self.u
         b = b - (b @ self.v).unsqueeze(-1) * self.v
-        distance = self.squares[-1] - self.squares
-        weights = torch.where(distance > _SAME * self.squares[-1], 1 / distance, 0.0)
-        g = ((self.value * a + b @ self.matrix.mT) @ self.basis * weights) @ self.basis.mT
+        g = (self.value * a + b @ self.matrix.mT) @ self.resolvent
         h = (b + g @ self.matrix) / self.value
         return (a * g).sum(-1) + (b * h).sum(-1)
 
@@ -65,31 +64,44 @@ def decompose_gram(matrix: Float[Tensor, "m n"]) -> GramDecomposition:
     Guarantee: ESTIMATE, in float64; the vectors have about 16 digits less those of sigma / gap.
     Cost: one Gram matrix of the smaller side, and its eigenvalues.
     """
-    wide = matrix.detach().to(torch.float64)
-    transposed = wide.shape[0] > wide.shape[1]
-    if transposed:
-        wide = wide.mT.contiguous()
+    wide, transposed = as_wide(matrix)
     gram = wide @ wide.mT
     if not bool(torch.isfinite(gram).all()) or not bool(gram.diagonal().any()):
         size = float(wide.abs().amax())
         raise NonFiniteError(f"A matrix with entries up to {size:g} squares out of the range of float64; rescale it.")
     squares, basis = torch.linalg.eigh(gram)
+    distance = squares[-1] - squares
+    weights = torch.where(distance > _SAME * squares[-1], 1 / distance, 0.0)
     u = basis[:, -1]
     v = wide.mT @ u
     value = float(torch.linalg.vector_norm(v))
-    rows, columns = wide.shape
-    gap = 2 * value if rows == columns else value
-    if rows > 1:
-        second = float(squares[-2].clamp(min=0).sqrt())
-        gap = min(gap, float(squares[-1] - squares[-2]) / (value + second))
-    return GramDecomposition(wide, basis, squares, u, v / value, value, max(gap, 0.0), transposed)
+    gap = gap_of(value**2, float(squares[-2:][0]), wide.shape)
+    return GramDecomposition(wide, (basis * weights) @ basis.mT, u, v / value, value, gap, transposed)
 
 
-def exceeds(change: Float[Tensor, "m n"], limit: float) -> bool:
-    """Whether ||X||_2 > limit; decomposes only where the Frobenius norm does not decide."""
-    wide = change.to(torch.float64)
-    if float(torch.linalg.matrix_norm(wide)) <= limit:
-        return False
-    if wide.shape[0] > wide.shape[1]:
-        wide = wide.mT
-    return float(torch.linalg.eigvalsh(wide @ wide.mT)[-1].clamp(min=0).sqrt()) > limit
+def as_wide(matrix: Float[Tensor, "m n"]) -> tuple[Float64[Tensor, "p q"], bool]:
+    """The matrix in float64 with at most as many rows as columns, and whether it was transposed for that."""
+    wide = matrix.detach().to(torch.float64)
+    transposed = wide.shape[0] > wide.shape[1]
+    return wide.mT.contiguous() if transposed else wide, transposed
+
+
+def gap_of(first: float, second: float, shape: Sequence[int]) -> float:
+    """sigma_1 - sigma_2 from their squares; a value's mirror image, or zero beside a square, is no nearer than that.
+
+    Args:
+        first: The square of the largest singular value.
+        second: The square of the next; of a matrix with one row it is not used.
+        shape: Rows and columns, rows <= columns.
+    """
+    value = math.sqrt(first)
+    gap = 2 * value if shape[0] == shape[1] else value
+    if shape[0] > 1:
+        gap = min(gap, (first - second) / (value + math.sqrt(max(second, 0.0))))
+    return max(gap, 0.0)
+
+
+def spectral_norm_by_gram(matrix: Float[Tensor, "m n"]) -> float:
+    """||A||_2 in float64. Guarantee: ESTIMATE. Cost: one Gram matrix of the smaller side, and its eigenvalues."""
+    wide, _ = as_wide(matrix)
+    return float(torch.linalg.eigvalsh(wide @ wide.mT)[-1].clamp(min=0).sqrt())

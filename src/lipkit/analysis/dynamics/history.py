@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
-import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
@@ -19,7 +18,8 @@ class LayerHistory:
 
     `gap` is the distance that bounds the radius of the series (None for convolutions as operators), `crossings` says
     of which intervals the first step was more than gap / 2, outside of that radius; `kappa` and `diffusion` are the
-    noise terms of the first step of each interval, times its rate; None if they are refused.
+    noise terms of the first step of each interval, times its rate; None if they are refused. `share` is
+    d log K / d log norm: 1 in a chain, less in a branch, 0 where the output does not see the layer.
     """
 
     name: str
@@ -32,6 +32,7 @@ class LayerHistory:
     crossings: Int64[Tensor, " changes"]
     kappa: Float64[Tensor, " changes"] | None
     diffusion: Float64[Tensor, " changes"] | None
+    share: Float64[Tensor, " times"] | None = None
 
 
 @final
@@ -39,10 +40,12 @@ class LayerHistory:
 class History:
     """Diagnostics (ESTIMATE): nothing here bounds or certifies; `label` says what `log_constant` is.
 
-    `log_constant` is computed anew at each recorded step. `realised` starts with it and adds the second-order series
-    of the steps that were made, for any optimizer. `expected` adds the model's drift, kappa and -|lambda|^2 / 2, and
-    `sampled` a draw of its diffusion besides; both are of plain SGD, and None where the model does not apply:
-    `refused` says why, and also if weight decay cannot be told from drift.
+    `log_constant` is the fold over the network at the norms of its linear and convolution layers, measured anew at each
+    recorded step; everything else counts as 1. The trackers are the same fold of norms that are not measured again:
+    `realised` starts with the first ones and adds the second-order series of the steps that were made, for any
+    optimizer. `expected` adds the model's drift, kappa and -|lambda|^2 / 2, and `sampled` a draw of its diffusion
+    besides; both are of plain SGD, and None where the model does not apply. `refused` says why, also if weight decay
+    cannot be told from drift, and if the network cannot be read ("fold"): then K is the product of all norms.
     """
 
     label: str
@@ -53,50 +56,3 @@ class History:
     sampled: Float64[Tensor, " times"] | None
     layers: tuple[LayerHistory, ...]
     refused: Mapping[str, str]
-
-
-@final
-@dataclass(frozen=True)
-class Entry:
-    """The causes of one change of log norm of one layer, in the order of `LayerHistory`."""
-
-    drift: float
-    curvature: float
-    decay: float
-    rest: float
-    crossings: int
-    kappa: float | None
-    diffusion: float | None
-
-
-@final
-class LayerRecord:
-    """Grows while a profiler runs."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.norms: list[float] = []
-        self.gaps: list[float | None] = []
-        self.entries: list[Entry] = []
-
-    def freeze(self) -> LayerHistory:
-        """The record so far."""
-        gaps = [gap for gap in self.gaps if gap is not None]
-        kappa = [one.kappa for one in self.entries if one.kappa is not None]
-        diffusion = [one.diffusion for one in self.entries if one.diffusion is not None]
-        return LayerHistory(
-            self.name,
-            _row(self.norms),
-            _row(gaps) if len(gaps) == len(self.norms) else None,
-            _row([one.drift for one in self.entries]),
-            _row([one.curvature for one in self.entries]),
-            _row([one.decay for one in self.entries]),
-            _row([one.rest for one in self.entries]),
-            torch.tensor([one.crossings for one in self.entries], dtype=torch.int64),
-            _row(kappa) if len(kappa) == len(self.entries) else None,
-            _row(diffusion) if len(diffusion) == len(self.entries) else None,
-        )
-
-
-def _row(values: list[float]) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)

@@ -1,5 +1,6 @@
 """A profiler around any training loop: which layer makes the constant grow, and through which part of the update."""
 
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self, final
 
@@ -7,13 +8,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
-from lipkit.analysis.dynamics.booking import Booking
-from lipkit.analysis.dynamics.gradient_noise import Contractions, contract, mixing_layer
+from lipkit.analysis.dynamics.books import Books
 from lipkit.analysis.dynamics.history import History
+from lipkit.analysis.dynamics.layer_record import LayerRecord
+from lipkit.analysis.dynamics.noise_listener import NoiseListener
+from lipkit.analysis.dynamics.norm_fold import NormFold, fold_of
+from lipkit.analysis.dynamics.profiler_state import StoredState
 from lipkit.analysis.dynamics.tracked_layers import AsMatrix, Reading
 from lipkit.analysis.dynamics.update_rules import DecayShares, group_of, why_not_plain_sgd
+from lipkit.bounds.lipschitz import network_of
 from lipkit.errors import ArgumentError, LipkitError
 from lipkit.regularizers.linear_layers import Example, layers_of
+
+# The form of a stored state; a later form has another number.
+_VERSION = 1
 
 
 @final
@@ -24,18 +32,23 @@ class Profiler:
             ...                                  # forward, backward, optimizer.step(), as always
         profile.history
 
-    `log K = sum of log sigma_1` over all layers of `regularizers.layers_of`; normalisation, activations and pools count
-    as 1. So it is the product bound of a chain; of a network with branches it is the sum of logarithms, and no bound.
+    log K is the fold over the network (`bounds.DAG` without joint norms) at sigma_1 of all layers of
+    `regularizers.layers_of`; everything else, normalisation among it, counts as 1. In a chain it is the sum of
+    log sigma_1. A network that cannot be read has this sum too, and `history.refused["fold"]` says why.
 
     Training is not touched: the same bits with and without it. Hooks on modules and on the optimizer's step leave
-    with the block. Noise terms come from inputs and output gradients of layers; no sample's gradient is stored.
+    with the block. Noise terms of matrices come from inputs and output gradients of layers; those of true convolutions,
+    attention projections and shared weights from one more backward pass for all of them, with random signs on the
+    samples, which are the rows of the model's output. No sample's gradient is stored.
     They are refused by name where samples mix, where gradients are changed between the backward pass and the step
-    (clipping, scaling, several passes, several processes, shared weights), and for other optimizers than plain SGD.
-    A loss that couples samples cannot be noticed: the noise terms are then wrong.
+    (clipping, scaling, several passes), and for other optimizers than plain SGD. A loss that couples samples cannot be
+    noticed: the noise terms are then wrong. With several processes the steps are those of the averaged gradient, so
+    all books are the same in each of them; noise terms are refused, because a process hears its own samples only.
 
-    Guarantee: ESTIMATE; a diagnostic. Cost: a copy of the weights, ten products with vectors a layer and step; a
-    decomposition of a Gram matrix for each layer every `every` steps. Reference: Luo 2025, chapter 4; the realised
-    tracker and the books are ours.
+    Guarantee: ESTIMATE; a diagnostic. Cost: five copies of the weights, one of them in float64; ten products with
+    vectors a layer and step; a decomposition of a Gram matrix for each layer every `every` steps, on a GPU about a
+    hundred products of it instead. The host waits for the device at a measurement, at the first step after it, and
+    where noise is heard. Reference: Luo 2025, chapter 4; the realised tracker and the books are ours.
 
     Args:
         model: Any torch model.
@@ -43,7 +56,9 @@ class Profiler:
         example: An input of the model, which is run once in evaluation mode to learn shapes.
         every: Steps between two measurements. First-order terms are booked at each step, second-order ones are held.
         convolutions: How a convolution is read.
-        seed: Of the draws of the sampled tracker, which has a generator of its own.
+        seed: Of the draws of the sampled tracker and of random signs, which have a generator of their own.
+        probes: Backward passes with random signs after each measurement, if a layer needs them; the noise terms of one
+            deviate by about their own size, and a mean over many does not.
     """
 
     def __init__(
@@ -55,35 +70,39 @@ class Profiler:
         *,
         convolutions: Reading | None = None,
         seed: int = 0,
+        probes: int = 1,
     ) -> None:
         if every < 1:
             raise ArgumentError(f"A profiler measures every 1 or more steps, got every={every}.")
-        self._model, self._optimizer, self._every = model, optimizer, every
+        if probes < 1:
+            raise ArgumentError(f"A profiler takes 1 or more probes, got probes={probes}.")
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        if not any(id(p) in held for p in model.parameters()):
+            raise ArgumentError(
+                f"The {type(optimizer).__name__} holds no parameter of the model, so a profile would show nothing; "
+                "give the optimizer that trains this model."
+            )
+        self._model, self._optimizer, self._every, self._probes = model, optimizer, every, probes
         self._reading = AsMatrix() if convolutions is None else convolutions
         self._layers = self._reading.track(layers_of(model, example))
         self._seed = seed
         self._handles: list[Any] = []
-        self._books: list[Booking] = []
+        self._books: Books | None = None
+        self._resumes = False
+        self._example = example
+        self._folded: tuple[NormFold, str | None] | None = None
 
     def __enter__(self) -> Self:
         if self._handles:
             raise ArgumentError("This profiler is running already; leave its block before you enter it again.")
-        self._books = [Booking(layer) for layer in self._layers]
-        self._groups = [group_of(self._optimizer, layer.parameter()) for layer in self._layers]
-        self._decays = DecayShares(self._optimizer)
-        self._draws = torch.Generator().manual_seed(self._seed)
-        self._refusal = why_not_plain_sgd(self._optimizer) or self._unmodelled()
-        self._heard: list[list[Contractions]] = [[] for _ in self._books]
-        self._listening = True
-        self._step, self._diffused = 0, 0.0
-        total = sum(book.log_norm for book in self._books)
-        self._steps, self._rows = [0], [(total, total, total, total)]
-        self._factors: list[float] = []
+        if not self._resumes:
+            self._start()
+        self._resumes = False
         self._handles = [
             self._optimizer.register_step_pre_hook(self._before_step),
             self._optimizer.register_step_post_hook(self._after_step),
+            register_module_forward_hook(self._listener.hook),
         ]
-        self._handles.append(register_module_forward_hook(self._listen))
         return self
 
     def __exit__(
@@ -91,132 +110,163 @@ class Profiler:
     ) -> None:
         for handle in self._handles:
             handle.remove()
-        self._handles, self._listening = [], False
+        self._handles = []
         if kind is None and self._step > self._steps[-1]:
             self._measure()
+        self._listener.stop()
 
     @property
     def history(self) -> History:
         """The record so far, from before the first step on; can be read inside the block."""
-        if not self._books:
-            raise ArgumentError("This profiler has no history yet; enter its block, with analysis.Profiler(...) as p.")
-        log_constant, realised, expected, sampled = torch.tensor(self._rows, dtype=torch.float64).unbind(1)
-        refused = {} if self._refusal is None else {"expected": self._refusal, "sampled": self._refusal}
+        books = self._require_books().each
+        fold, missing = self._fold()
+        norms, realised, expected, sampled = (
+            torch.tensor([row(book.record) for book in books], dtype=torch.float64)
+            for row in (LayerRecord.log_norms, LayerRecord.realised, LayerRecord.expected, LayerRecord.sampled)
+        )
+        shares = fold.shares(norms)
+        refusal = self._listener.refusal
+        refused = {} if refusal is None else {"expected": refusal, "sampled": refusal}
         if self._decays.refusal is not None:
             refused["decay"] = self._decays.refusal
+        if missing is not None:
+            refused["fold"] = missing
+        what = "fold of" if missing is None else "sum of log"
         return History(
-            f"sum of log sigma_1 over {len(self._books)} layers; {self._reading.label}; normalisation, activations and "
-            "pools count as 1; the product bound of a chain only",
+            f"{what} sigma_1 over {len(books)} layers; {self._reading.label}; normalisation, activations, pools "
+            "and everything else count as 1; an estimate, no bound",
             torch.tensor(self._steps),
-            log_constant,
-            realised,
-            None if self._refusal else expected,
-            None if self._refusal else sampled,
-            tuple(book.record.freeze() for book in self._books),
+            fold.log_constant(norms),
+            fold.log_constant(realised),
+            None if refusal else fold.log_constant(expected),
+            None if refusal else fold.log_constant(sampled),
+            tuple(book.record.freeze(share) for book, share in zip(books, shares, strict=True)),
             refused,
         )
 
+    def state_dict(self) -> dict[str, Tensor | str]:
+        """Everything that a later run needs to go on to the same history: tensors on the CPU, and sentences.
+
+        Take it inside the block, between two steps, together with the states of model and optimizer: leaving the block
+        adds a measurement. Names are flat, so that tensors go into a safetensors file and the rest into JSON.
+        Cost: two copies of the weights of all layers.
+        """
+        books = self._require_books()
+        found: dict[str, Tensor | str] = {
+            "version": torch.tensor(_VERSION),
+            "every": torch.tensor(self._every),
+            "step": torch.tensor(self._step),
+            "steps": torch.tensor(self._steps),
+            "listening": torch.tensor(int(self._listener.listening)),
+            "draws": self._draws.get_state().clone(),
+        }
+        reasons = {"refusal": self._listener.refusal, "decay_refusal": self._decays.refusal}
+        found.update({name: reason for name, reason in reasons.items() if reason is not None})
+        found.update({f"decays.{name}": tensor for name, tensor in self._decays.state().items()})
+        for index, (layer, state) in enumerate(zip(self._layers, books.states(), strict=True)):
+            found[f"layers.{index}.name"] = layer.name
+            found.update({f"layers.{index}.{name}": tensor for name, tensor in state.items()})
+        return found
+
+    def load_state_dict(self, state: Mapping[str, Tensor | str]) -> None:
+        """Go on from a state when the block is entered next; give model and optimizer their states first.
+
+        On the same machine the history is then the same, bit by bit, as without the interruption.
+
+        Args:
+            state: What `state_dict` of a profiler with the same model, `every` and reading gave.
+        """
+        if self._handles:
+            raise ArgumentError("This profiler is running; load its state before you enter the block.")
+        stored = StoredState(state)
+        stored.check("version", _VERSION)
+        stored.check("every", self._every)
+        stored.check_names([layer.name for layer in self._layers])
+        books = self._start()
+        books.restore([stored.part(f"layers.{i}.", list(names)) for i, names in enumerate(books.states())])
+        self._step, self._steps = stored.number("step"), stored.tensor("steps").tolist()
+        self._draws.set_state(stored.tensor("draws"))
+        self._decays.restore(stored.part("decays.", list(self._decays.state())))
+        self._decays.refusal = stored.sentence("decay_refusal")
+        self._listener.refusal = stored.sentence("refusal")
+        self._listener.listening = bool(stored.number("listening"))
+        self._resumes = True
+
+    def _fold(self) -> tuple[NormFold, str | None]:
+        """The fold of the model, read once; the product and a reason where it cannot be."""
+        if self._folded is None:
+            try:
+                with torch.no_grad():
+                    self._folded = fold_of(network_of(self._model, _as_call(self._example)), self._layers), None
+            except LipkitError as error:
+                reason = f"log K is the product of all norms, because the network cannot be read: {error}"
+                self._folded = NormFold(), reason
+        return self._folded
+
+    def _require_books(self) -> Books:
+        if self._books is None:
+            raise ArgumentError("This profiler has no history yet; enter its block, with analysis.Profiler(...) as p.")
+        return self._books
+
+    def _start(self) -> Books:
+        self._books = Books(self._layers)
+        self._groups = [group_of(self._optimizer, layer.parameter()) for layer in self._layers]
+        self._decays = DecayShares(self._optimizer)
+        self._draws = torch.Generator().manual_seed(self._seed)
+        refusal = why_not_plain_sgd(self._optimizer) or self._unmodelled()
+        self._listener = NoiseListener(self._model, self._books.each, refusal, self._probes, self._draws)
+        self._step, self._steps = 0, [0]
+        self._factors: list[float] = []
+        # Read before the first step: weights that are no numbers any more would not be understood.
+        self._fold()
+        return self._books
+
     def _unmodelled(self) -> str | None:
-        if not isinstance(self._reading, AsMatrix):
-            return "Noise terms exist for convolutions as matrices only; give convolutions=analysis.AsMatrix()."
         computed = [layer.name for layer in self._layers if layer.parameter() is None]
         if computed:
             return f"The weight of {computed[0]!r} is computed from other parameters, so its steps are not plain SGD."
         return None
 
-    def _listen(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        # One hook for all modules: a layer with a hook of its own could not be read as an operator meanwhile.
-        if not self._listening or self._refusal or torch.compiler.is_compiling():
-            return
-        if not isinstance(output, Tensor) or not output.requires_grad:
-            return
-        for index, layer in enumerate(self._layers):
-            if layer.module is module:
-                self._attend(index, module, args, output)
-
-    def _attend(self, index: int, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
-        mixed = mixing_layer(self._model)
-        if mixed is not None:
-            self._refuse(f"Samples mix in the batch normalisation {mixed!r}, which uses statistics of the batch.")
-        elif not args:
-            self._refuse(f"Layer {self._layers[index].name!r} gets its input by keyword; give it by position.")
-        else:
-            x = args[0].detach()
-            output.register_hook(lambda gradient: self._hear(index, module, x, gradient))
-
-    def _hear(self, index: int, module: nn.Module, x: Tensor, gradient: Tensor) -> None:
-        gram = self._books[index].measured.gram
-        if not self._listening or self._refusal or gram is None:
-            return
-        wide = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
-        try:
-            with torch.no_grad(), torch.autocast(gradient.device.type, enabled=False):
-                self._heard[index].append(contract(module, x, wide, gram))
-        except LipkitError as error:
-            self._refuse(f"Layer {self._layers[index].name!r}: {error}.")
-
-    def _refuse(self, reason: str) -> None:
-        self._refusal = self._refusal or reason
-        self._heard = [[] for _ in self._books]
-
     @torch.no_grad()
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        self._refusal = self._refusal or why_not_plain_sgd(optimizer)
-        if self._listening and not self._refusal:
-            self._take_noise()
+        self._listener.refusal = self._listener.refusal or why_not_plain_sgd(optimizer)
+        self._listener.take(self._step)
         factors = self._decays.advance()
-        self._factors = [0.0 if group is None else factors[group] for group in self._groups]
-        for book in self._books:
-            book.before_step()
-
-    def _take_noise(self) -> None:
-        """Noise terms of the backward pass that was heard; without one the last ones hold, and the ear stays open."""
-        heard_any = any(self._heard)
-        for book, heard in zip(self._books, self._heard, strict=True):
-            parameter, gram = book.layer.parameter(), book.measured.gram
-            assert gram is not None, "noise is refused for operators"
-            if parameter is None or parameter.grad is None:
-                continue
-            if not heard and not heard_any and book.noise is not None:
-                continue
-            reason = None
-            if len(heard) != 1:
-                reason = f"went through {len(heard)} backward passes before step {self._step + 1}, not one"
-            elif heard[0].a.shape[0] < 2:
-                reason = "had a batch of one sample, which has no variance"
-            elif not heard[0].agree(parameter.grad.flatten(1), gram):
-                reason = "had its gradient changed between the backward pass and the step (clipped, scaled or summed)"
-            if reason is not None:
-                self._refuse(f"Layer {book.layer.name!r} {reason}.")
-                return
-            book.noise = heard[0].noise(gram)
-        self._listening = not heard_any
-        self._heard = [[] for _ in self._books]
+        # An optimizer leaves parameters without a gradient alone, so that nothing of them decays.
+        self._factors = [
+            0.0 if group is None or _is_still(layer.parameter()) else factors[group]
+            for group, layer in zip(self._groups, self._layers, strict=True)
+        ]
+        self._require_books().before_step()
 
     @torch.no_grad()
     def _after_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        variances: list[Tensor] = []
-        for book, group, factor in zip(self._books, self._groups, self._factors, strict=True):
-            rate = 0.0 if group is None else float(optimizer.param_groups[group].get("lr", 0.0))
-            variances.append(book.after_step(factor, rate).cpu())
-        draw = torch.randn((), dtype=torch.float64, generator=self._draws)
-        self._diffused += float(torch.stack(variances).sum().sqrt() * draw)
+        self._book(optimizer)
         self._step += 1
         if self._step % self._every == 0:
             self._measure()
         else:
-            for book in self._books:
-                book.follow()
+            self._follow()
+
+    def _book(self, optimizer: torch.optim.Optimizer) -> None:
+        draws = torch.randn(len(self._layers), dtype=torch.float64, generator=self._draws).tolist()
+        groups = optimizer.param_groups
+        rates = [0.0 if group is None else float(groups[group].get("lr", 0.0)) for group in self._groups]
+        self._require_books().after_step(self._factors, rates, draws)
+
+    def _follow(self) -> None:
+        self._require_books().follow()
 
     @torch.no_grad()
     def _measure(self) -> None:
-        # All layers first: one that cannot be measured leaves the books as they are.
-        measured = [book.measure(self._step) for book in self._books]
-        for book, found in zip(self._books, measured, strict=True):
-            book.close(found)
-        expected = sum(book.expected for book in self._books)
-        true = sum(book.log_norm for book in self._books)
+        self._require_books().measure(self._step)
         self._steps.append(self._step)
-        self._rows.append((true, sum(book.realised for book in self._books), expected, expected + self._diffused))
-        self._listening = bool(self._handles)
-        self._heard = [[] for _ in self._books]
+        self._listener.listen()
+
+
+def _is_still(parameter: nn.Parameter | None) -> bool:
+    return parameter is not None and parameter.grad is None
+
+
+def _as_call(example: Example) -> Tensor | tuple[Any, ...] | Mapping[str, Any]:
+    return example if isinstance(example, Tensor | Mapping) else tuple(example)

@@ -10,19 +10,19 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from lipkit.analysis.dynamics.gram_decomposition import GramDecomposition, decompose_gram
+from lipkit.analysis.dynamics.gram_squaring import decompose_together
 from lipkit.analysis.singular_values.curvature_of_values import singular_value_hessian
-from lipkit.errors import ArgumentError, NonFiniteError, NotProvenError, UnsupportedError
-from lipkit.linops import Dense, LinearOperator
+from lipkit.errors import ArgumentError, NonFiniteError, UnsupportedError
+from lipkit.linops import Dense, LinearOperator, Shape
 from lipkit.regularizers.linear_layers import LinearLayer
-
-# Rounds of power iteration that follow the singular vectors through one step of training.
-_ROUNDS = 5
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Measurement:
     """sigma_1 of a layer at one weight, its vectors, its gap, and D^2 sigma_1[X, X]; `gram` only of a matrix.
+
+    Of an operator `form` raises `NotProvenError` along X that splits a repeated value, where there is no such number.
 
     The gap is the distance d of `analysis.taylor`; None where the layer is read as an operator, because there the gap
     of the matrix says nothing about the kernel.
@@ -32,33 +32,8 @@ class Measurement:
     gap: float | None
     left: Float64[Tensor, "..."]
     right: Float64[Tensor, "..."]
-    form: Callable[[Tensor], float]
+    form: Callable[[Tensor], Float64[Tensor, ""]]
     gram: GramDecomposition | None = None
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Pair:
-    """Singular vectors that are carried from step to step, and the norm they show."""
-
-    left: Float[Tensor, "..."]
-    right: Float[Tensor, "..."]
-    value: Float[Tensor, ""]
-
-    def slope(self, change: LinearOperator) -> Float[Tensor, ""]:
-        """u' X v / sigma: the first-order change of log sigma along X."""
-        return (self.left * change.apply(self.right)).sum() / self.value
-
-    def follow(self, op: LinearOperator) -> "Pair":
-        """The vectors of the weight after a step, by power iteration from these."""
-        found = self
-        for _ in range(_ROUNDS):
-            right = op.adjoint(found.left)
-            right = right / torch.linalg.vector_norm(right)
-            left = op.apply(right)
-            value = torch.linalg.vector_norm(left)
-            found = Pair(left / value, right, value)
-        return found
 
 
 @final
@@ -71,6 +46,7 @@ class TrackedLayer:
     read: Callable[[], Tensor]
     operator: Callable[[Tensor], LinearOperator]
     reading: "Reading"
+    in_shape: Shape
 
     def weight(self) -> Float[Tensor, "..."]:
         """The weight as it is now, without graph, at least in float32."""
@@ -99,6 +75,12 @@ class TrackedLayer:
                 return parameter
         return None
 
+    def part_of(self, gradient: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """The gradient of the weight, from that of its parameter, which may hold other weights beside it."""
+        weight, parameter = self.read(), self.parameter()
+        assert parameter is not None, "weights that are computed have no gradient of their own"
+        return gradient[_rows(weight, parameter)] if weight.shape != parameter.shape else gradient
+
 
 @dataclass(frozen=True)
 class Reading(ABC):
@@ -112,6 +94,15 @@ class Reading(ABC):
     def measure(self, op: LinearOperator) -> Measurement:
         """The largest singular value of an operator, with its derivatives."""
 
+    def measure_together(self, ops: Sequence[LinearOperator]) -> list[Measurement | None]:
+        """Measurements of several operators where that is faster than one by one; None for those that it is not."""
+        return [None for _ in ops]
+
+    @property
+    @abstractmethod
+    def gives_matrices(self) -> bool:
+        """Whether every operator is the matrix of its weight, so that those of one shape can be stacked."""
+
     @property
     @abstractmethod
     def label(self) -> str:
@@ -119,7 +110,7 @@ class Reading(ABC):
 
     def track(self, layers: Sequence[LinearLayer]) -> tuple[TrackedLayer, ...]:
         """The layers, read this way."""
-        return tuple(TrackedLayer(x.name, x.module, _weight_of(x), self.operator(x), self) for x in layers)
+        return tuple(TrackedLayer(x.name, x.module, _weight_of(x), self.operator(x), self, x.in_shape) for x in layers)
 
 
 @final
@@ -128,7 +119,7 @@ class AsMatrix(Reading):
     """A convolution is the matrix (c_out, c_in k k) of its kernel: cheap, and its noise terms are known.
 
     Its norm is no bound of the convolution: that is at most ceil(k / stride) times as large per axis of a square
-    kernel. Cost: one eigenvalue decomposition of the smaller Gram matrix.
+    kernel. Cost: one eigenvalue decomposition of the smaller Gram matrix; on a GPU products of it instead.
     Reference: Luo 2025, proposition 4.5.2, which does not say which matrix is meant.
     """
 
@@ -142,13 +133,17 @@ class AsMatrix(Reading):
         return lambda weight: Dense(weight.flatten(1))
 
     def measure(self, op: LinearOperator) -> Measurement:
-        gram = decompose_gram(op.tensors()[0])
+        return _measured(decompose_gram(op.tensors()[0]))
 
-        def form(change: Tensor) -> float:
-            wide = change.flatten(1).to(torch.float64)
-            return float(gram.form(wide @ gram.right, wide.mT @ gram.left))
+    def measure_together(self, ops: Sequence[LinearOperator]) -> list[Measurement | None]:
+        matrices = [op.tensors()[0] for op in ops]
+        if not products_are_cheap(matrices):
+            return super().measure_together(ops)
+        return [None if gram is None else _measured(gram) for gram in decompose_together(matrices)]
 
-        return Measurement(gram.value, gram.gap, gram.left, gram.right, form, gram)
+    @property
+    def gives_matrices(self) -> bool:
+        return True
 
     @property
     def label(self) -> str:
@@ -158,8 +153,9 @@ class AsMatrix(Reading):
 @final
 @dataclass(frozen=True)
 class AsOperator(Reading):
-    """A convolution is the linear map it is on images of its size, whose norm bounds it; has no noise terms here.
+    """A convolution is the linear map it is on images of its size, whose norm bounds it.
 
+    Its noise terms come from random signs.
     On a torus its largest value is double and stays so for every kernel; it is smooth in the kernel all the same.
     Cost: some hundred convolutions for one measurement.
     """
@@ -184,18 +180,45 @@ class AsOperator(Reading):
         hessian = singular_value_hessian(op)
         value, left, right = hessian.triplet()
 
-        def form(change: Tensor) -> float:
-            try:
-                return float(hessian.form(change.reshape(hessian.in_shape)))
-            except NotProvenError:
-                # A repeated value that splits has no second derivative: what it does is booked as rest.
-                return 0.0
+        def form(change: Tensor) -> Tensor:
+            return hessian.form(change.reshape(hessian.in_shape))
 
         return Measurement(value, None, left, right, form)
 
     @property
+    def gives_matrices(self) -> bool:
+        return False
+
+    @property
     def label(self) -> str:
         return "convolutions as maps of images of their size"
+
+
+def measure_layers(
+    layers: Sequence[TrackedLayer], weights: Sequence[Float[Tensor, "..."]], step: int
+) -> list[Measurement]:
+    """The norms of layers at these weights, after a number of steps; all of them or an error.
+
+    Layers that `Reading.measure_together` leaves out are measured alone, which also says what is wrong with a weight.
+    """
+    if not layers:
+        return []
+    ops = [layer.operator(weight) for layer, weight in zip(layers, weights, strict=True)]
+    found = zip(layers, weights, layers[0].reading.measure_together(ops), strict=True)
+    return [layer.measure(weight, step) if one is None else one for layer, weight, one in found]
+
+
+def products_are_cheap(matrices: Sequence[Tensor]) -> bool:
+    """Whether a hundred products of matrices take less time than one decomposition: not on a CPU."""
+    return all(matrix.device.type != "cpu" for matrix in matrices)
+
+
+def _measured(gram: GramDecomposition) -> Measurement:
+    def form(change: Tensor) -> Tensor:
+        wide = change.flatten(1).to(torch.float64)
+        return gram.form(wide @ gram.right, wide.mT @ gram.left)
+
+    return Measurement(gram.value, gram.gap, gram.left, gram.right, form, gram)
 
 
 def _weight_of(layer: LinearLayer) -> Callable[[], Tensor]:
@@ -205,12 +228,12 @@ def _weight_of(layer: LinearLayer) -> Callable[[], Tensor]:
     return lambda: _tensor(module.weight)
 
 
+def _rows(weight: Tensor, parameter: Tensor) -> slice:
+    """Which rows of a packed parameter a weight is."""
+    start = int((weight.storage_offset() - parameter.storage_offset()) // parameter.stride(0))
+    return slice(start, start + weight.shape[0])
+
+
 def _tensor(weight: object) -> Tensor:
     assert isinstance(weight, Tensor), "layers_of lists modules with a weight"
     return weight
-
-
-def pair_of(measured: Measurement, weight: Float[Tensor, "..."]) -> Pair:
-    """The measured vectors, in the type of the weight."""
-    value = torch.as_tensor(measured.value, dtype=torch.float64, device=weight.device)
-    return Pair(measured.left.to(weight), measured.right.to(weight), value.to(weight))

@@ -1,9 +1,10 @@
 """Reads from an optimizer's settings how it steps: the part that is weight decay, and whether it is plain SGD."""
 
+from collections.abc import Mapping
 from typing import Any, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 @final
@@ -23,6 +24,17 @@ class DecayShares:
     def advance(self) -> list[float]:
         """The factor of each group for the step that is about to be made."""
         return [self._factor(i, group) for i, group in enumerate(self.optimizer.param_groups)]
+
+    def state(self) -> dict[str, Tensor]:
+        """What momentum carries of the decay: the position of each group that has any, and the factor."""
+        return {
+            "groups": torch.tensor(list(self._momenta), dtype=torch.int64),
+            "carried": torch.tensor(list(self._momenta.values()), dtype=torch.float64),
+        }
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Carry on from what `state` gave."""
+        self._momenta = dict(zip(state["groups"].tolist(), state["carried"].tolist(), strict=True))
 
     def _factor(self, index: int, group: dict[str, Any]) -> float:
         decay, rate = float(group.get("weight_decay", 0)), float(group.get("lr", 0))

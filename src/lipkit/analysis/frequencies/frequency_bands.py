@@ -131,9 +131,10 @@ def bands(
     """
     size = check_images(images)
     ring = check_bands(size, count, rings).to(images.device)
-    spectrum = torch.fft.rfft2(images)
-    kept = (ring == torch.arange(count, device=ring.device)[:, None, None]).to(images.dtype)
-    return torch.fft.irfft2(spectrum * kept.reshape(count, *[1] * (images.ndim - 2), *ring.shape), s=size)
+    spectrum = _transform(images)
+    kept = (ring == torch.arange(count, device=ring.device)[:, None, None]).to(spectrum.real.dtype)
+    parts = torch.fft.irfft2(spectrum * kept.reshape(count, *[1] * (images.ndim - 2), *ring.shape), s=size)
+    return parts.to(images.dtype)
 
 
 def low_pass(
@@ -198,8 +199,13 @@ def _inside(images: Tensor, cutoff: float, rings: Rings) -> Bool[Tensor, "height
 
 
 def _filtered(images: Images, keep: Bool[Tensor, "height half"], baseline: Baseline) -> Images:
-    spectrum = torch.fft.rfft2(images) * keep
+    spectrum = _transform(images) * keep
     filling = baseline.images(images)
     if filling is not None:
-        spectrum = spectrum + torch.fft.rfft2(filling) * ~keep
-    return torch.fft.irfft2(spectrum, s=images.shape[-2:])
+        spectrum = spectrum + _transform(filling) * ~keep
+    return torch.fft.irfft2(spectrum, s=images.shape[-2:]).to(images.dtype)
+
+
+def _transform(images: Images) -> Tensor:
+    """The real transform, in float32 at least: there is none in half precision."""
+    return torch.fft.rfft2(images.to(torch.promote_types(images.dtype, torch.float32)))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, final
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int
+from jaxtyping import Bool, Float, Float64, Shaped
 from torch import Tensor, nn
 
 from lipkit._runtime import evaluating
@@ -122,13 +122,15 @@ class SpectralGame:
             raise ArgumentError(f"batch is at least 1 and orders at least 2, got {self.batch} and {self.orders}.")
 
     def __call__(
-        self, images: Float[Tensor, "images *channels height width"], labels: Int[Tensor, " labels"]
+        self, images: Float[Tensor, "images *channels height width"], labels: Shaped[Tensor, " labels"]
     ) -> SpectralValues:
         check_bands(check_images(images), self.bands, self.rings)
         if labels.shape != images.shape[:1] or len(images) < 2:
             raise ShapeError(
                 f"One label for each of at least two images is needed, got {tuple(labels.shape)} for {len(images)}."
             )
+        if labels.is_floating_point():
+            raise ArgumentError(f"Labels are whole numbers, got {labels.dtype}; give labels.long().")
         fillings = self.baseline.images(images)
         with torch.no_grad(), evaluating(self.model):
             play = self._all_coalitions if self.bands <= _ALL_COALITIONS else self._drawn_orders
@@ -179,6 +181,10 @@ class SpectralGame:
 
     def _log_likelihood(self, images: Tensor, labels: Tensor) -> Float64[Tensor, " images"]:
         logits = self.model(images)
+        if not isinstance(logits, Tensor):
+            raise ShapeError(
+                f"The model must give one tensor of logits, got {type(logits).__name__}; wrap it to give its logits."
+            )
         if logits.ndim != 2 or len(logits) != len(images) or logits.shape[1] < 2:
             raise ShapeError(
                 f"The model must give at least two logits for each image, got shape {tuple(logits.shape)}."

@@ -1,0 +1,127 @@
+"""The stochastic model's prediction of the constant after a training, as plain numbers that the laws change."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+from torch import Tensor
+
+from lipkit.analysis.dynamics.history import History, LayerHistory
+from lipkit.bound import Kind
+from lipkit.errors import ArgumentError, UnsupportedError
+
+
+@final
+@dataclass(frozen=True)
+class Forecast:
+    """The law of K after a training, as the stochastic model of plain SGD predicts it: log K is Gaussian.
+
+        E[log K] = log K(0) + drift + curvature - diffusion / 2,      Var[log K] = diffusion,
+        E[K] = K(0) exp(drift + curvature),      Var[K] = E[K]^2 (exp(diffusion) - 1).
+
+    Guarantee: ESTIMATE, a model's prediction and never a bound. It is exact only if the three integrals are the same
+    for every order of the samples. In trainings the drift answers to the noise: seeds scatter less than `diffusion`
+    says, on small networks up to four times less in variance. So this is no confidence interval either.
+    Reference: Luo 2025, theorem 4.6.8.
+
+    Args:
+        log_initial: log K before the first step.
+        drift: Integral of mu over time, in which one step lasts its rate; weight decay is part of it.
+        curvature: Integral of kappa >= 0.
+        diffusion: Integral of lambda^2 >= 0.
+    """
+
+    log_initial: float
+    drift: float
+    curvature: float
+    diffusion: float
+
+    def __post_init__(self) -> None:
+        numbers = (self.log_initial, self.drift, self.curvature, self.diffusion)
+        if not all(map(math.isfinite, numbers)) or min(self.curvature, self.diffusion) < 0:
+            raise ArgumentError(
+                f"A forecast needs finite numbers, with curvature and diffusion at least 0, got {self!r}; "
+                "check the training for NaN."
+            )
+
+    @property
+    def kind(self) -> Kind:
+        """Always an estimate: a forecast proves nothing."""
+        return Kind.ESTIMATE
+
+    @property
+    def mean_log(self) -> float:
+        """E[log K]."""
+        return self.log_initial + self.drift + self.curvature - self.diffusion / 2
+
+    @property
+    def log_mean(self) -> float:
+        """log E[K]."""
+        return self.log_initial + self.drift + self.curvature
+
+    @property
+    def log_variance(self) -> float:
+        """log Var[K]; -inf without diffusion."""
+        if self.diffusion == 0:
+            return -math.inf
+        # log(e^d - 1), which neither overflows nor cancels.
+        return 2 * self.log_mean + self.diffusion + math.log(-math.expm1(-self.diffusion))
+
+
+def forecast(history: History, rate: float) -> Forecast:
+    """What the model predicts of a training that a profiler recorded, with the drift of its own batches.
+
+    Noise terms are those of the first step of each interval, held to its end. Its `mean_log` is the last value of
+    `history.expected`, which gives no variance.
+
+    Guarantee: ESTIMATE. Cost: sums. Reference: Luo 2025, theorem 4.6.8.
+
+    Args:
+        history: Of plain SGD at one rate, with noise terms, of a chain of layers.
+        rate: The rate of every step.
+    """
+    require_chain(history)
+    times = step_lengths(history, rate)
+    return Forecast(
+        float(history.log_constant[0]),
+        sum(float((layer.drift + layer.decay).sum()) for layer in history.layers),
+        float(sum_layers(history, lambda layer: layer.kappa) @ times),
+        float(sum_layers(history, lambda layer: layer.diffusion) @ times),
+    )
+
+
+def require_chain(history: History) -> None:
+    """Refuse a network in which log K is not the sum of log of the norms of its layers: the model is of that sum."""
+    for layer in history.layers:
+        shares = [] if layer.share is None else layer.share.tolist()
+        other = next((share for share in shares if not math.isclose(share, 1.0, rel_tol=1e-9)), None)
+        if other is not None:
+            raise UnsupportedError(
+                f"The model is of chains, where log K is the sum of log norms, and log K grows {other:.3g} times as "
+                f"fast as the log norm of layer {layer.name!r}; read `history.layers` of this network instead."
+            )
+
+
+def step_lengths(history: History, rate: float) -> Tensor:
+    """The time of the model that passes in each interval of a history: its steps times the rate."""
+    if not 0 < rate < math.inf:
+        raise ArgumentError(f"The rate of the steps must be positive and finite, got {rate}.")
+    if len(history.steps) < 2:
+        raise ArgumentError("This history has no step yet; train inside the block of its profiler first.")
+    return history.steps.diff().double() * rate
+
+
+def sum_layers(history: History, term: Callable[[LayerHistory], Tensor | None]) -> Tensor:
+    """The sum of a noise term over all layers at every interval; refuses a history that has none."""
+    parts = [term(layer) for layer in history.layers]
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        reason = history.refused.get("expected", "Not every step had them.")
+        raise UnsupportedError(
+            f"This history has no noise terms, so the model predicts nothing. {reason} Profile a training by plain SGD."
+        )
+    total = known[0]
+    for part in known[1:]:
+        total = total + part
+    return total

@@ -1,0 +1,108 @@
+"""The rows of one layer, which grow while a profiler runs, and can be stored and read back."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, field
+from typing import final
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from lipkit.analysis.dynamics.history import LayerHistory
+
+
+@final
+@dataclass(frozen=True)
+class Entry:
+    """The causes of one change of log norm of one layer, in the order of `LayerHistory`; kappa 0.0 if not `known`."""
+
+    drift: float
+    curvature: float
+    decay: float
+    rest: float
+    kappa: float
+    diffusion: float
+    crossings: int
+    known: int
+
+
+@final
+@dataclass(frozen=True)
+class Moment:
+    """One layer at one recorded step: its norm and gap, and log of the norm as the three trackers have it."""
+
+    norm: float
+    gap: float | None
+    realised: float
+    expected: float
+    sampled: float
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LayerRecord:
+    """Grows while a profiler runs."""
+
+    name: str
+    moments: list[Moment] = field(default_factory=list[Moment])
+    entries: list[Entry] = field(default_factory=list[Entry])
+
+    def freeze(self, share: Float64[Tensor, " times"]) -> LayerHistory:
+        """The record so far, with the share of the layer in the constant."""
+        gaps = [one.gap for one in self.moments if one.gap is not None]
+        known = all(one.known for one in self.entries)
+        return LayerHistory(
+            self.name,
+            _row([one.norm for one in self.moments]),
+            _row(gaps) if len(gaps) == len(self.moments) else None,
+            _row([one.drift for one in self.entries]),
+            _row([one.curvature for one in self.entries]),
+            _row([one.decay for one in self.entries]),
+            _row([one.rest for one in self.entries]),
+            torch.tensor([one.crossings for one in self.entries], dtype=torch.int64),
+            _row([one.kappa for one in self.entries]) if known else None,
+            _row([one.diffusion for one in self.entries]) if known else None,
+            share,
+        )
+
+    def log_norms(self) -> list[float]:
+        """log sigma as it was measured."""
+        return [math.log(one.norm) for one in self.moments]
+
+    def realised(self) -> list[float]:
+        """log sigma by the series of the steps that were made."""
+        return [one.realised for one in self.moments]
+
+    def expected(self) -> list[float]:
+        """log sigma by the mean of the model."""
+        return [one.expected for one in self.moments]
+
+    def sampled(self) -> list[float]:
+        """log sigma by a draw of the model."""
+        return [one.sampled for one in self.moments]
+
+    def state(self) -> dict[str, Tensor]:
+        """The rows as tensors; a gap that does not exist is -1."""
+        moments = [
+            (one.norm, -1.0 if one.gap is None else one.gap, one.realised, one.expected, one.sampled)
+            for one in self.moments
+        ]
+        return {
+            "moments": torch.tensor(moments, dtype=torch.float64).reshape(-1, 5),
+            "causes": torch.tensor([astuple(one)[:6] for one in self.entries], dtype=torch.float64).reshape(-1, 6),
+            "flags": torch.tensor([astuple(one)[6:] for one in self.entries], dtype=torch.int64).reshape(-1, 2),
+        }
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Take the rows of `state` in the place of these."""
+        self.moments[:] = [
+            Moment(norm, None if gap < 0 else gap, realised, expected, sampled)
+            for norm, gap, realised, expected, sampled in state["moments"].tolist()
+        ]
+        rows = zip(state["causes"].tolist(), state["flags"].tolist(), strict=True)
+        self.entries[:] = [Entry(*causes, *flags) for causes, flags in rows]
+
+
+def _row(values: list[float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
