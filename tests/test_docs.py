@@ -13,14 +13,16 @@ import pytest
 import torch
 from torch.nn import Module, functional
 
-from lipkit import bounds, certify, losses, nn, norms, optim, regularizers
+from lipkit import analysis, bounds, certify, losses, nn, norms, optim, privacy, regularizers
 from lipkit.bound import Bound, Kind
 from lipkit.linops import Conv, Dense, Diagonal, LinearOperator, Padding
 from lipkit.norms import Mixed, Monomial, Norm, SpectralRadius
 from support.printed.analysis import NUMBERS as OF_ANALYSIS
 from support.printed.bounds import NUMBERS as OF_NETWORKS
+from support.printed.dynamics import NUMBERS as OF_DYNAMICS
 from support.printed.layers import NUMBERS as OF_LAYERS
 from support.printed.losses import NUMBERS as OF_LOSSES
+from support.printed.privacy import NUMBERS as OF_PRIVACY
 from support.printed.smoothing import NUMBERS as OF_SMOOTHING
 from support.printed.spectra import NUMBERS as OF_SPECTRA
 from support.printed.votes import NUMBERS as OF_VOTES
@@ -77,7 +79,7 @@ def test_every_method_of_a_package_is_on_the_page(package: ModuleType):
 
 @pytest.mark.parametrize(
     "package",
-    [losses, regularizers, optim, certify, certify.attacks, certify.text, nn.networks],
+    [analysis, losses, regularizers, optim, certify, certify.attacks, certify.text, nn.networks, privacy],
     ids=lambda one: one.__name__,
 )
 def test_every_class_and_function_of_a_package_is_on_the_page(package: ModuleType):
@@ -156,7 +158,8 @@ def errata() -> dict[str, str]:
 def test_every_erratum_and_every_method_names_its_test():
     for title, entry in errata().items():
         assert re.search(
-            r"\*Test\.\* `tests/(?:norms|bounds|nn|losses|regularizers|certify|analysis)/[\w/]+\.py::test_\w+`", entry
+            r"\*Test\.\* `tests/(?:norms|bounds|nn|losses|regularizers|certify|analysis|privacy)/[\w/]+\.py::test_\w+`",
+            entry,
         ), title
         for part in ("*Printed.*", "*Against it.*", "*Right.*"):
             assert part in entry, title
@@ -325,6 +328,8 @@ NUMBERS: dict[str, Callable[[], list[str]]] = {
     **OF_LOSSES,
     **OF_SMOOTHING,
     **OF_ANALYSIS,
+    **OF_DYNAMICS,
+    **OF_PRIVACY,
     **OF_SPECTRA,
     **OF_VOTES,
 }

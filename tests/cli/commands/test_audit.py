@@ -84,7 +84,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Honest:
         words = ["train", str(recipe), "--out", str(root / f"seed{seed}"), "--quick", "--seed", str(seed)]
         assert quietly([*words, "--json", str(root / f"seed{seed}.json")]) == Code.OK
 
-    def stop(done: int, _total: int, _loss: float) -> None:
+    def stop(done: int, _total: int, _said: str) -> None:
         if done == 42:
             raise _StopError
 

@@ -1,4 +1,4 @@
-"""Training in processes of its own: python training_program.py FOLDER PROCESSES [slowly]; and its recipe."""
+"""Training in processes of its own: python training_program.py FOLDER PROCESSES [slowly] [profile]; and its recipes."""
 
 import os
 import signal
@@ -75,7 +75,23 @@ class Slow(Blobs):
         return super().augmented(inputs)
 
 
-def work(rank: int, folder: str, size: int, slowly: bool, port: int) -> None:
+@dataclass(frozen=True)
+class OneOptimizer(Blobs):
+    """The same with plain layers and one optimizer, which a profiler can follow."""
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 3))
+
+    def optimizers(self, model: nn.Module) -> Sequence[torch.optim.Optimizer]:
+        return [torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)]
+
+
+@dataclass(frozen=True)
+class SlowOneOptimizer(OneOptimizer, Slow):
+    """The same with a pause in every step."""
+
+
+def work(rank: int, folder: str, size: int, words: Sequence[str], port: int) -> None:
     failed = 0
     try:
         torch.set_num_threads(1)
@@ -84,7 +100,9 @@ def work(rank: int, folder: str, size: int, slowly: bool, port: int) -> None:
                 "WORLD_SIZE": str(size), "RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)
             }  # fmt: skip
         team = Team.join(torch.device("cpu"))
-        train(Slow() if slowly else Blobs(), Path(folder), team)
+        slowly, every = "slowly" in words, 4 if "profile" in words else None
+        recipe = (OneOptimizer() if every else Blobs()) if not slowly else SlowOneOptimizer() if every else Slow()
+        train(recipe, Path(folder), team, profile=every)
         if team.leads:
             (Path(folder) / "done").touch()
         team.broadcast(0)
@@ -103,5 +121,5 @@ if __name__ == "__main__":
         probe.bind(("127.0.0.1", 0))
         free = probe.getsockname()[1]
     if count == 1:
-        work(0, sys.argv[1], 1, "slowly" in sys.argv, free)
-    together(work, (sys.argv[1], count, "slowly" in sys.argv, free), count)
+        work(0, sys.argv[1], 1, sys.argv[3:], free)
+    together(work, (sys.argv[1], count, sys.argv[3:], free), count)

@@ -25,6 +25,7 @@ from lipkit.cli.runs.result_files import plain
 from lipkit.cli.runs.run import Order
 from lipkit.cli.training import Recipe
 from lipkit.cli.training.overrides import make_quick_recipe, make_recipe
+from lipkit.cli.training.profile import read_profile
 from lipkit.cli.training.recipe import plain_fields
 from lipkit.errors import RecordError
 from lipkit.report.html.page import compare_page, has_same_drawer
@@ -124,14 +125,16 @@ def check_claims(
         _check_page(run, claims, findings)
         return
     with findings.reading(file):
-        found = gather_contents(run.model, run.test, evaluation, bound, journal, about, run.goal.attack)
+        profile = read_profile(run.folder)
+        found = gather_contents(run.model, run.test, evaluation, bound, journal, about, run.goal.attack, profile)
         exact = is_same_machine(claims, run) and run.device.type == "cpu"
         for place, says, here in _differences(claims, found, exact):
             findings.differ(file, place, says, here, ANEW)
         for sentence in _false_pictures(run, claims):
             findings.refuse(file, f"{file} {sentence}; {ANEW}.")
         if not findings.mismatches:
-            findings.confirm("report: every number of report.json was computed again")
+            apart = "" if profile is None else "; its profile is that of profile.json, which is on record only"
+            findings.confirm(f"report: every number of report.json was computed again{apart}")
     _check_page(run, claims, findings)
 
 

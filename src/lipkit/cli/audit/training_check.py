@@ -171,7 +171,7 @@ def _repeat(
         findings.skipped.append(f"No step of the training was done again: {why}.")
         return
 
-    def stop(_done: int, _total: int, _loss: float) -> None:
+    def stop(_done: int, _total: int, _said: str) -> None:
         raise _EnoughError
 
     with tempfile.TemporaryDirectory() as scratch:
@@ -215,7 +215,7 @@ def _repeat(
 
 
 def _train_again(
-    recipe: Recipe, folder: Path, run: AuditedRun, report: Callable[[int, int, float], None] | None
+    recipe: Recipe, folder: Path, run: AuditedRun, report: Callable[[int, int, str], None] | None
 ) -> dict[str, Tensor] | None:
     """The weights of a training from its start; None where `report` ends it before."""
     try:

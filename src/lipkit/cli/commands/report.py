@@ -14,9 +14,13 @@ from lipkit.cli.runs.folder_identity import Identity, command_in
 from lipkit.cli.runs.result_files import plain, print_warnings, write_json
 from lipkit.cli.runs.smoothing_files import VOTES, gather_report, plain_smoothing, publish_smoothing
 from lipkit.cli.runs.stored_bound import StoredBound
+from lipkit.cli.training.profile import read_profile
 from lipkit.errors import ArgumentError
 from lipkit.report.html.page import write_report
+from lipkit.report.html.profile_section import write_profile_page
+from lipkit.report.html.spectral_page import write_spectral_page
 from lipkit.report.results.recount import read_report
+from lipkit.report.results.spectral_contents import SPECTRAL, SpectralContents
 
 
 @final
@@ -35,7 +39,14 @@ def redraw_report(request: ReportRequest) -> None:
     if (request.run / VOTES).is_dir():
         _redraw_smoothing(request)
         return
+    if (request.run / SPECTRAL).is_file():
+        _redraw_spectral(request)
+        return
     run, source = request.run, request.run / "report.json" if request.run.is_dir() else request.run
+    if run.is_dir() and not source.exists() and (profile := read_profile(run)) is not None:
+        page = write_profile_page(profile, Identity.read(run).recipe, run if request.out is None else request.out)
+        terminal().print(f"profile in {page}; nothing is certified", soft_wrap=True, markup=False, highlight=False)
+        return
     if run.is_dir() and not source.exists() and (begun := command_in(run)):
         raise ArgumentError(f"{run} has no report.json; this command continues to it: {begun}")
     contents = read_report(source)
@@ -43,6 +54,14 @@ def redraw_report(request: ReportRequest) -> None:
     write_json(request.json, plain(contents, contents.warnings))
     print_warnings(contents.warnings)
     terminal().print(f"report in {page}", soft_wrap=True, markup=False, highlight=False)
+
+
+def _redraw_spectral(request: ReportRequest) -> None:
+    """Draw the page of a spectral game again, from its stored values."""
+    file = request.run / SPECTRAL
+    contents = SpectralContents.from_json(file.read_bytes(), str(file))
+    page = write_spectral_page(contents, request.run if request.out is None else request.out)
+    terminal().print(f"page in {page}; nothing is certified", soft_wrap=True, markup=False, highlight=False)
 
 
 def _redraw_smoothing(request: ReportRequest) -> None:

@@ -33,6 +33,9 @@ def _train_only(order: Order, recipe: Recipe, team: Team) -> None:
         raise ArgumentError(f"{type(recipe).__name__} certifies nothing, so there are no figures for --json.")
     weights = run_without_goal(order, recipe, team)
     if team.leads:
+        if order.profile is not None:
+            page = weights.with_name("profile.html")
+            terminal().print(f"profile in {page}", soft_wrap=True, markup=False, highlight=False)
         terminal().print(
             f"weights in {weights}; nothing is certified yet. `lipkit smooth` certifies them, see the recipe's first "
             "lines.",

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 from torch.utils.data import DataLoader
 
+from lipkit.analysis.dynamics.stored_history import StoredHistory
 from lipkit.bound import Bound
 from lipkit.bounds.certificates.identity import sha256_of
 from lipkit.certify import Evaluation, accuracy
@@ -65,9 +66,11 @@ def current_date() -> str:
 def publish_report(
     folder: Path, model: nn.Module, test: Examples, evaluation: Evaluation, bound: Bound,
     journal: Sequence[Mapping[str, Any]], about: About, attack: Attack | None,
+    profile: StoredHistory | None = None,
 ) -> Path:  # fmt: skip
     """Measure what the page shows beside the evaluation, and write it; returns where it is. Cost: `gather_contents`."""
     with progress() as doing:
         doing("writing the report")
-        page, _ = write_report(gather_contents(model, test, evaluation, bound, journal, about, attack), folder)
+        contents = gather_contents(model, test, evaluation, bound, journal, about, attack, profile)
+        page, _ = write_report(contents, folder)
     return page

@@ -29,10 +29,12 @@ from lipkit.cli.training.journal import Board
 from lipkit.cli.training.loop import Trained, train
 from lipkit.cli.training.overrides import make_quick_recipe, make_recipe
 from lipkit.cli.training.processes import Team
+from lipkit.cli.training.profile import read_profile
 from lipkit.cli.training.recipe import plain_fields
 from lipkit.cli.training.wandb_log import WandbRun
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError, LipkitError, ShapeError
+from lipkit.report.html.profile_section import write_profile_page
 from lipkit.report.results.about import About, Prints
 from lipkit.report.results.gather import describe_error
 
@@ -55,6 +57,7 @@ class Order:
     json: Path | None = option("File for the figures.", None)
     tensorboard: bool = option("Log for TensorBoard too.", False, "--tensorboard")
     wandb: str | None = option("Log to this project of Weights & Biases too.", None)
+    profile: int | None = option("Record why the constant grows, measured every so many steps.", None, least=1)
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -66,7 +69,8 @@ class Order:
     def command(self) -> str:
         """The command that does it again."""
         words = ["lipkit", "train", str(self.recipe), "--out", str(self.out), "--device", self.device, *self.settings]
-        return shlex.join([*words, *(["--quick"] if self.quick else [])])
+        profile = [] if self.profile is None else ["--profile", str(self.profile)]
+        return shlex.join([*words, *profile, *(["--quick"] if self.quick else [])])
 
 
 @final
@@ -92,7 +96,7 @@ def run(order: Order, recipe: Recipe, team: Team) -> Result:
     """Train, certify and attack, and write the report; each from where an earlier run of the same order stopped.
 
     The folder then holds: run.json, journal.jsonl, checkpoint.safetensors, model.safetensors, evaluation/ with a line
-    for each sample, report.html and report.json.
+    for each sample, report.html and report.json; and profile.json where a profile is asked for.
     """
     goal = recipe.goal
     if goal is None:
@@ -104,10 +108,14 @@ def run(order: Order, recipe: Recipe, team: Team) -> Result:
 def run_without_goal(order: Order, recipe: Recipe, team: Team) -> Path:
     """Train and write the weights, from where an earlier run of the same order stopped; returns where they are.
 
-    The folder then holds: run.json, journal.jsonl, checkpoint.safetensors and model.safetensors. Nothing is certified.
+    The folder then holds: run.json, journal.jsonl, checkpoint.safetensors and model.safetensors, and with a profile
+    profile.json and profile.html. Nothing is certified.
     """
     with _own_folder(order, recipe, team) as here:
         _train_and_store(order, recipe, team, here)
+        profile = read_profile(order.out) if team.leads else None
+        if profile is not None:
+            write_profile_page(profile, type(recipe).__name__, order.out)
         return order.out / "model.safetensors"
 
 
@@ -143,7 +151,10 @@ def _run(order: Order, recipe: Recipe, goal: Goal, team: Team, here: Identity) -
         seconds = trained.journal[-1]["seconds"] if trained.journal else 0.0
         weights = hashlib.sha256((order.out / "model.safetensors").read_bytes()).hexdigest()
         about = _about(order, recipe, seconds, team, hash_sources(weights, test, source(recipe)))
-        publish_report(order.out, trained.model, test, evaluation, bound, trained.journal, about, goal.attack)
+        publish_report(
+            order.out, trained.model, test, evaluation, bound, trained.journal, about, goal.attack,
+            read_profile(order.out),
+        )  # fmt: skip
     return Result(evaluation, bound, trained.model, find_warnings(evaluation, test.inputs, bound, test.classes))
 
 
@@ -170,8 +181,7 @@ def _train(order: Order, recipe: Recipe, team: Team, settle: Callable[[], None])
 
     try:
         with bar(f"training {type(recipe).__name__}") as show:
-            told = lambda done, total, loss: show(done, total, f"loss {loss:.4f}")  # noqa: E731 - it fits the line
-            return train(recipe, order.out, team, told, watch, begin)
+            return train(recipe, order.out, team, show, watch, begin, order.profile)
     except (ArgumentError, ShapeError) as error:
         if begun or not order.settings:
             raise

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lipkit.report.figure_style import Axes
 
 # Inches: heights of drawings that fill the page's column, wide and narrow, and the size of a small one.
-_TALL, _FLAT = {Paper.WIDE: 3.7, Paper.NARROW: 3.1}, {Paper.WIDE: 2.7, Paper.NARROW: 2.4}
+TALL, FLAT = {Paper.WIDE: 3.7, Paper.NARROW: 3.1}, {Paper.WIDE: 2.7, Paper.NARROW: 2.4}
 _SMALL = (2.5, 1.75)
 # The height of a map is between these parts of its width.
 _LOW_MAP, _HIGH_MAP = 0.3, {Paper.WIDE: 0.8, Paper.NARROW: 1.5}
@@ -32,7 +32,7 @@ def accuracy(contents: Contents, paper: Paper = Paper.WIDE) -> str:
     """Certified accuracy against the radius with its band, and above it what the attack left standing."""
     radii = [point.radius for point in contents.curve]
     shares = [point.share for point in contents.curve]
-    with drawing(paper.inches, _TALL[paper]) as (figure, axes):
+    with drawing(paper.inches, TALL[paper]) as (figure, axes):
         colour, _, marker = LOOKS[0]
         axes.fill_between(
             radii, [100 * s.low for s in shares], [100 * s.high for s in shares], color=colour, alpha=0.2, lw=0,
@@ -55,7 +55,7 @@ def accuracy(contents: Contents, paper: Paper = Paper.WIDE) -> str:
         axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=3, columnspacing=1.2, borderaxespad=0.0)
         return inline(
             figure,
-            _id("accuracy", paper),
+            drawing_id("accuracy", paper),
             "Certified accuracy against the length of the change. " + _describe_shares(contents),
         )
 
@@ -86,7 +86,7 @@ def _describe_shares(contents: Contents) -> str:
 
 def radii(histogram: Histogram, p: float, paper: Paper = Paper.WIDE) -> str:
     """The histogram of certified radii of correctly classified samples."""
-    with drawing(paper.inches, _FLAT[paper]) as (figure, axes):
+    with drawing(paper.inches, FLAT[paper]) as (figure, axes):
         widths = [b - a for a, b in zip(histogram.edges, histogram.edges[1:], strict=False)]
         bars = axes.bar(
             histogram.edges[:-1], histogram.counts, widths, align="edge", color=LOOKS[0][0], edgecolor=INK, lw=0.5,
@@ -104,7 +104,7 @@ def radii(histogram: Histogram, p: float, paper: Paper = Paper.WIDE) -> str:
         most = max(range(len(histogram.counts)), key=histogram.counts.__getitem__)
         between = f"{histogram.edges[most]:.3g} and {histogram.edges[most + 1]:.3g}"
         label = f"Histogram of certified radii; most samples, {histogram.counts[most]}, lie between {between}."
-        return inline(figure, _id("radii", paper), label)
+        return inline(figure, drawing_id("radii", paper), label)
 
 
 def spectrum(one: Spectrum, number: int, top: float) -> str:
@@ -134,7 +134,7 @@ def plane(found: Plane, eps: Sequence[float], classes: Sequence[str], paper: Pap
         draw_map(axes, found, eps, classes)
         sure = Fraction(sum(radius > 0 for radius in found.radii), len(found.radii))
         label = f"Map of {len(classes)} classes; {percent(sure, Kind.LOWER)} of its points have a certified radius."
-        return inline(figure, _id("plane", paper), label)
+        return inline(figure, drawing_id("plane", paper), label)
 
 
 def draw_map(axes: "Axes", found: Plane, eps: Sequence[float], classes: Sequence[str]) -> None:
@@ -164,7 +164,7 @@ def draw_map(axes: "Axes", found: Plane, eps: Sequence[float], classes: Sequence
 
 def depth(rows: Sequence[DepthRow], paper: Paper = Paper.WIDE) -> str:
     """Gradient norms after each module: mean, median, and the band of the quantiles."""
-    with drawing(paper.inches, _TALL[paper]) as (figure, axes):
+    with drawing(paper.inches, TALL[paper]) as (figure, axes):
         places = list(range(len(rows)))
         colour, dashes, marker = LOOKS[2]
         height = _scale_axis(axes, [value for r in rows for value in (r.low, r.median, r.mean, r.high)])
@@ -182,7 +182,7 @@ def depth(rows: Sequence[DepthRow], paper: Paper = Paper.WIDE) -> str:
         axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=2, borderaxespad=0.0)
         first, last = rows[0], rows[-1]
         ends = f"{first.median:.3g} at {first.name}, {last.median:.3g} at {last.name}"
-        return inline(figure, _id("depth", paper), f"Median length of the loss gradient by module: {ends}.")
+        return inline(figure, drawing_id("depth", paper), f"Median length of the loss gradient by module: {ends}.")
 
 
 def training(
@@ -190,7 +190,7 @@ def training(
 ) -> str:
     """One number of the journal over the steps; values that are not finite are left out."""
     known = [(entry.step, value) for entry in entries if (value := of(entry)) is not None and math.isfinite(value)]
-    with drawing(paper.inches, _FLAT[paper]) as (figure, axes):
+    with drawing(paper.inches, FLAT[paper]) as (figure, axes):
         values = [value for _, value in known]
         height = _scale_axis(axes, values)
         colour, dashes, marker = LOOKS[0] if name == "loss" else LOOKS[1]
@@ -200,10 +200,10 @@ def training(
         axes.set_xlabel("step")
         axes.set_ylabel(label)
         said = f"{label} over training: {values[0]:.4g} at first, {values[-1]:.4g} at last."
-        return inline(figure, _id(name, paper), said)
+        return inline(figure, drawing_id(name, paper), said)
 
 
-def _id(name: str, paper: Paper) -> str:
+def drawing_id(name: str, paper: Paper) -> str:
     """Both drawings of one thing are on the page, and ids are unique there."""
     return name if paper is Paper.WIDE else f"{name}-{paper.value}"
 
@@ -217,7 +217,7 @@ def _scale_axis(axes: "Axes", values: Sequence[float]) -> Callable[[float], floa
     low, high = min(values), max(values)
     if low > 0 and high > low * _DECADES:
         axes.locator_params(axis="y", integer=True)
-        axes.yaxis.set_major_formatter(lambda exponent, _: _power(round(exponent)))
+        axes.yaxis.set_major_formatter(lambda exponent, _: power_of_ten(round(exponent)))
         axes.margins(y=0.08)
         return math.log10
     if low >= 0:
@@ -226,5 +226,6 @@ def _scale_axis(axes: "Axes", values: Sequence[float]) -> Callable[[float], floa
     return float
 
 
-def _power(exponent: int) -> str:
+def power_of_ten(exponent: int) -> str:
+    """A power of ten as the label of an axis."""
     return f"{10.0**exponent:g}" if abs(exponent) <= 3 else f"10{str(exponent).translate(_RAISED)}"

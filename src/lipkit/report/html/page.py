@@ -15,16 +15,15 @@ from lipkit.errors import ArgumentError
 from lipkit.report.figure_style import drawn_by
 from lipkit.report.html import sections
 from lipkit.report.html.claims import Claim, about_number, about_text, read_claims
+from lipkit.report.html.frame import frame_page, section
 from lipkit.report.html.gallery_section import pictures
 from lipkit.report.html.markup import Cell, Markup, bullets, join, paragraph, table, text
 from lipkit.report.html.numbers import constant, digits
-from lipkit.report.html.stylesheet import STYLESHEET
+from lipkit.report.html.profile_section import profile_section
 from lipkit.report.html.summary import noun, summary
 from lipkit.report.results.contents import Contents
 from lipkit.report.results.gather import describe_error
 
-# Forbids the browser to load anything; images are part of the file.
-POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 # Id, heading, function, and the parts of the contents it needs.
 _Section = tuple[str, str, Callable[[Contents], str], tuple[str, ...]]
 _SECTIONS: tuple[_Section, ...] = (
@@ -37,6 +36,7 @@ _SECTIONS: tuple[_Section, ...] = (
     ("spectra", "What each layer does to its input", sections.spectra, ("network", "spectra")),
     ("depth", "Gradients over depth", sections.depth, ("depth",)),
     ("training", "Training", sections.training, ("training",)),
+    ("profile", "How the constant came about", profile_section, ("profile",)),
 )
 
 
@@ -54,24 +54,11 @@ def render_page(contents: Contents) -> str:
     )
     # A map of points in the plane, or images, never both; a model that was given as it is has no training to show.
     absent = {"pictures" if _in_the_plane(contents) else "plane", "" if about.recipe else "training"}
-    shown = [section for section in (*_SECTIONS, *last) if section[0] not in absent]
-    body = "".join(
-        f'<section aria-labelledby="{name}"><h2 id="{name}">{escape(heading)}</h2>'
-        f"{_part(contents, make, needs)}</section>"
-        for name, heading, make, needs in shown
-    )
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
-        f'<meta name="generator" content="{escape(drawn_by())}">'
-        f'<link rel="icon" href="data:,"><title>{escape(title)}</title><style>{STYLESHEET}</style></head>\n'
-        f'<body><header><p class="soft">Robustness report, {escape(about.date)}</p><h1>{escape(title)}</h1></header>\n'
-        f'<main><section id="summary" aria-label="Summary">{summary(contents)}</section>{_links(shown)}{body}</main>\n'
-        f'<footer class="soft"><p>The data behind this page is in report.json, SHA-256 <code>{_print(contents)}</code>.'
-        "</p></footer></body></html>\n"
-    )
+    absent |= set() if contents.profile is not None else {"profile"}
+    shown = [one for one in (*_SECTIONS, *last) if one[0] not in absent]
+    body = "".join(section(name, heading, _part(contents, make, needs)) for name, heading, make, needs in shown)
+    top = f'<section id="summary" aria-label="Summary">{summary(contents)}</section>{_links(shown)}'
+    return frame_page(title, f"Robustness report, {about.date}", top + body, _print(contents))
 
 
 def _links(sections: Sequence[_Section]) -> str:

@@ -2,19 +2,17 @@
 
 import hashlib
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 
 from lipkit._files import write_whole
 from lipkit.bound import Kind
 from lipkit.certify.evaluate.evaluation import said_radius
 from lipkit.errors import ArgumentError
-from lipkit.report.figure_style import Paper, drawing, drawn_by, inline
+from lipkit.report.figure_style import Paper, drawing, inline
 from lipkit.report.html.claims import about_number, about_share
+from lipkit.report.html.frame import frame_page, section
 from lipkit.report.html.markup import Cell, Markup, bullets, facts, figure, join, paragraph, table, text
 from lipkit.report.html.numbers import digits
-from lipkit.report.html.page import POLICY
-from lipkit.report.html.stylesheet import STYLESHEET
 from lipkit.report.results.smoothing_contents import MethodCurve, SmoothingContents
 from lipkit.report.smoothing_figure import plot_curves
 
@@ -23,21 +21,13 @@ def render_smoothing_page(contents: SmoothingContents) -> str:
     """The report as one HTML document; the same contents give the same text."""
     title = "A smoothed classifier: what is proven"
     found = hashlib.sha256(contents.to_json().encode()).hexdigest()
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
-        f'<meta name="generator" content="{escape(drawn_by())}">'
-        f'<link rel="icon" href="data:,"><title>{title}</title><style>{STYLESHEET}</style></head>\n'
-        f'<body><header><p class="soft">Robustness report</p><h1>{title}</h1></header>\n<main>'
+    main = (
         f'<section id="summary" aria-label="Summary">{_summary(contents)}</section>'
-        f"{_section('curves', 'Certified accuracy against the size of the change', _curves(contents))}"
-        f"{_section('methods', 'Method by method', _methods(contents))}"
-        f"{_section('reading', 'How to read this page', _reading(contents))}</main>\n"
-        f'<footer class="soft"><p>The data behind this page is in report.json, SHA-256 <code>{found}</code>.'
-        "</p></footer></body></html>\n"
+        f"{section('curves', 'Certified accuracy against the size of the change', _curves(contents))}"
+        f"{section('methods', 'Method by method', _methods(contents))}"
+        f"{section('reading', 'How to read this page', _reading(contents))}"
     )
+    return frame_page(title, "Robustness report", main, found)
 
 
 def write_smoothing_report(contents: SmoothingContents, folder: str | Path) -> tuple[Path, Path]:
@@ -52,10 +42,6 @@ def write_smoothing_report(contents: SmoothingContents, folder: str | Path) -> t
     write_whole(paths[1], data)
     write_whole(paths[0], shown)
     return paths
-
-
-def _section(name: str, heading: str, body: str) -> str:
-    return f'<section aria-labelledby="{name}"><h2 id="{name}">{escape(heading)}</h2>{body}</section>'
 
 
 def _summary(contents: SmoothingContents) -> str:

@@ -6,6 +6,7 @@ from typing import final
 import torch
 
 from lipkit._checksums import from_sealed_json, to_sealed_json
+from lipkit.analysis.dynamics.stored_history import StoredHistory
 from lipkit.bound import Bound, Kind, Metric, Scope
 from lipkit.bounds.certificates.json_codec import from_plain, to_plain
 from lipkit.bounds.fold.layer_table import LayerRow
@@ -208,8 +209,8 @@ class Contents:
 
     `precision` is the type of the model's weights; `local` counts the radii that are proven near their samples instead
     of by the constant; `warnings` are sentences about results that look wrong.
-    Only classifiers of points in the plane have a `plane`, and only those of images a `gallery`. JSON both ways,
-    exactly: numbers are written with all their digits, images with all their bits.
+    Only classifiers of points in the plane have a `plane`, only those of images a `gallery`, and only trainings that
+    were profiled a `profile`. JSON both ways, exactly: numbers are written with all their digits, images with all bits.
     """
 
     about: About
@@ -237,6 +238,7 @@ class Contents:
     gallery: Gallery | None
     no_gallery: str
     plane: Plane | None
+    profile: StoredHistory | None
     failures: tuple[Failure, ...]
 
     def to_json(self) -> str:

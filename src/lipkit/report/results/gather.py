@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from lipkit._runtime import evaluating
+from lipkit.analysis.dynamics.stored_history import StoredHistory
 from lipkit.bound import Bound
 from lipkit.bounds.certificates.issue import table_on
 from lipkit.bounds.fold.layer_table import LayerRow
@@ -67,6 +68,8 @@ def plane(model: nn.Module, data: Examples, bound: Bound) -> Plane:
 
 
 T = TypeVar("T")
+# Steps of a profile that a page shows.
+_TIMES = 200
 # Samples that the gradient norms are measured on.
 _BATCH = 256
 
@@ -79,10 +82,12 @@ def gather_contents(
     journal: Sequence[Mapping[str, Any]],
     about: About,
     attack: Attack | None,
+    profile: StoredHistory | None = None,
 ) -> Contents:
     """Everything the report of a model shows; what is not in the evaluation is measured here.
 
-    `evaluation` is of `test`, in its order, `bound` the constant and `attack` the search it was made with.
+    `evaluation` is of `test`, in its order, `bound` the constant and `attack` the search it was made with; `profile` is
+    that of the training, which is shown at 200 steps at most.
     Measured are: the table of layers (of the whole map, by one fold over the network), singular values, gradient norms
     over depth, and the neighbours of single images. A part that fails becomes one of `failures`, with its reason, and
     the others are there all the same; but a certificate that a neighbour disproves stops the report with a
@@ -124,6 +129,7 @@ def gather_contents(
         else parts.try_to_make("gallery", lambda: gallery(model, test, samples, evaluation.p, about.seed)),
         no_gallery=missing,
         plane=parts.try_to_make("plane", lambda: plane(model, test, bound)) if in_the_plane(test) else None,
+        profile=None if profile is None else profile.thinned(_TIMES),
         failures=tuple(parts.failures),
     )
 

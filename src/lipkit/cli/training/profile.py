@@ -1,0 +1,187 @@
+"""The profile of a training: a profiler around the loop, stored in checkpoints and in a file beside the journal."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, final
+
+import torch
+from torch import Tensor, nn
+
+from lipkit._files import write_whole
+from lipkit.analysis import Profiler
+from lipkit.analysis.dynamics.stored_history import StoredHistory, StoredSpectra
+from lipkit.analysis.dynamics.tracked_layers import AsMatrix, TrackedLayer
+from lipkit.cli.training.recipe import Recipe
+from lipkit.errors import ArgumentError, LipkitError
+from lipkit.regularizers.linear_layers import layers_of
+
+# The file of a profile in the folder of a run.
+PROFILE = "profile.json"
+# Singular values are recorded of matrices whose smaller side is at most this, and so many at even ranks.
+_SIDE, _VALUES = 512, 32
+
+
+def check_profile(every: int | None, recipe: Recipe, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Refuse trainings that a profiler cannot follow, in every process alike."""
+    if every is None:
+        return
+    if every < 1:
+        raise ArgumentError(f"--profile is a number of steps of at least 1, got {every}.")
+    if len(optimizers) != 1:
+        raise ArgumentError(
+            f"--profile follows one optimizer, and {type(recipe).__name__} has {len(optimizers)}; give it one with "
+            "groups of parameters, or train without --profile."
+        )
+    if recipe.graph:
+        raise ArgumentError("--profile looks at each step, which a recorded one does not show; give --graph=false.")
+
+
+def require_same_profile(state: Mapping[str, Any] | None, every: int | None, file: Path) -> None:
+    """Refuse to continue the run of a checkpoint with another profile than it was begun with."""
+    found = None if state is None else state["every"]
+    if found != every:
+        raise ArgumentError(
+            f"{file} is of a run {'without --profile' if found is None else f'with --profile {found}'}; continue it "
+            "so, or give another folder."
+        )
+
+
+@final
+class TrainingProfile:
+    """Profiles a training, of the weights that the optimizer moves (no averages), and records singular values.
+
+    The training is the same to the bit: draws of torch's generators are put back. Cost: that of `Profiler`, and
+    eigenvalues of a Gram matrix of at most 512 x 512 for each layer at each measurement.
+    """
+
+    def __init__(
+        self, path: Path, every: int, recipe: Recipe, model: nn.Module, optimizer: torch.optim.Optimizer,
+        inputs: Tensor, watch: Callable[[Mapping[str, Any]], None] | None,
+    ) -> None:  # fmt: skip
+        self._path, self._every, self._watch = path, every, watch
+        with _same_draws(inputs.device):
+            example = recipe.augmented(inputs)
+            try:
+                self._profiler = Profiler(model, optimizer, example, every, seed=recipe.seed)
+                layers = AsMatrix().track(layers_of(model, example))
+            except LipkitError as error:
+                raise type(error)(f"This model cannot be profiled, so train without --profile: {error}") from error
+        small = [layer for layer in layers if min(layer.weight().flatten(1).shape) <= _SIDE]
+        self._spectra = {layer.name: _Spectra(layer) for layer in small}
+        # Steps that were made, and the last one whose measurement was passed on.
+        self._step, self._told = 0, -1
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Go on from the state of a checkpoint; the model has its weights already."""
+        self._profiler.load_state_dict(state["profiler"])
+        for name, spectra in self._spectra.items():
+            spectra.restore(state["spectra"][name])
+        self._step, self._told = state["step"], state["told"]
+
+    def state(self) -> dict[str, Any]:
+        """Everything that a checkpoint needs, between two steps."""
+        spectra = {name: one.state() for name, one in self._spectra.items()}
+        counts = {"step": self._step, "told": self._told, "every": self._every}
+        return {"profiler": self._profiler.state_dict(), "spectra": spectra, **counts}
+
+    def __enter__(self) -> Self:
+        self._profiler.__enter__()
+        if not self._step:
+            self._record()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._profiler.__exit__(kind, error, trace)
+        if kind is None:
+            if self._step % self._every:
+                self._record()
+            self.write()
+            self.tell()
+
+    def after_step(self) -> None:
+        """Count a step, and record singular values where the profiler measured."""
+        self._step += 1
+        if self._step % self._every == 0:
+            self._record()
+
+    @property
+    def history(self) -> StoredHistory:
+        """Everything so far."""
+        spectra = {name: one.stored() for name, one in self._spectra.items()}
+        return StoredHistory.of(self._profiler.history, self._every, spectra)
+
+    def write(self) -> None:
+        """Write the file beside the journal, whole or not at all."""
+        write_whole(self._path, self.history.to_json())
+
+    def tell(self) -> None:
+        """Pass on each measurement since the last call to whoever watches, as entries of a journal are."""
+        if self._watch is None:
+            return
+        history = self._profiler.history
+        steps = history.steps.tolist()
+        for at, step in enumerate(steps):
+            if step > self._told:
+                norms = {f"profile/log norm of {one.name}": float(one.norm[at].log()) for one in history.layers}
+                totals = {
+                    "profile/log constant": float(history.log_constant[at]),
+                    "profile/log constant, tracked": float(history.realised[at]),
+                }
+                self._watch({"step": step, **totals, **norms})
+        self._told = steps[-1]
+
+    def _record(self) -> None:
+        for spectra in self._spectra.values():
+            spectra.measure()
+
+
+@final
+class _Spectra:
+    """The singular values of one layer as they are measured."""
+
+    def __init__(self, layer: TrackedLayer) -> None:
+        self._layer = layer
+        self._shape = layer.weight().flatten(1).shape
+        count = min(*self._shape, _VALUES)
+        self._ranks = torch.linspace(0, min(self._shape) - 1, count, dtype=torch.float64).round().long()
+        self._values: list[Tensor] = []
+        self._energy: list[Tensor] = []
+
+    @torch.no_grad()
+    def measure(self) -> None:
+        wide = self._layer.weight().flatten(1).to(torch.float64)
+        wide = wide if wide.shape[0] <= wide.shape[1] else wide.mT
+        squares = torch.linalg.eigvalsh(wide @ wide.mT).flip(0).clamp(min=0).cpu()
+        self._values.append(squares.sqrt()[self._ranks])
+        self._energy.append(squares.sum())
+
+    def state(self) -> dict[str, Tensor]:
+        return {"values": torch.stack(self._values), "energy": torch.stack(self._energy)}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        self._values, self._energy = list(state["values"].unbind()), list(state["energy"].unbind())
+
+    def stored(self) -> StoredSpectra:
+        # Six digits are more than a picture shows, and a third of the file.
+        values = tuple(tuple(float(f"{v:.6g}") for v in row.tolist()) for row in self._values)
+        return StoredSpectra(self._shape[0], self._shape[1], values, tuple(map(float, self._energy)))
+
+
+def _same_draws(device: torch.device) -> Any:
+    """Puts the generators back as they were; those of a CUDA device as well, if it is one."""
+    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+
+
+def profiling(profile: TrainingProfile | None) -> Any:
+    """The block in which steps are profiled; without a profile it does nothing."""
+    return nullcontext() if profile is None else profile
+
+
+def read_profile(folder: Path) -> StoredHistory | None:
+    """The profile of a run; None if it has none, a `RecordError` if the file is damaged."""
+    path = folder / PROFILE
+    return StoredHistory.from_json(path.read_bytes(), str(path)) if path.is_file() else None

@@ -1,0 +1,1 @@
+"""Steps of a training: by gradients of batches, or by private sums."""
