@@ -66,16 +66,20 @@ def replayed(layer: nn.Module, x: Tensor) -> Step:
 
 
 def recorded(layer: nn.Module, x: Tensor) -> Step:
-    """The step of Python, recorded once as a CUDA graph."""
-    once = plain(layer, x)
+    """The step of Python, recorded once as a CUDA graph.
+
+    The gradient of an input is added up on the stream that first used it, which for `x` is not the one that is
+    recorded; so the step has an input of its own.
+    """
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
+        once = plain(layer, x.detach().clone(memory_format=torch.preserve_format).requires_grad_())
         for _ in range(3):
             once()
-    torch.cuda.current_stream().wait_stream(side)
+    side.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=side):
         once()
     return graph.replay
 

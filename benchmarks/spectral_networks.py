@@ -169,7 +169,7 @@ def train(plan: Plan, images: Tensor, labels: Tensor, seconds: float, batch: int
     device = images.device
     model = plan.make().to(device).train()
     if plan.half and images.is_cuda:
-        model = model.to(memory_format=torch.channels_last)
+        model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     given, truth = banded(images, plan), with_uniform_noise(labels, 10, plan.mislabelled, seed=0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=plan.rate, weight_decay=plan.decay, fused=images.is_cuda)
     begin, steps, share = time.perf_counter(), 0, 0.0
