@@ -15,6 +15,7 @@ from lipkit import norms as norms
 from lipkit import optim as optim
 from lipkit import privacy as privacy
 from lipkit import regularizers as regularizers
+from lipkit import sdf as sdf
 from lipkit._runtime import Phase as Phase
 from lipkit._runtime import Progress as Progress
 from lipkit._version import __version__ as __version__
