@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.nn import Module, functional
 
-from lipkit import analysis, bounds, certify, losses, nn, norms, optim, privacy, regularizers
+from lipkit import analysis, bounds, certify, losses, nn, norms, optim, privacy, regularizers, sdf
 from lipkit.bound import Bound, Kind
 from lipkit.linops import Conv, Dense, Diagonal, LinearOperator, Padding
 from lipkit.norms import Mixed, Monomial, Norm, SpectralRadius
@@ -79,7 +79,7 @@ def test_every_method_of_a_package_is_on_the_page(package: ModuleType):
 
 @pytest.mark.parametrize(
     "package",
-    [analysis, losses, regularizers, optim, certify, certify.attacks, certify.text, nn.networks, privacy],
+    [analysis, losses, regularizers, optim, certify, certify.attacks, certify.text, nn.networks, privacy, sdf],
     ids=lambda one: one.__name__,
 )
 def test_every_class_and_function_of_a_package_is_on_the_page(package: ModuleType):
@@ -158,7 +158,7 @@ def errata() -> dict[str, str]:
 def test_every_erratum_and_every_method_names_its_test():
     for title, entry in errata().items():
         assert re.search(
-            r"\*Test\.\* `tests/(?:norms|bounds|nn|losses|regularizers|certify|analysis|privacy)/[\w/]+\.py::test_\w+`",
+            r"\*Test\.\* `tests/(?:norms|bounds|nn|losses|regularizers|certify|analysis|privacy|sdf|estimators)/[\w/]+\.py::test_\w+`",
             entry,
         ), title
         for part in ("*Printed.*", "*Against it.*", "*Right.*"):

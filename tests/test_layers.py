@@ -80,7 +80,7 @@ AT_IMPORT = {("estimators", "sklearn")}
 EXTRAS = (
     *("matplotlib", "rich", "cvxpy", "sklearn", "typer", "safetensors", "pandas", "hypothesis", "pytest", "beartype"),
     *("foolbox", "torchattacks", "pooch", "PIL", "tensorboard", "wandb", "lightning", "transformers"),
-    "dp_accounting",
+    *("dp_accounting", "trimesh", "skimage"),
 )
 
 
