@@ -17,6 +17,10 @@ from lipkit.sdf.combined.motions import Moved as Moved
 from lipkit.sdf.combined.motions import Scaled as Scaled
 from lipkit.sdf.combined.offsets import Offset as Offset
 from lipkit.sdf.combined.offsets import Shell as Shell
+from lipkit.sdf.decision.class_scores import ClassScores as ClassScores
+from lipkit.sdf.decision.class_scores import epsilon_separation as epsilon_separation
+from lipkit.sdf.decision.nearest_boundary import NearestBoundary as NearestBoundary
+from lipkit.sdf.decision.nearest_margin import NearestMargin as NearestMargin
 from lipkit.sdf.exact.flats import Flats as Flats
 from lipkit.sdf.exact.points import Points as Points
 from lipkit.sdf.exact.solids import Box as Box

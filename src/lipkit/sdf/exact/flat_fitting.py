@@ -12,7 +12,7 @@ from lipkit.sdf.exact.points import Points
 
 _KMEANS_ROUNDS: Final = 10
 # Principal directions with less than this share of the largest spread are noise of rounding.
-_NEGLIGIBLE: Final = 2.0**-20
+_NEGLIGIBLE = 2.0**-20
 
 Assign = Callable[[Tensor, Tensor], Int64[Tensor, " n"]]
 

@@ -19,9 +19,9 @@ from lipkit.sdf.exact.points import check_cloud
 # Entries of one block of products: 16 MB.
 _ENTRIES: Final = 2**21
 # Directions whose span is known no better than this depend on each other for all that float64 can tell.
-_DEPENDENT: Final = 2.0**-20
+_DEPENDENT = 2.0**-20
 # What squares below the smallest normal number lose.
-_TINY: Final = 2.0**-1000
+_TINY = 2.0**-1000
 
 
 @final

@@ -1,7 +1,6 @@
 """Lengths of differences in float64, and how far they may be off."""
 
 import math
-from typing import Final
 
 import torch
 from jaxtyping import Float64
@@ -10,7 +9,7 @@ from torch import Tensor
 from lipkit.rounding.float64 import gamma
 
 # Squares below the smallest normal number, 2^-1022, may become zero; then a length in R^d lacks up to sqrt(d) 2^-511.
-_UNDERFLOW: Final = 2.0**-510
+_UNDERFLOW = 2.0**-510
 
 
 def lengths(differences: Float64[Tensor, "*n d"]) -> Float64[Tensor, "*n"]:

@@ -22,7 +22,7 @@ _GROUP: Final = 16
 # Candidates beyond the neighbours that are asked for: the next one must be farther than these by more than rounding.
 _SPARE: Final = 3
 # What squares below the smallest normal number lose.
-_TINY: Final = 2.0**-1000
+_TINY = 2.0**-1000
 
 
 @final
