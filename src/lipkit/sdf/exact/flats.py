@@ -136,7 +136,7 @@ class Flats(Field):
         rows = [(which == i).nonzero().flatten() for i in used]
         parts = [lengths(_residual(here[r] - self.origins[i], self.bases[i])) for i, r in zip(used, rows, strict=True)]
         order = torch.cat(rows).argsort() if rows else which
-        return -torch.cat([*parts, here.new_zeros(0)])[order].to(points.device)
+        return -torch.cat([*parts, lengths(here[:0])])[order].to(points.device)
 
     def _errors(self, points: Float64[Tensor, "n d"], values: Float64[Tensor, " n"]) -> Float64[Tensor, " n"]:
         del values
