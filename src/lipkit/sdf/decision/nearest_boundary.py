@@ -71,7 +71,7 @@ class NearestBoundary(Field):
         a, b = (field._nearest(at) for field in self._fields)
         lead = b.distance[:, 0] - a.distance[:, 0]
         doubt = b.error[:, 0] + a.error[:, 0]
-        if not bool(torch.isfinite(doubt).all()):
+        if not bool(torch.isfinite((a.distance + b.distance).square()).all()):
             raise NonFiniteError("Some points are too far out for the squares of their distances; scale the data.")
         value, error, normal = torch.zeros_like(lead), torch.zeros_like(lead), torch.zeros_like(at)
         for i, x in enumerate(at):
