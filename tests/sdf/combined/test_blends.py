@@ -22,7 +22,7 @@ every_blend = pytest.mark.parametrize("blend", BLENDS, ids=lambda one: type(one)
 
 # Two coordinates in place of two fields of constant 1: the constant of an operator on any such two is the largest
 # |w_a| + |w_b|, its derivatives.
-AXES = [sdf.Function(lambda x, i=i: x[:, i], 2, 1.0) for i in (0, 1)]
+FIRST, SECOND = (sdf.Function(lambda x, i=i: x[:, i], 2, 1.0) for i in (0, 1))
 Operator = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -83,7 +83,7 @@ def test_operators_that_lose_the_constant(name: str) -> None:
 
 @every_blend
 def test_a_blend_keeps_the_constant(blend: sdf.Blend) -> None:
-    for field in (sdf.SmoothUnion(*AXES, 0.7, blend), sdf.SmoothIntersection(*AXES, 0.7, blend)):
+    for field in (sdf.SmoothUnion(FIRST, SECOND, 0.7, blend), sdf.SmoothIntersection(FIRST, SECOND, 0.7, blend)):
         weight = largest_weight(lambda a, b, field=field: field(torch.stack([a, b], 1)))
         assert weight == pytest.approx(1, abs=1e-9)
         assert constant_of(field) == 1.0
@@ -104,12 +104,12 @@ def test_slopes_of_blends_lie_in_the_stated_range(blend: sdf.Blend) -> None:
 
 @every_blend
 def test_a_seam_moves_by_the_stated_width(blend: sdf.Blend) -> None:
-    balls = [sdf.Sphere(torch.tensor([side * 0.7, 0.0]), 1.0) for side in (-1, 1)]
+    left, right = (sdf.Sphere(torch.tensor([side * 0.7, 0.0]), 1.0) for side in (-1, 1))
     x = 2 * torch.randn(4000, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     x[0] = torch.tensor([0.0, 0.3])
     for smooth, sharp, side in (
-        (sdf.SmoothUnion(*balls, 0.4, blend), sdf.Union(*balls), 1),
-        (sdf.SmoothIntersection(*balls, 0.4, blend), sdf.Intersection(*balls), -1),
+        (sdf.SmoothUnion(left, right, 0.4, blend), sdf.Union(left, right), 1),
+        (sdf.SmoothIntersection(left, right, 0.4, blend), sdf.Intersection(left, right), -1),
     ):
         added = side * (smooth(x) - sharp(x))
         assert float(added.min()) >= -1e-12
@@ -120,10 +120,10 @@ def test_blends_that_end_change_nothing_beyond_the_width() -> None:
     x = 2 * torch.randn(4000, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     far = (x[:, 0] - x[:, 1]).abs() >= 0.4
     for blend in (sdf.QuadraticBlend(), sdf.CubicBlend()):
-        assert torch.equal(sdf.SmoothUnion(*AXES, 0.4, blend)(x)[far], sdf.Union(*AXES)(x)[far])
+        assert torch.equal(sdf.SmoothUnion(FIRST, SECOND, 0.4, blend)(x)[far], sdf.Union(FIRST, SECOND)(x)[far])
 
 
 @pytest.mark.parametrize("width", [0.0, -1.0, math.inf, math.nan])
 def test_a_seam_has_a_width(width: float) -> None:
     with pytest.raises(ArgumentError, match="width > 0"):
-        sdf.SmoothUnion(*AXES, width)
+        sdf.SmoothUnion(FIRST, SECOND, width)

@@ -56,7 +56,7 @@ def test_the_radius_of_exact_scores_is_the_margin() -> None:
     x = X.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(scores(x).amax(1).sum(), x)
     landed = X - top[:, :1] * gradient
-    distances = torch.stack([torch.cdist(landed, POINTS[LABELS == k]).amin(1) for k in LABELS.unique()], 1)
+    distances = torch.stack([torch.cdist(landed, POINTS[k == LABELS]).amin(1) for k in LABELS.unique()], 1)
     nearest = distances.topk(2, dim=1, largest=False).values
     # cdist multiplies matrices, which costs half the digits at most.
     assert float(nearest.diff(dim=1).max()) < 1e-6

@@ -1,5 +1,6 @@
 """Nearest points: against sorting all distances in exact arithmetic, where rounding makes candidates hard to tell."""
 
+from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
@@ -12,6 +13,7 @@ from lipkit.sdf.exact import nearest
 from lipkit.sdf.exact.nearest import Neighbors, Products, Search
 from lipkit.sdf.exact.nearest_tree import Tree
 
+Make = Callable[[torch.Tensor], Search]
 searches = pytest.mark.parametrize("search", [Products, Tree])
 
 
@@ -67,7 +69,7 @@ def cloud(kind: str, seed: int, n: int, d: int) -> torch.Tensor:
     offset=st.sampled_from([0.0, 1.0, 1e5, 1e9]),
 )
 def test_distances_are_those_of_exact_arithmetic(
-    search: type[Search], kind: str, seed: int, n: int, d: int, k: int, offset: float
+    search: Make, kind: str, seed: int, n: int, d: int, k: int, offset: float
 ) -> None:
     points = cloud(kind, seed, n, d) + offset
     queries = torch.cat([points[:3], cloud("normal", seed + 1, 3, d) + offset, points[:2] + 1e-9])
@@ -113,7 +115,7 @@ def test_it_falls_back_where_products_cannot_tell(monkeypatch: pytest.MonkeyPatc
 
 
 @searches
-def test_no_queries_no_neighbours(search: type[Search]) -> None:
+def test_no_queries_no_neighbours(search: Make) -> None:
     found = search(cloud("normal", 0, 20, 3))(torch.zeros(0, 3, dtype=torch.float64), 4)
     assert found.index.shape == found.distance.shape == found.error.shape == (0, 4)
 
