@@ -122,7 +122,7 @@ def edited(run: Path) -> None:
     (run / LEDGER).write_bytes((run / LEDGER).read_bytes().replace(b"240", b"241"))
 
 
-def edit_journal(change: Callable[[list[dict[str, Any]]], None]) -> Callable[[Path], None]:
+def edit_journal(change: Callable[[list[dict[str, Any]]], object]) -> Callable[[Path], None]:
     def forge(run: Path) -> None:
         path = run / "journal.jsonl"
         lines = read_lines(path)
