@@ -2,6 +2,29 @@
 
 from lipkit.sdf._base import Field as Field
 from lipkit.sdf._base import Readings as Readings
+from lipkit.sdf.combined.blends import Blend as Blend
+from lipkit.sdf.combined.blends import CubicBlend as CubicBlend
+from lipkit.sdf.combined.blends import ExponentialBlend as ExponentialBlend
+from lipkit.sdf.combined.blends import QuadraticBlend as QuadraticBlend
+from lipkit.sdf.combined.blends import RootBlend as RootBlend
+from lipkit.sdf.combined.blends import SmoothIntersection as SmoothIntersection
+from lipkit.sdf.combined.blends import SmoothUnion as SmoothUnion
+from lipkit.sdf.combined.booleans import Complement as Complement
+from lipkit.sdf.combined.booleans import Difference as Difference
+from lipkit.sdf.combined.booleans import Intersection as Intersection
+from lipkit.sdf.combined.booleans import Union as Union
+from lipkit.sdf.combined.motions import Moved as Moved
+from lipkit.sdf.combined.motions import Scaled as Scaled
+from lipkit.sdf.combined.offsets import Offset as Offset
+from lipkit.sdf.combined.offsets import Shell as Shell
+from lipkit.sdf.decision.class_scores import ClassScores as ClassScores
+from lipkit.sdf.decision.class_scores import epsilon_separation as epsilon_separation
+from lipkit.sdf.decision.nearest_boundary import NearestBoundary as NearestBoundary
+from lipkit.sdf.decision.nearest_margin import NearestMargin as NearestMargin
+from lipkit.sdf.exact.flats import Flats as Flats
+from lipkit.sdf.exact.points import Points as Points
+from lipkit.sdf.exact.solids import Box as Box
+from lipkit.sdf.exact.solids import HalfSpace as HalfSpace
 from lipkit.sdf.exact.solids import Sphere as Sphere
 from lipkit.sdf.network_field import Network as Network
 from lipkit.sdf.rays.clearance import ProvenDeviation as ProvenDeviation
@@ -11,3 +34,4 @@ from lipkit.sdf.rays.swept_ball import sweep as sweep
 from lipkit.sdf.rays.trace import Traced as Traced
 from lipkit.sdf.rays.trace import trace as trace
 from lipkit.sdf.walk import Walk as Walk
+from lipkit.sdf.stated_field import Function as Function
