@@ -1,45 +1,20 @@
 """Rays: nothing is met before the distance that is proven, and what is met is found."""
 
 import math
-from collections.abc import Callable
-from typing import Any, final
+from typing import Any
 
 import mpmath
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jaxtyping import Float64
 from torch import Tensor, nn
 
 import lipkit.nn as lnn
 from lipkit import sdf
-from lipkit.bound import Bound, Kind
 from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
 
 mpmath.mp.dps = 60
-
-
-@final
-class Stated(sdf.Field):
-    """A function of space with a constant that somebody states; its values carry a few roundings."""
-
-    def __init__(self, values: Callable[[Tensor], Tensor], constant: float) -> None:
-        self.values, self.constant = values, constant
-
-    @property
-    def dim(self) -> int:
-        return 3
-
-    @property
-    def bound(self) -> Bound:
-        return Bound.from_value(self.constant, Kind.UPPER, "stated")
-
-    def _values(self, points: Float64[Tensor, "n d"]) -> Float64[Tensor, " n"]:
-        return self.values(points)
-
-    def _errors(self, points: Float64[Tensor, "n d"], values: Float64[Tensor, " n"]) -> Float64[Tensor, " n"]:
-        return (values.abs() + points.abs().amax(1) + 1) * 2.0**-48
 
 
 def box(points: Tensor, center: list[float], half: list[float]) -> Tensor:
@@ -48,15 +23,20 @@ def box(points: Tensor, center: list[float], half: list[float]) -> Tensor:
     return -(beyond.clamp(min=0).norm(dim=1) + beyond.amax(1).clamp(max=0))
 
 
-def ball(points: Tensor, center: list[float], radius: float) -> Tensor:
-    return radius - (points - points.new_tensor(center)).norm(dim=1)
+def solids() -> sdf.Field:
+    """A hollow cube on its edge with a ball in it, a bowl, two balls that flow together, a lens, a plate like paper."""
 
+    def at(*entries: float) -> Tensor:
+        return torch.tensor(entries, dtype=torch.float64)
 
-def carved(points: Tensor) -> Tensor:
-    """A box with a hole through it, a ball in the hole, and a plate as thin as paper."""
-    hollow = torch.minimum(box(points, [0.0] * 3, [0.6] * 3), -ball(points, [0.0] * 3, 0.75))
-    parts = [hollow, ball(points, [0.0] * 3, 0.35), box(points, [0.0, 0.0, -0.8], [1.2, 1.2, 1e-4])]
-    return torch.stack(parts).amax(0)
+    turn = torch.eye(3, dtype=torch.float64)
+    turn[:2, :2] = torch.tensor([[0.6, -0.8], [0.8, 0.6]], dtype=torch.float64)
+    cube = sdf.Difference(sdf.Box(at(-0.5, -0.5, -0.5), at(0.5, 0.5, 0.5)), sdf.Sphere(at(0, 0, 0), 0.62))
+    bowl = sdf.Intersection(sdf.Shell(sdf.Sphere(at(0.9, -0.8, 0.3), 0.4), 0.04), sdf.HalfSpace(at(0, 0, 1), 0.4))
+    pair = sdf.SmoothUnion(sdf.Sphere(at(-0.9, 0.9, 0), 0.3), sdf.Sphere(at(-0.9, 0.5, 0.2), 0.2), 0.3)
+    lens = sdf.Moved(sdf.Scaled(sdf.Sphere(at(0, 0, 0), 1.0), at(0.3, 0.3, 0.1)), at(0.8, 0.8, 0.5))
+    paper = sdf.Box(at(-1.2, -1.2, -0.9), at(1.2, 1.2, -0.8999))
+    return sdf.Union(sdf.Moved(cube, at(0, 0, 0), turn), sdf.Sphere(at(0, 0, 0), 0.3), bowl, pair, lens, paper)
 
 
 def aimed(n: int, seed: int = 0, distance: float = 3.0) -> tuple[Tensor, Tensor]:
@@ -121,7 +101,7 @@ def test_hits_come_as_close_as_asked(tolerance: float):
 
 
 def test_twenty_thousand_rays_through_a_tree_of_solids():
-    f = Stated(carved, 1.0)
+    f = solids()
     origins, directions = aimed(20_000)
     found = sdf.trace(f, origins, directions, 8.0)
     assert signs_before(f, origins, directions, found) == 0
@@ -131,18 +111,18 @@ def test_twenty_thousand_rays_through_a_tree_of_solids():
 
 
 def test_rays_from_inside_end_where_they_leave():
-    f = Stated(carved, 1.0)
+    f = solids()
     draw = torch.Generator().manual_seed(5)
     origins = torch.rand(4000, 3, generator=draw, dtype=torch.float64) - 0.5
     directions = torch.randn(4000, 3, generator=draw, dtype=torch.float64)
     found = sdf.trace(f, origins, directions, 8.0)
     assert signs_before(f, origins, directions, found) == 0
     started = f(origins) > 1e-3
-    assert started.sum() > 300
+    assert started.sum() > 100
     assert found.crossed[started].all()
 
 
-@pytest.mark.parametrize("n", [2000, pytest.param(20_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n", [500, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_rays_through_a_network(n: int):
     torch.manual_seed(0)
     layers = [part for ends in ((3, 32), (32, 32), (32, 1)) for part in (lnn.Linear(*ends), lnn.MaxMin())]
@@ -150,19 +130,19 @@ def test_rays_through_a_network(n: int):
     origins, directions = aimed(n)
     # A level that half of the space lies above, so that rays meet it.
     middle = float(f(directions + origins).median())
-    level = Stated(lambda points: f(points) - middle, float(f.bound.value))
+    level = sdf.Offset(f, -middle)
     found = sdf.trace(level, origins, directions, 8.0)
-    assert signs_before(level, origins, directions, found, samples=60) == 0
+    assert signs_before(level, origins, directions, found, samples=40) == 0
     assert found.hit.sum() > n / 4
     assert found.crossed.sum() > 0.95 * found.hit.sum()
 
 
 def test_a_constant_that_is_too_small_is_seen_by_the_same_count():
     # A wave of slope 6 that claims slope 1: the count of changed signs is able to find what it looks for.
-    f = Stated(lambda points: torch.sin(6 * points[:, 0]) - 0.5, 1.0)
+    f = sdf.Function(lambda points: torch.sin(6 * points[:, 0]) - 0.5, 3, 1.0)
     origins, directions = aimed(2000)
     assert signs_before(f, origins, directions, sdf.trace(f, origins, directions, 8.0)) > 100
-    honest = Stated(lambda points: torch.sin(6 * points[:, 0]) - 0.5, 6.0)
+    honest = sdf.Function(lambda points: torch.sin(6 * points[:, 0]) - 0.5, 3, 6.0)
     assert signs_before(honest, origins, directions, sdf.trace(honest, origins, directions, 8.0)) == 0
 
 
@@ -184,14 +164,14 @@ def test_eager_steps_do_not_skip_what_is_thin(seed: int, thickness: float, place
         torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64) + slant * 1e-3 * torch.rand(50, 3, generator=draw).double()
     )
     origins = torch.zeros(50, 3, dtype=torch.float64)
-    found = sdf.trace(Stated(wall, 1.0), origins, directions, 3.0, tolerance=1e-8)
+    found = sdf.trace(sdf.Function(wall, 3, 1.0), origins, directions, 3.0, tolerance=1e-8)
     assert found.hit.all()
     assert bool((found.distance < place + 0.01).all())
 
 
 def test_expected_rates_save_steps():
     # A ray along a wall: every plain step is as long as the wall is near, every step of ours about twice.
-    f = Stated(lambda points: -points[:, 1], 1.0)
+    f = sdf.Function(lambda points: -points[:, 1], 3, 1.0)
     origins = torch.tensor([[0.0, 0.01, 0.0]], dtype=torch.float64)
     found = sdf.trace(f, origins, torch.tensor([[1.0, 0.0, 0.0]]), 1.0)
     assert found.distance.item() == 1.0
@@ -201,22 +181,22 @@ def test_expected_rates_save_steps():
 
 
 def test_rays_that_stall_say_so():
-    wall = Stated(lambda points: -points[:, 1], 1.0)
-    origins = torch.tensor([[0.0, 1e-3, 0.0]], dtype=torch.float64)
+    wall = sdf.Function(lambda points: -points[:, 1], 3, 1.0)
+    origins = torch.tensor([[1.0, 1e-3, 0.0]], dtype=torch.float64)
     found = sdf.trace(wall, origins, torch.tensor([[1.0, 0.0, 0.0]]), 1.0, most=20)
     assert found.stalled.item()
     assert not found.hit.item()
     assert 0.03 < found.distance.item() < 0.04
     assert found.steps.item() == 20
-    # Rounding errors of 2^-48 hide a tolerance of 1e-17.
+    # Rounding errors of 1e-13 hide a tolerance of 1e-17.
     ahead = sdf.trace(wall, origins, torch.tensor([[0.0, -1.0, 0.0]]), 1.0, tolerance=1e-17)
     assert ahead.stalled.item()
-    assert ahead.distance.item() == pytest.approx(1e-3, abs=1e-13)
+    assert ahead.distance.item() == pytest.approx(1e-3, abs=1e-12)
     assert ahead.steps.item() < 20
 
 
 def test_rays_end_where_nothing_is_met():
-    nothing = Stated(lambda points: -torch.ones_like(points[:, 0]), 0.0)
+    nothing = sdf.Function(lambda points: -torch.ones_like(points[:, 0]), 3, 0.0)
     origins, directions = aimed(10)
     found = sdf.trace(nothing, origins, directions, 5.0)
     assert found.distance.tolist() == [5.0] * 10
@@ -227,7 +207,7 @@ def test_rays_end_where_nothing_is_met():
 
 
 def test_pieces_and_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch):
-    f, (origins, directions) = Stated(carved, 1.0), aimed(500)
+    f, (origins, directions) = solids(), aimed(500)
     whole = sdf.trace(f, origins, directions, 8.0)
     monkeypatch.setattr("lipkit.sdf.rays.march._RAYS", 77)
     monkeypatch.setattr("lipkit.sdf.rays.march._POINTS_ON_CPU", 13)
