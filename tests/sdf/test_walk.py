@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import lipkit.nn as lnn
 from lipkit import sdf
 from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
-from support.printed.sdf_rays import BENT, bent_line, published_walk
+from support.printed.sdf_rays import BENT, bent_line, density_variance, published_walk
 
 
 def slanted(slope: float, constant: float) -> sdf.Field:
@@ -40,10 +40,18 @@ def test_the_gap_to_an_exact_distance_shrinks_as_computed(steps: int, factor: fl
 
 @pytest.mark.parametrize("slope", [1.0, 0.3])
 def test_the_gap_shrinks_as_fast_where_the_slope_is_small(slope: float):
-    # The published step with the norm not squared leaves a factor (1 - 0.3/4)^4 = 0.73 here.
     f, starts = slanted(slope, 1.0), -outside(100).abs() - 1
     ratio = f(sdf.Walk(0.0, steps=4)(f, starts)) / f(starts)
     assert ratio == pytest.approx(0.75**4, rel=1e-12)
+
+
+def test_the_printed_denominator_is_slow_where_the_slope_is_small():
+    starts = torch.tensor([50.0], dtype=torch.float64)
+    for squared, factor in ((True, 0.75**4), (False, (1 - 0.3 / 4) ** 4)):
+        # The level is so far that the walk stays on the part with slope 0.3.
+        level = float(bent_line(starts)) + 3.0
+        found = published_walk(starts, level, 1.0, 4, squared)
+        assert float((level - bent_line(found)) / 3.0) == pytest.approx(factor, rel=1e-10)
 
 
 def test_random_rates_spread_the_points_along_the_way():
@@ -193,3 +201,9 @@ def test_senseless_walks_are_refused(values: dict[str, float], message: str):
 def test_no_steps_give_the_points_back():
     ball, starts = sdf.Sphere(torch.zeros(2), 1.0), outside(4)
     assert torch.equal(sdf.Walk(0.0, steps=0)(ball, starts), starts)
+
+
+def test_the_published_density_is_no_standard_normal():
+    # A sum over a fine grid has the digits of float64 for a smooth function that vanishes at the ends.
+    for eta in (0.5, 1.0, 3.0):
+        assert density_variance(eta) == pytest.approx(1 / (2 * eta), rel=1e-12)
