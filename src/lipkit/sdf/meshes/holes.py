@@ -59,10 +59,11 @@ def require_closed(surface: Triangles) -> None:
             f"The faces of the mesh are not oriented alike: {turned} edges are passed in the same direction by both of "
             "their faces; orient the faces first, for example with trimesh.repair.fix_winding."
         )
+    loops = len(boundary_loops(surface))
     raise ArgumentError(
-        f"The mesh is open, so it has no inside: {len(net)} edges in {len(boundary_loops(surface))} loops have faces on "
-        "one side only; cap its holes with sdf.close_holes(vertices, faces). If it only looks closed, merge vertices of "
-        "equal coordinates with sdf.weld(mesh)."
+        f"The mesh is open, so it has no inside: {len(net)} edges in {loops} loops have faces on one side only; cap "
+        "its holes with sdf.close_holes(vertices, faces). If it only looks closed, merge vertices of equal coordinates "
+        "with sdf.weld(mesh)."
     )
 
 

@@ -1,7 +1,7 @@
 """Triangle meshes as plain data: vertices, and three of them for each face."""
 
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Any, Final, final
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ _LARGEST: Final = 2.0**200
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Triangles:
     """A surface of triangles in space, open or closed; faces list their corners counter-clockwise seen from outside.
 
@@ -28,9 +28,9 @@ class Triangles:
     vertices: Float64[Tensor, "v 3"]
     faces: Int64[Tensor, "f 3"]
 
-    def __post_init__(self) -> None:
-        vertices = torch.as_tensor(self.vertices, dtype=torch.float64, device="cpu").detach().clone()
-        faces = torch.as_tensor(self.faces, device="cpu").detach().clone()
+    def __init__(self, vertices: Any, faces: Any) -> None:
+        vertices = torch.as_tensor(vertices, dtype=torch.float64, device="cpu").detach().clone()
+        faces = torch.as_tensor(faces, device="cpu").detach().clone()
         object.__setattr__(self, "vertices", _checked_vertices(vertices))
         object.__setattr__(self, "faces", _checked_faces(faces, len(vertices)))
 
