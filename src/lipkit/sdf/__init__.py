@@ -25,6 +25,12 @@ from lipkit.sdf.exact.flats import Flats as Flats
 from lipkit.sdf.exact.points import Points as Points
 from lipkit.sdf.exact.solids import Box as Box
 from lipkit.sdf.exact.solids import HalfSpace as HalfSpace
+from lipkit.sdf.energies.energy import Energy as Energy
+from lipkit.sdf.energies.energy_training import EnergyTraining as EnergyTraining
+from lipkit.sdf.energies.langevin import MALA as MALA
+from lipkit.sdf.energies.langevin import ULA as ULA
+from lipkit.sdf.energies.log_partition import LogPartition as LogPartition
+from lipkit.sdf.energies.log_partition import log_partition as log_partition
 from lipkit.sdf.exact.solids import Sphere as Sphere
 from lipkit.sdf.meshes.deviation import Deviation as Deviation
 from lipkit.sdf.meshes.deviation import deviation as deviation
