@@ -24,8 +24,9 @@ from scipy.stats import rankdata
 from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import NearestNeighbors
 
+from lipkit import sdf
 from lipkit._files import write_whole
-from lipkit.bound import Bound, Kind
+from lipkit.bound import Bound
 from lipkit.certify import certifiable_auroc
 from lipkit.estimators import OneClassSDF
 
@@ -55,13 +56,13 @@ def ours(train: np.ndarray, test: np.ndarray, seed: int) -> Scores:
     return found.score_samples(test), found.bound_
 
 
-def nearest(neighbours: int) -> Detector:
-    """Minus the mean distance to some nearest training rows, whose constant is 1."""
+def nearest(neighbors: int) -> Detector:
+    """Minus the mean distance to some nearest training rows, exactly; its constant is 1."""
 
     def detect(train: np.ndarray, test: np.ndarray, seed: int) -> Scores:
         del seed
-        near = NearestNeighbors(n_neighbors=min(neighbours, len(train))).fit(train)
-        return -near.kneighbors(test)[0].mean(1), Bound.from_value(1.0, Kind.EXACT, "distance")
+        field = sdf.Points(torch.from_numpy(train), min(neighbors, len(train)), mean=True)
+        return field(torch.from_numpy(test)).numpy(), field.bound
 
     return detect
 
@@ -132,7 +133,9 @@ def whole(file: Path, seed: int, rows: int) -> tuple[np.ndarray, np.ndarray, np.
     return x, x, y
 
 
-def measure(detector: Detector, train: np.ndarray, test: np.ndarray, labels: np.ndarray, seed: int) -> dict[str, object]:
+def measure(
+    detector: Detector, train: np.ndarray, test: np.ndarray, labels: np.ndarray, seed: int
+) -> dict[str, object]:
     """AUROC, certified AUROC where a constant is known, and the time of both; in percent and seconds."""
     start = time.perf_counter()
     scores, bound = detector(train, test, seed)
@@ -209,9 +212,7 @@ def print_alarms() -> None:
             exact = float(threshold(torch.from_numpy(held), share))
             percentile = np.percentile(held, 100 * share)
             # A move of length eps outwards lowers this score by exactly eps.
-            for at, (moved, level) in enumerate(
-                ((0.0, percentile), (0.0, exact), (eps, exact), (eps, exact - eps))
-            ):
+            for at, (moved, level) in enumerate(((0.0, percentile), (0.0, exact), (eps, exact), (eps, exact - eps))):
                 alarms[at] += np.mean(fresh - moved < level)
         print(
             f"{rows} rows, {share:.0%}: percentile {alarms[0] / runs:.2%}, order statistic {alarms[1] / runs:.2%}; "

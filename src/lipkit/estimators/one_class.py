@@ -21,10 +21,10 @@ from lipkit.errors import ArgumentError, NonFiniteError, RecordError
 from lipkit.estimators.standardised import Standardise, standardise
 from lipkit.nn import condense
 from lipkit.sdf.one_class import (
-    Complement,
     GaussianColumns,
     Health,
     OneClass,
+    Proposal,
     UniformBox,
     orthogonal_mlp,
     rows_needed,
@@ -50,7 +50,7 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
     a normal row is flagged with probability at most `contamination`, even after it was moved by `eps`, if it is
     exchangeable with the rows of `fit`. Without calibration `contamination` is the share of the training rows that is
     flagged, which promises nothing.
-    Cost: `steps` steps on batches of 512; queries do not depend on the number of rows. Limits: constant columns and NaN
+    Cost: `steps` steps on batches of 384; queries do not depend on the number of rows. Limits: constant columns and NaN
     are refused; with many columns and few rows of local structure, exact distances (`sdf.Points`) are as good.
     Reference: Béthune 2024, chapter 5; the regression of distances is ours.
 
@@ -77,7 +77,7 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
         widths: Sequence[int] = (128, 128, 128, 128),
         steps: int = 500,
         distance: float = 1.0,
-        separation: float = 0.2,
+        separation: float = 0.5,
         contamination: float = 0.1,
         calibration: float = 0.0,
         eps: float = 0.0,
@@ -227,13 +227,13 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
             self.distance,
             self.separation,
             min(self.steps, _STEPS_A_ROW * len(rows)),
-            complement=self._complement(rows),
+            proposal=self._proposal(rows),
         )
         health = recipe(model, inputs, seed)
         plain = condense(model, torch.float64).cpu().eval().requires_grad_(False)
         return nn.Sequential(first, plain), health
 
-    def _complement(self, rows: np.ndarray) -> Complement:
+    def _proposal(self, rows: np.ndarray) -> Proposal:
         if self.network is None:
             return GaussianColumns()
         return UniformBox(float(rows.min()), float(rows.max()))

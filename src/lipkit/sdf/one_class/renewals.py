@@ -38,4 +38,4 @@ class Lazy(Renewal):
     Guarantee: none; it may oscillate. Cost: one walk for `updates` updates. Reference: Béthune 2024, algorithm 7.
     """
 
-    updates: int = 4
+    updates: int = 8

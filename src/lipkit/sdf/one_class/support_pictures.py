@@ -5,14 +5,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lipkit._seeds import generator
-from lipkit.sdf.one_class.complements import Complement
+from lipkit.sdf.one_class.proposals import Proposal
 from lipkit.sdf.walk import Walk
 
 
 def draw_support(
     model: nn.Module,
     rows: Float[Tensor, "n *shape"],
-    complement: Complement,
+    proposal: Proposal,
     count: int,
     level: float = 0.0,
     steps: int = 64,
@@ -26,13 +26,13 @@ def draw_support(
     Args:
         model: Of constant 1, positive on the rows.
         rows: What it was trained on, for the shape and the domain of the proposals.
-        complement: Where walks start.
+        proposal: Where walks start.
         count: How many points.
         level: The level set that is shown.
         steps: Steps of a walk; as many times the whole way is allowed, so that small slopes do not stop it.
         seed: Where the random numbers start.
     """
     source = generator(seed) if rows.device.type == "cpu" else torch.Generator(rows.device).manual_seed(seed)
-    low, high = complement.box(rows)
-    start = complement.draw(rows, count, source)
+    low, high = proposal.box(rows)
+    start = proposal.draw(rows, count, source)
     return Walk(level, steps, float(steps), low, high).toward(model, start)

@@ -15,9 +15,9 @@ from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
 from lipkit.losses import HKR
 from lipkit.nn import orthonormal_
 from lipkit.optim import StiefelMuon, split_orthonormal
-from lipkit.sdf.one_class.complements import Complement, GaussianColumns, check_positive
 from lipkit.sdf.one_class.distance_samples import distances, draw_around
 from lipkit.sdf.one_class.health import Health
+from lipkit.sdf.one_class.proposals import GaussianColumns, Proposal, check_positive
 from lipkit.sdf.one_class.renewals import Alternating, Lazy, Renewal
 from lipkit.sdf.walk import Walk
 
@@ -32,9 +32,9 @@ _LOOKS = 20
 @final
 @dataclass(frozen=True)
 class OneClass:
-    """Training of a network of constant 1 in place, so that it is large on the rows and falls with the distance to them.
+    """Training of a network of constant 1, so that it is large on the rows and falls with the distance to them.
 
-        loss = distance mean_Z |f(z) - (margin - d(z, rows))| + separation HKR(P, Q)/weight,
+        loss = distance mean_Z (f(z) - margin + d(z, rows))^2 + separation HKR(P, Q)/weight,
         HKR(P, Q) = E_P[weight (margin - f)+ - f] + E_Q[weight (margin + f)+ + f],
 
     where Z are points around the rows (`draw_around`), P the rows, and Q complementary samples, walked along the
@@ -53,9 +53,9 @@ class OneClass:
         distance: Factor on the regression of distances; 0 leaves it out.
         separation: Factor on HKR; 0 leaves it out.
         steps: Number of updates.
-        batch: Points of the regression in one step; half as many rows and as many complementary samples.
+        batch: Points of the regression in one step; a quarter as many rows and complementary samples.
         rate: Learning rate of the first steps; it falls linearly to 0.
-        complement: Where complementary samples are proposed, and their domain.
+        proposal: Where complementary samples are proposed, and their domain.
         renewal: When they are walked anew.
         walk_steps: Steps of a walk.
         walk_rate: Share of the way that a walk would go at constant slope; see `Walk`.
@@ -65,11 +65,11 @@ class OneClass:
     margin: float = 0.05
     weight: float = 100.0
     distance: float = 1.0
-    separation: float = 0.2
+    separation: float = 0.5
     steps: int = 500
     batch: int = 256
     rate: float = 5e-3
-    complement: Complement = field(default_factory=GaussianColumns)
+    proposal: Proposal = field(default_factory=GaussianColumns)
     renewal: Renewal = field(default_factory=Lazy)
     walk_steps: int = 4
     walk_rate: float = 1.0
@@ -83,7 +83,7 @@ class OneClass:
                 raise ArgumentError(f"{name} is a finite number >= 0, got {getattr(self, name)}.")
         if self.distance == 0 and self.separation == 0:
             raise ArgumentError("distance and separation are both 0, so there is nothing to learn; give one of them.")
-        for name, least in (("steps", 1), ("batch", 2), ("walk_steps", 0)):
+        for name, least in (("steps", 1), ("batch", 4), ("walk_steps", 0)):
             if int(getattr(self, name)) != getattr(self, name) or getattr(self, name) < least:
                 raise ArgumentError(f"{name} is a whole number of at least {least}, got {getattr(self, name)}.")
         if not 0 <= self.warm_up <= 1:
@@ -134,26 +134,32 @@ class _Run:
     ) -> None:
         self._recipe, self._model, self._rows, self._references = recipe, model, rows, references
         self._source = source
-        low, high = recipe.complement.box(rows)
+        low, high = recipe.proposal.box(rows)
         self._walk = Walk(-recipe.margin, recipe.walk_steps, recipe.walk_rate, low, high)
         self._hkr = HKR(recipe.margin, recipe.weight, scale=1 / recipe.weight)
         self._walker, self._proposals, self._walked = model, rows[:0], rows[:0]
 
     def loss(self, step: int) -> Float[Tensor, ""]:
-        recipe, parts = self._recipe, []
+        recipe, given, points = self._recipe, self._rows[:0], self._rows[:0]
         if recipe.distance:
             points = draw_around(self._references, recipe.batch, self._source)
             target = recipe.margin - distances(points, self._references)
-            found = self._model(points.view(-1, *self._rows.shape[1:])).flatten()
-            parts.append(recipe.distance * (found - target).abs().mean())
+            points = points.view(-1, *self._rows.shape[1:])
         if recipe.separation:
             self._renew(step)
             given = self._pick()
-            scores = self._model(torch.cat([given, self._walked])).flatten()
-            signs = torch.ones_like(scores)
+        walked = self._walked[: len(given)]
+        # One pass for all: with networks this small the number of operations is most of the cost.
+        scores = self._model(torch.cat([points, given, walked])).flatten()
+        loss = scores.new_zeros(())
+        if recipe.distance:
+            loss = loss + recipe.distance * (scores[: len(points)] - target).square().mean()
+        if recipe.separation:
+            rest = scores[len(points) :]
+            signs = torch.ones_like(rest)
             signs[len(given) :] = -1
-            parts.append(recipe.separation * self._hkr(scores, signs))
-        return torch.stack(parts).sum()
+            loss = loss + recipe.separation * self._hkr(rest, signs)
+        return loss
 
     def look(self, step: int, loss: Tensor) -> Health:
         if not len(self._walked):
@@ -161,7 +167,7 @@ class _Run:
         return Health.look(step + 1, loss, self._model, self._pick(), self._proposals, self._walked)
 
     def _pick(self) -> Tensor:
-        count = self._recipe.batch // 2
+        count = self._recipe.batch // 4
         chosen = torch.randint(len(self._rows), (count,), device=self._rows.device, generator=self._source)
         return self._rows[chosen]
 
@@ -174,7 +180,7 @@ class _Run:
             self._draw(walks=step >= self._recipe.warm_up * self._recipe.steps)
 
     def _draw(self, walks: bool) -> None:
-        self._proposals = self._recipe.complement.draw(self._rows, self._recipe.batch // 2, self._source)
+        self._proposals = self._recipe.proposal.draw(self._rows, self._recipe.batch // 4, self._source)
         self._walked = (
             self._walk.toward(self._walker, self._proposals, generator=self._source) if walks else self._proposals
         )
@@ -196,8 +202,8 @@ def _optimizers(model: nn.Module, rate: float) -> tuple[list[torch.optim.Optimiz
     loose = [name for name, p in model.named_parameters() if p.ndim >= 2 and id(p) not in free | kept]
     if loose:
         raise ArgumentError(
-            f"Nothing keeps the constant of the weight {loose[0]}: take layers of lipkit.nn, or start plain layers with "
-            "torch.nn.init.orthogonal_."
+            f"Nothing keeps the constant of the weight {loose[0]}: take layers of lipkit.nn, or start plain layers "
+            "with torch.nn.init.orthogonal_."
         )
     others = [p for p in model.parameters() if id(p) not in kept]
     found: list[torch.optim.Optimizer] = [torch.optim.Adam(others, rate)] if others else []

@@ -12,7 +12,7 @@ from torch import Tensor
 from lipkit.errors import ArgumentError
 
 
-class Complement(ABC):
+class Proposal(ABC):
     """A distribution of points in a bounded domain that reaches everything at some distance from the rows; abstract.
 
     Points outside of the domain are no concern of the training; they count as anomalies by decree.
@@ -29,7 +29,7 @@ class Complement(ABC):
 
 @final
 @dataclass(frozen=True)
-class GaussianColumns(Complement):
+class GaussianColumns(Proposal):
     """Independent Gaussian columns around the mean, in a box: for tables.
 
         z_j ~ N(mean_j, (share max_i |x_ij - mean_j|)^2), cut to mean_j +- reach std_j.
@@ -62,7 +62,7 @@ class GaussianColumns(Complement):
 
 @final
 @dataclass(frozen=True)
-class UniformBox(Complement):
+class UniformBox(Proposal):
     """Uniform points of the box [low, high]^d: for images, whose pixels lie between two numbers.
 
     Cost: one number for each coordinate. Reference: Béthune 2024, definition 17 and section 5.2.
@@ -85,7 +85,7 @@ class UniformBox(Complement):
 
 @final
 @dataclass(frozen=True)
-class UniformBall(Complement):
+class UniformBall(Proposal):
     """Uniform points of a ball around the mean: radius u^(1/d) times a direction, u uniform in [0, 1].
 
     Cost: one number for each coordinate. Reference: classical; used for one-class learning by the code of Béthune 2024.
