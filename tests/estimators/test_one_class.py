@@ -88,7 +88,7 @@ def test_pickle_copies_and_files_give_equal_scores(fitted: OneClassSDF, tmp_path
     assert fitted.bound_ is not None
     file.write_bytes(tensors_to(*fitted.to_state()))
     stored = OneClassSDF.from_state(*tensors_from(file, sealed=True))
-    for one in (pickle.loads(pickle.dumps(fitted)), copy.deepcopy(fitted), stored):  # noqa: S301 - our own bytes
+    for one in (pickle.loads(pickle.dumps(fitted)), copy.deepcopy(fitted), stored):
         assert np.array_equal(one.score_samples(x), fitted.score_samples(x))
         assert one.offset_ == fitted.offset_
         assert one.health_ == fitted.health_
