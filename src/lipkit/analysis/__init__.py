@@ -69,6 +69,12 @@ from lipkit.analysis.singular_values.cluster_means import cluster_mean_derivativ
 from lipkit.analysis.singular_values.curvature_of_values import SingularValueHessian as SingularValueHessian
 from lipkit.analysis.singular_values.curvature_of_values import singular_value_hessian as singular_value_hessian
 from lipkit.analysis.singular_values.decomposition import singular_vector_derivatives as singular_vector_derivatives
+from lipkit.analysis.singular_values.ito_terms import ItoTerms as ItoTerms
+from lipkit.analysis.singular_values.ito_terms import condition_number as condition_number
+from lipkit.analysis.singular_values.ito_terms import ito_terms as ito_terms
+from lipkit.analysis.singular_values.ito_terms import log_spectral_norm as log_spectral_norm
+from lipkit.analysis.singular_values.ito_terms import spectral_entropy as spectral_entropy
+from lipkit.analysis.singular_values.ito_terms import spectral_gap as spectral_gap
 from lipkit.analysis.singular_values.taylor import Taylor as Taylor
 from lipkit.analysis.singular_values.taylor import derivative as derivative
 from lipkit.analysis.singular_values.taylor import taylor as taylor
