@@ -32,7 +32,11 @@ from lipkit.analysis.dynamics.laws.scaling_laws import label_noise_law as label_
 from lipkit.analysis.dynamics.profiler import Profiler as Profiler
 from lipkit.analysis.dynamics.tracked_layers import AsMatrix as AsMatrix
 from lipkit.analysis.dynamics.tracked_layers import AsOperator as AsOperator
+from lipkit.analysis.frequencies.directional_response import DirectionalResponse as DirectionalResponse
+from lipkit.analysis.frequencies.directional_response import directional_response as directional_response
 from lipkit.analysis.frequencies.fourier_bounds import fourier_bound as fourier_bound
+from lipkit.analysis.frequencies.fourier_heat_map import FourierHeatMap as FourierHeatMap
+from lipkit.analysis.frequencies.fourier_heat_map import fourier_heat_map as fourier_heat_map
 from lipkit.analysis.frequencies.frequency_bands import GaussianBaseline as GaussianBaseline
 from lipkit.analysis.frequencies.frequency_bands import ReplacementBaseline as ReplacementBaseline
 from lipkit.analysis.frequencies.frequency_bands import RoundRings as RoundRings
@@ -41,6 +45,8 @@ from lipkit.analysis.frequencies.frequency_bands import ZeroBaseline as ZeroBase
 from lipkit.analysis.frequencies.frequency_bands import bands as bands
 from lipkit.analysis.frequencies.frequency_bands import high_pass as high_pass
 from lipkit.analysis.frequencies.frequency_bands import low_pass as low_pass
+from lipkit.analysis.frequencies.information_gap import InformationGap as InformationGap
+from lipkit.analysis.frequencies.information_gap import information_gap as information_gap
 from lipkit.analysis.frequencies.robustness_score import PrintedScore as PrintedScore
 from lipkit.analysis.frequencies.robustness_score import SignedScore as SignedScore
 from lipkit.analysis.frequencies.robustness_score import importance as importance
