@@ -20,6 +20,9 @@ from lipkit.analysis.dynamics.laws.forecast import Forecast as Forecast
 from lipkit.analysis.dynamics.laws.forecast import forecast as forecast
 from lipkit.analysis.dynamics.laws.initialisation import InitialNorm as InitialNorm
 from lipkit.analysis.dynamics.laws.initialisation import initialisation_law as initialisation_law
+from lipkit.analysis.dynamics.laws.noisy_supervision import GaussianGradientNoise as GaussianGradientNoise
+from lipkit.analysis.dynamics.laws.noisy_supervision import GradientNoise as GradientNoise
+from lipkit.analysis.dynamics.laws.noisy_supervision import UniformGradientNoise as UniformGradientNoise
 from lipkit.analysis.dynamics.laws.noisy_supervision import corrupt_labels as corrupt_labels
 from lipkit.analysis.dynamics.laws.noisy_supervision import mix_noise_into_gradients_ as mix_noise_into_gradients_
 from lipkit.analysis.dynamics.laws.phases import Phases as Phases
