@@ -17,6 +17,7 @@ from lipkit.analysis.dynamics.history import LayerHistory as LayerHistory
 from lipkit.analysis.dynamics.laws.driving_factors import DrivingFactors as DrivingFactors
 from lipkit.analysis.dynamics.laws.driving_factors import driving_factors as driving_factors
 from lipkit.analysis.dynamics.laws.forecast import Forecast as Forecast
+from lipkit.analysis.dynamics.laws.forecast import NoiseModel as NoiseModel
 from lipkit.analysis.dynamics.laws.forecast import forecast as forecast
 from lipkit.analysis.dynamics.laws.initialisation import InitialNorm as InitialNorm
 from lipkit.analysis.dynamics.laws.initialisation import initialisation_law as initialisation_law

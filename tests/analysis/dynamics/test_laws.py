@@ -101,6 +101,28 @@ def test_a_forecast_has_the_mean_of_the_expected_tracker():
     assert found.kind is Kind.ESTIMATE
 
 
+def test_a_forecast_takes_the_covariance_that_it_is_asked_for():
+    model, (x, y) = network(), clusters(24)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    with analysis.Profiler(model, optimizer, x[:1], every=1, split=True) as profile:
+        for rows in torch.arange(24).split(8):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x[rows]), y[rows]).backward()
+            optimizer.step()
+    layers = profile.history.layers
+    for noise, part in (
+        (analysis.NoiseModel.FULL, ""),
+        (analysis.NoiseModel.DIAGONAL, "_variance"),
+        (analysis.NoiseModel.SCALAR, "_scalar"),
+    ):
+        found = analysis.forecast(profile.history, 0.05, noise)
+        sums = [0.05 * sum(float(getattr(one, name + part).sum()) for one in layers) for name in ("kappa", "diffusion")]
+        # The same sums in another order.
+        assert [found.curvature, found.diffusion] == pytest.approx(sums, rel=1e-12)
+    with pytest.raises(UnsupportedError, match="split=True"):
+        analysis.forecast(profiled(steps=3), 0.05, analysis.NoiseModel.SCALAR)
+
+
 class Residual(nn.Module):
     """log K is not the sum of log norms here: K = (1 + a) b."""
 
