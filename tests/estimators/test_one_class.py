@@ -1,4 +1,4 @@
-"""OneClassSDF against scikit-learn's own checks, its constant against difference quotients, its thresholds by counting."""
+"""OneClassSDF against scikit-learn's own checks, its constant against differences, its thresholds by counting."""
 
 import copy
 import math
