@@ -114,6 +114,26 @@ def test_it_falls_back_where_products_cannot_tell(monkeypatch: pytest.MonkeyPatc
     assert calls == []
 
 
+@pytest.mark.parametrize("scale", [0.0, 1e-320, 1e-200, 1e-100, 1e100, 1e140])
+@pytest.mark.parametrize("far", [1e-300, 1e-30, 1.0, 1e30, 1e150])
+def test_clouds_and_queries_of_any_size(scale: float, far: float) -> None:
+    points, queries = scale * cloud("normal", 0, 40, 3), far * cloud("normal", 1, 10, 3)
+    for search in (Products(points), Tree(points)):
+        assert is_right(search(queries, 4), queries, points, 4)
+
+
+def test_reduced_precision_of_torch_changes_nothing() -> None:
+    points, queries = cloud("normal", 0, 500, 64), cloud("normal", 1, 50, 64)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        found = Products(points)(queries, 3)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    truth = torch.cdist(queries, points, compute_mode="donot_use_mm_for_euclid_dist").topk(3, largest=False)
+    assert torch.equal(found.index, truth.indices)
+
+
 @searches
 def test_no_queries_no_neighbours(search: Make) -> None:
     found = search(cloud("normal", 0, 20, 3))(torch.zeros(0, 3, dtype=torch.float64), 4)
@@ -121,5 +141,6 @@ def test_no_queries_no_neighbours(search: Make) -> None:
 
 
 def test_points_too_far_out_for_squares_are_refused() -> None:
-    with pytest.raises(NonFiniteError, match="1e150"):
-        Products(torch.tensor([[1e200, 0.0], [0.0, 0.0]], dtype=torch.float64))
+    for size in (1e160, 1e200, 1e308):
+        with pytest.raises(NonFiniteError, match="1e150"):
+            Products(torch.tensor([[size, 0.0], [-size, 0.0]], dtype=torch.float64))

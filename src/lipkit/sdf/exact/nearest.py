@@ -1,5 +1,6 @@
 """The nearest of many points, with a proof that none is missed beyond a stated error."""
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Final, final
@@ -9,20 +10,23 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from lipkit.errors import NonFiniteError
-from lipkit.rounding.float64 import gamma
-from lipkit.rounding.slacks import ROUNDINGS_8192
-from lipkit.sdf.exact.lengths import length_error, lengths
+from lipkit.rounding.slacks import ROUNDINGS_8192, UNIT_OF
+from lipkit.sdf.exact.lengths import length_error, lengths, underflow
 
 # A block of products is at most this large (16 MB), and so is a block of differences.
 _ENTRIES: Final = 2**21
 # Points at once, a multiple of the group.
-_COLUMNS: Final = 2**13
+_COLUMNS: Final = 2**14
 # Of each group of points the smallest product is found first, which costs one pass without comparisons of indices.
 _GROUP: Final = 16
 # Candidates beyond the neighbours that are asked for: the next one must be farther than these by more than rounding.
 _SPARE: Final = 3
 # What squares below the smallest normal number lose.
 _TINY = 2.0**-1000
+# How far out a query may be, in units of the farthest point, so that no product overflows.
+_FAR: Final = {torch.float32: 2.0**60, torch.float64: 2.0**960}
+# More than any product.
+_FULL: Final = {torch.float32: 2.0**100, torch.float64: 2.0**1000}
 
 
 @final
@@ -45,11 +49,12 @@ class Search(ABC):
 
 @final
 class Products(Search):
-    """Candidates from |p|^2/2 - <q, p> by matrix products in float64, then their distances from differences.
+    """Candidates from |z|^2/2 - <y, z> by matrix products, then their distances from differences.
 
-    With y = q - c, z = p - c for the mean c, squares are computed within E = gamma(2 d + 64) (|y| + max |z|)^2.
-    A point that is no candidate is therefore at least (t - E)^(1/2) away, t being the largest square of a candidate.
-    Where that does not prove the neighbours to 1e-12 of their distance, all distances are computed from differences.
+    With y = q - c, z = p - c for the mean c, squares are computed within E = gamma(2 d + 64) (|y| + max |z|)^2. A point
+    that is no candidate is therefore at least (t - E)^(1/2) away, t being the largest square of a candidate. On a CPU
+    products are in float32 first. Where they do not prove the neighbours to 1e-12 of their distance, they are in
+    float64, and where those do not either, all distances are computed from differences.
 
     Cost: n d multiplications a query, blocks of 16 MB.
     """
@@ -58,14 +63,16 @@ class Products(Search):
         self.points = points
         self._center = points.mean(0)
         shifted = points - self._center
-        squares = shifted.square().sum(1)
-        if not bool(torch.isfinite(squares).all()):
+        self._reach = float(lengths(shifted).max()) + underflow(points.shape[1])
+        if not self._reach * self._reach < math.inf:
             raise NonFiniteError("Some points are too far out for their squares; scale the data to less than 1e150.")
-        self._reach = float(squares.max().sqrt())
-        # Groups are full: what is added has an infinite distance.
-        missing = -len(points) % _GROUP
-        self._shifted = torch.cat([shifted, shifted.new_zeros(missing, points.shape[1])])
-        self._halves = torch.cat([squares / 2, squares.new_full((missing,), torch.inf)])
+        # The power of two in which no coordinate exceeds one, so that float32 has room for products.
+        self._unit = 2.0 ** math.frexp(self._reach)[1]
+        shifted = shifted / self._unit
+        # One more column, so that the product with (y, 1) is |z|^2/2 - <y, z>.
+        table = torch.cat([-shifted, shifted.square().sum(1, keepdim=True) / 2], 1)
+        types = (torch.float32, torch.float64) if table.device.type == "cpu" else (torch.float64,)
+        self._tables = [_fill(table.to(one)) for one in types]
 
     def __call__(self, queries: Float64[Tensor, "n d"], count: int) -> Neighbors:
         wide = min(count + _SPARE, len(self.points))
@@ -74,34 +81,36 @@ class Products(Search):
         return Neighbors(*(torch.cat(part) for part in zip(*found, strict=True)))
 
     def _block(self, queries: Tensor, count: int, wide: int) -> tuple[Tensor, Tensor, Tensor]:
-        shifted = queries - self._center
-        best, index = self._candidates(shifted, wide)
-        index, distance = _sorted(queries, self.points, index)
-        error = 2 * length_error(queries.shape[1], distance)
-        if wide < len(self.points):
-            slack = gamma(2 * queries.shape[1] + 64) * (lengths(shifted) + self._reach).square() + _TINY
-            away = (2 * best.amax(1) + shifted.square().sum(1) - slack).clamp(min=0).sqrt()
-            missed = (distance - away[:, None]).clamp(min=0)
-            error = error + missed
-            # False for NaN too, which comes from squares that overflow.
-            unsure = ~(missed[:, count - 1] <= ROUNDINGS_8192 * distance[:, count - 1])
-            if bool(unsure.any()):
-                index[unsure, :count], distance[unsure, :count], error[unsure, :count] = self._by_differences(
-                    queries[unsure], count
+        index, distance, error, sure = self._by_products(self._tables[0], queries, count, wide)
+        for table in (*self._tables[1:], None):
+            if bool(sure.all()):
+                break
+            rest = (~sure).nonzero().flatten()
+            if table is None:
+                index[rest], distance[rest], error[rest] = self._by_differences(queries[rest], count)
+            else:
+                index[rest], distance[rest], error[rest], sure[rest] = self._by_products(
+                    table, queries[rest], count, wide
                 )
-        return index[:, :count], distance[:, :count], error[:, :count]
+        return index, distance, error
 
-    def _candidates(self, shifted: Tensor, wide: int) -> tuple[Tensor, Tensor]:
-        best, index = shifted.new_empty(len(shifted), 0), shifted.new_empty(len(shifted), 0, dtype=torch.int64)
-        for start in range(0, len(self._shifted), _COLUMNS):
-            part = slice(start, start + _COLUMNS)
-            halves = torch.addmm(self._halves[part], shifted, self._shifted[part].mT, alpha=-1)
-            value, where = _smallest(halves, min(wide, halves.shape[1]))
-            best, index = torch.cat([best, value], 1), torch.cat([index, where + start], 1)
-        if best.shape[1] > wide:
-            best, kept = best.topk(wide, dim=1, largest=False)
-            index = index.gather(1, kept)
-        return best, index.clamp(max=len(self.points) - 1)
+    def _by_products(self, table: Tensor, queries: Tensor, count: int, wide: int) -> tuple[Tensor, ...]:
+        shifted = queries - self._center
+        size = lengths(shifted)
+        # Farther out products overflow, so such queries are left to the next way.
+        near = size <= _FAR[table.dtype] * self._unit
+        best, index = _candidates(table, torch.where(near[:, None], shifted / self._unit, 0.0), wide)
+        index, distance = _sorted(queries, self.points, index.clamp(max=len(self.points) - 1))
+        error = 2 * length_error(queries.shape[1], distance)
+        if wide == len(self.points):
+            return index[:, :count], distance[:, :count], error[:, :count], torch.ones_like(size, dtype=torch.bool)
+        slack = _gamma(2 * queries.shape[1] + 64, table.dtype) * (size + self._reach).square() + _TINY
+        largest = 2 * best.amax(1).double() * self._unit**2
+        away = (largest + size.square() - slack).clamp(min=0).sqrt()
+        missed = (distance - away[:, None]).clamp(min=0)
+        # False for NaN too, which comes from squares that overflow.
+        sure = near & (missed[:, count - 1] <= ROUNDINGS_8192 * distance[:, count - 1])
+        return index[:, :count], distance[:, :count], (error + missed)[:, :count], sure
 
     def _by_differences(self, queries: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
         found: list[tuple[Tensor, Tensor]] = []
@@ -114,9 +123,42 @@ class Products(Search):
         return index, distance, 4 * length_error(queries.shape[1], distance)
 
 
+def _gamma(depth: int, dtype: torch.dtype) -> float:
+    """n u / (1 - n u) for the roundings of a number type; infinite where it proves nothing."""
+    share = (depth + 1) * UNIT_OF[dtype]
+    return share / (1 - share) if share < 1 / 2 else math.inf
+
+
+def _fill(table: Tensor) -> Tensor:
+    """A table with full groups: what is added is farther than any point."""
+    added = torch.zeros(-len(table) % _GROUP, table.shape[1]).to(table)
+    added[:, -1] = _FULL[table.dtype]
+    return torch.cat([table, added])
+
+
+def _candidates(table: Tensor, shifted: Tensor, wide: int) -> tuple[Tensor, Tensor]:
+    """The `wide` smallest products of each query with the rows of a table, and where they are."""
+    rows = torch.cat([shifted, shifted.new_ones(len(shifted), 1)], 1).to(table)
+    best, index = table.new_empty(len(rows), 0), torch.zeros(len(rows), 0, dtype=torch.int64, device=table.device)
+    for start in range(0, len(table), _COLUMNS):
+        value, where = _smallest(_product(rows, table[start : start + _COLUMNS]), wide)
+        best, index = torch.cat([best, value], 1), torch.cat([index, where + start], 1)
+    if best.shape[1] > wide:
+        best, kept = best.topk(wide, dim=1, largest=False)
+        index = index.gather(1, kept)
+    return best, index
+
+
+def _product(rows: Tensor, table: Tensor) -> Tensor:
+    if table.dtype == torch.float64:
+        return rows @ table.mT
+    # By numpy: torch may be set to multiply float32 with fewer digits, which no bound covers.
+    return torch.from_numpy(rows.numpy() @ table.numpy().T)
+
+
 def _smallest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The `count` smallest entries of each row, and where they are; rows are multiples of a group."""
-    groups = values.shape[1] // _GROUP
+    count, groups = min(count, values.shape[1]), values.shape[1] // _GROUP
     if groups < 4 * count:
         found = values.topk(count, dim=1, largest=False)
         return found.values, found.indices
