@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from lipkit import sdf
-from lipkit.errors import ArgumentError
+from lipkit.errors import ArgumentError, ShapeError
 from support.meshes import box_mesh, icosphere, octahedron, tetrahedra
 
 BALL = sdf.Sphere(torch.zeros(3), 1.0)
@@ -91,5 +91,5 @@ def test_bad_requests_are_refused():
     for tolerance in (0.0, -1.0, math.nan, math.inf):
         with pytest.raises(ArgumentError, match="tolerance"):
             sdf.deviation(BALL, mesh, tolerance)
-    with pytest.raises(ArgumentError, match="2 coordinates"):
+    with pytest.raises(ShapeError, match="2 coordinates"):
         sdf.deviation(sdf.Sphere(torch.zeros(2), 1.0), mesh, 0.1)
