@@ -1,13 +1,14 @@
 """Winding numbers by crossings of a ray, against solid angles, also where rays meet edges and vertices."""
 
 import itertools
+from fractions import Fraction
 
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lipkit.sdf.meshes.crossings import crossings
+from lipkit.sdf.meshes.crossings import _side, crossings
 from support.meshes import box_mesh, icosphere, octahedron, square_distance, tetrahedra, winding_number
 
 whole = st.integers(-2, 2).map(float)
@@ -74,3 +75,16 @@ def test_a_convex_solid_contains_what_is_behind_all_of_its_faces():
     normals = torch.linalg.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
     behind = ((points[:, None] - corners[None, :, 0]) * normals).sum(2) < 0
     assert torch.equal(count(points, corners), behind.all(1).long())
+
+
+odd = st.sampled_from([1 / 3, 0.1, 2.0**-30, 1 + 2.0**-52, 3.0, -0.7, 0.0, 1e9])
+
+
+@given(st.lists(st.tuples(odd, odd, odd), min_size=3, max_size=3))
+@settings(max_examples=300)
+def test_sides_are_those_of_fractions(rows: list[tuple[float, ...]]):
+    q, a, b = rows
+    found = _side(*(torch.tensor([row], dtype=torch.float64) for row in rows))
+    (qx, qy), (ax, ay), (bx, by) = ([Fraction(number) for number in row[:2]] for row in (q, a, b))
+    terms = ((ax - qx) * (by - qy) - (ay - qy) * (bx - qx), ay - by, bx - ax)
+    assert int(found) == next(((term > 0) - (term < 0) for term in terms if term), 0)

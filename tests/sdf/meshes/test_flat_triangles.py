@@ -77,7 +77,7 @@ def test_directions_point_away_from_the_nearest_point():
     points = torch.tensor([[0.5, 0.25, 3], [0.5, 0.25, -3], [3, 0, 0], [-1, -1, 0]]).double()
     flat, faces = FlatTriangles(corners), torch.zeros(4, dtype=torch.int64)
     root = math.sqrt(0.5)
-    expected = torch.tensor([[0, 0, 1.0], [0, 0, -1], [1, 0, 0], [-root, -root, 0]]).double()
+    expected = torch.tensor([[0, 0, 1.0], [0, 0, -1], [1, 0, 0], [-root, -root, 0]], dtype=torch.float64)
     # Some roundings of coordinates up to 4.
     assert torch.allclose(flat.directions(points, faces), expected, rtol=0, atol=4e-15)
     assert torch.allclose(flat.normals(faces[:1]), torch.tensor([[0.0, 0, 1]]).double(), rtol=0, atol=4e-15)

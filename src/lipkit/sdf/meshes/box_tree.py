@@ -32,7 +32,7 @@ class BoxTree:
         edges = (corners.roll(-1, 1) - corners)[:, :2]
         area = float(torch.linalg.vector_norm(torch.linalg.cross(edges[:, 0], edges[:, 1]), dim=1).sum()) / 2
         span = float((corners.amax((0, 1)) - corners.amin((0, 1))).max())
-        count = max(len(corners), 20_000)
+        count = max(len(corners), 2000)
         pieces, self.face = cut(corners, max(4 * math.sqrt(area / count), span / 200), 2 * count)
         self.centers: Float64[Tensor, "m 3"] = pieces.mean(1)
         slack = _ROUNDED_MIDDLES * float(corners.abs().max())

@@ -4,7 +4,7 @@ from fractions import Fraction
 from typing import Final
 
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from lipkit.rounding.slacks import UNIT
@@ -39,18 +39,52 @@ def crossings(points: Float64[Tensor, "k 3"], corners: Float64[Tensor, "k 3 3"])
 
 def _side(q: Tensor, a: Tensor, b: Tensor) -> Int64[Tensor, " k"]:
     """On which side of the line from a to b a point lies, seen from above: +1 left, -1 right; 0 if a is above b."""
-    left, right = (a[:, 0] - q[:, 0]) * (b[:, 1] - q[:, 1]), (a[:, 1] - q[:, 1]) * (b[:, 0] - q[:, 0])
+    factors = (a[:, 0] - q[:, 0], b[:, 1] - q[:, 1], a[:, 1] - q[:, 1], b[:, 0] - q[:, 0])
+    left, right = factors[0] * factors[1], factors[2] * factors[3]
     found = left - right
     sign = found.sign().long()
     (rows,) = (found.abs() <= _PLANE * (left.abs() + right.abs()) + _UNDERFLOW).nonzero(as_tuple=True)
-    for row in rows.tolist():
-        sign[row] = _exact_side(q[row].tolist(), a[row].tolist(), b[row].tolist())
+    if len(rows) == 0:
+        return sign
+    q, a, b = q[rows], a[rows], b[rows]
+    x, y, z, w = (factor[rows] for factor in factors)
+    # Grids and shapes of round numbers meet edges often, and need no fractions: nothing of theirs is rounded.
+    whole = (
+        _exact_difference(a, q).all(1) & _exact_difference(b, q).all(1) & _exact_product(x, y) & _exact_product(z, w)
+    )
+    # The derivatives in the direction of the move decide a tie, the one in t first.
+    tied = torch.where(a[:, 1] != b[:, 1], a[:, 1] - b[:, 1], b[:, 0] - a[:, 0])
+    sign[rows] = torch.where(found[rows] != 0, found[rows], tied).sign().long()
+    for row in (~whole).nonzero()[:, 0].tolist():
+        sign[rows[row]] = _exact_side(q[row].tolist(), a[row].tolist(), b[row].tolist())
     return sign
+
+
+def _exact_difference(a: Tensor, q: Tensor) -> Tensor:
+    """Whether a - q is not rounded in the first two coordinates (Knuth's sum)."""
+    a, q = a[:, :2], q[:, :2]
+    found = a - q
+    lost = a - found
+    return (a - (found + lost)) + (lost - q) == 0
+
+
+def _exact_product(x: Tensor, y: Tensor) -> Bool[Tensor, " k"]:
+    """Whether x y is not rounded (Dekker's product, which needs that nothing underflows)."""
+    found = x * y
+    (high, low), (top, rest) = _halves(x), _halves(y)
+    error = low * rest - (((found - high * top) - low * top) - high * rest)
+    return (x == 0) | (y == 0) | ((error == 0) & (found.abs() > _UNDERFLOW / UNIT**3))
+
+
+def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    """A number as the sum of two of 26 binary digits each."""
+    scaled = (2.0**27 + 1) * x
+    high = scaled - (scaled - x)
+    return high, x - high
 
 
 def _exact_side(q: list[float], a: list[float], b: list[float]) -> int:
     qx, qy, ax, ay, bx, by = (Fraction(number) for number in (*q[:2], *a[:2], *b[:2]))
-    # The derivatives in the direction of the move decide a tie, the one in t first.
     terms = ((ax - qx) * (by - qy) - (ay - qy) * (bx - qx), ay - by, bx - ax)
     return next(((term > 0) - (term < 0) for term in terms if term != 0), 0)
 
