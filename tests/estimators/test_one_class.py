@@ -120,9 +120,10 @@ def test_calibrated_thresholds_are_order_statistics_of_held_out_rows():
     scores = np.sort(found.score_samples(rows()))
     assert found.offset_ in scores
     lowered = OneClassSDF(calibration=0.5, eps=0.05, **SMALL).fit(rows())
-    # The same random numbers, so the same network and the same rows: lowered by K eps and by rounding.
+    # The same random numbers, so the same network and the same rows: lowered by K eps, and by rounding, of which the
+    # field bounds 1e-7, because layers that declare their constants are trusted to half of their digits.
     shift = float(lowered.bound_.value) * 0.05
-    assert found.offset_ - shift - 1e-9 <= lowered.offset_ < found.offset_ - shift
+    assert found.offset_ - shift - 1e-6 <= lowered.offset_ < found.offset_ - shift
 
 
 def test_the_default_threshold_is_a_share_of_the_training_rows(fitted: OneClassSDF):
@@ -184,7 +185,7 @@ def test_the_signs_of_pyod(fitted: OneClassSDF):
         ({"eps": -1.0}, "eps is a finite length"),
         ({"calibration": 0.02}, "needs 9 rows held out"),
         ({"widths": (3,)}, "even numbers"),
-        ({"network": 3}, "network is a torch.nn.Module"),
+        ({"network": lambda: 3}, "network is a torch.nn.Module"),
         ({"steps": 0}, "steps is a whole number"),
         ({"distance": 0.0, "separation": 0.0}, "nothing to learn"),
     ],
