@@ -12,6 +12,7 @@ from lipkit.bound import Bound, Kind
 from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
 from lipkit.rounding.float64 import gamma
 from lipkit.sdf._base import Field
+from lipkit.sdf.exact.lengths import underflow
 
 
 @final
@@ -78,4 +79,5 @@ class Function(Field):
 
     def _errors(self, points: Float64[Tensor, "n d"], values: Float64[Tensor, " n"]) -> Float64[Tensor, " n"]:
         size = values.abs() + self.constant * torch.linalg.vector_norm(points, dim=1) + self._origin
-        return gamma(self.roundings) * size * (1 + gamma(self.dim + 8)) + self.absolute
+        # Subnormal numbers are rounded by a step, not by a share.
+        return gamma(self.roundings) * size * (1 + gamma(self.dim + 8)) + self.absolute + underflow(self.dim)

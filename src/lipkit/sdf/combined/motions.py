@@ -31,7 +31,7 @@ class Moved(Combined):
         rotation: R, orthogonal up to rounding in float64; reflections are allowed. None leaves it as it is.
     """
 
-    def __init__(self, a: Field, shift: Float[Tensor, " d"], rotation: Float[Tensor, "d d"] | None = None) -> None:
+    def __init__(self, a: Field, shift: Float[Tensor, " d"], rotation: Float[Tensor, "e e"] | None = None) -> None:
         super().__init__(a)
         self.shift: Float64[Tensor, " d"] = check_vector(shift, "shift")
         if len(self.shift) != a.dim:

@@ -8,7 +8,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from lipkit.bound import Bound, Kind
-from lipkit.errors import ArgumentError, ShapeError
+from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
 from lipkit.rounding.slacks import ROUNDINGS_64
 from lipkit.sdf._base import Field, Readings
 from lipkit.sdf.decision.voronoi_cells import Reach, reach
@@ -71,6 +71,8 @@ class NearestBoundary(Field):
         a, b = (field._nearest(at) for field in self._fields)
         lead = b.distance[:, 0] - a.distance[:, 0]
         doubt = b.error[:, 0] + a.error[:, 0]
+        if not bool(torch.isfinite((a.distance + b.distance).square()).all()):
+            raise NonFiniteError("Some points are too far out for the squares of their distances; scale the data.")
         value, error, normal = torch.zeros_like(lead), torch.zeros_like(lead), torch.zeros_like(at)
         for i, x in enumerate(at):
             sign = 1.0 if float(lead[i]) > 0 else -1.0

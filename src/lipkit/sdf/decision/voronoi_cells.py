@@ -28,9 +28,9 @@ def reach(x: Float64[Tensor, " d"], own: Float64[Tensor, "s d"], other: Float64[
     """The distance from x to {z : |z - t| <= |z - s| for all s}, for t = `other` and all s in `own`.
 
     With w = z - x the cell is (s - t)'w <= r_s, r_s = (|s - x|^2 - |t - x|^2) / 2. Its point nearest to w = 0 comes
-    from a least-squares problem with weights u >= 0. Neither is trusted: the weights prove |w| >= -u'r / |sum u (s - t)|,
-    for the cell lies in the half-space of the weighted sum; and the point, moved towards t until every bisector lets it
-    through, proves a distance from above. At t itself the slack of a bisector is |s - t|^2 / 2.
+    from a least-squares problem with weights u >= 0. Neither is trusted. The cell lies in the half-space of the
+    weighted sum of its bisectors, so the weights prove |w| >= -u'r / |sum u (s - t)|. The point, moved towards t until
+    every bisector lets it through, proves a distance from above; at t the slack of a bisector is |s - t|^2 / 2.
 
     Cost: one problem with as many unknowns as there are points s.
     Reference: Lawson and Hanson 1974, chapter 23 (least distance).

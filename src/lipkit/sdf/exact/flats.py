@@ -10,7 +10,7 @@ from torch import Tensor
 from lipkit._seeds import check_seed
 from lipkit.bound import Bound, Kind
 from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
-from lipkit.rounding.float64 import gamma, inverse_scale
+from lipkit.rounding.float64 import gamma, normalize
 from lipkit.sdf._base import Field, Readings, check_points
 from lipkit.sdf.exact.flat_fitting import fit_flats
 from lipkit.sdf.exact.lengths import length_error, lengths, underflow
@@ -136,7 +136,7 @@ class Flats(Field):
         rows = [(which == i).nonzero().flatten() for i in used]
         parts = [lengths(_residual(here[r] - self.origins[i], self.bases[i])) for i, r in zip(used, rows, strict=True)]
         order = torch.cat(rows).argsort() if rows else which
-        return -torch.cat([*parts, here.new_zeros(0)])[order].to(points.device)
+        return -torch.cat([*parts, lengths(here[:0])])[order].to(points.device)
 
     def _errors(self, points: Float64[Tensor, "n d"], values: Float64[Tensor, " n"]) -> Float64[Tensor, " n"]:
         del values
@@ -154,7 +154,7 @@ def _residual(away: Tensor, basis: Tensor) -> Tensor:
 def _orthonormal(given: Tensor) -> tuple[Tensor, Float64[Tensor, " m"]]:
     """Orthonormal rows with the spans of those given, and bounds of what the projections on both differ by."""
     # By powers of two first, so that no square leaves the range of float64.
-    rows = given * inverse_scale(given.abs().amax(2, keepdim=True)) if given.numel() else given
+    rows = normalize(given.flatten(0, 1), "A flat")[0].view_as(given) if given.numel() else given
     size = torch.linalg.vector_norm(rows, dim=2, keepdim=True)
     rows = rows / torch.where(size > 0, size, 1.0)
     bases, tilt = torch.zeros_like(rows), rows.new_zeros(len(rows))

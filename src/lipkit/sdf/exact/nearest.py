@@ -16,7 +16,7 @@ from lipkit.sdf.exact.lengths import length_error, lengths
 # A block of products is at most this large (16 MB), and so is a block of differences.
 _ENTRIES: Final = 2**21
 # Points at once, a multiple of the group.
-_COLUMNS: Final = 2**13
+_COLUMNS: Final = 2**14
 # Of each group of points the smallest product is found first, which costs one pass without comparisons of indices.
 _GROUP: Final = 16
 # Candidates beyond the neighbours that are asked for: the next one must be farther than these by more than rounding.
@@ -64,8 +64,9 @@ class Products(Search):
         self._reach = float(squares.max().sqrt())
         # Groups are full: what is added has an infinite distance.
         missing = -len(points) % _GROUP
-        self._shifted = torch.cat([shifted, shifted.new_zeros(missing, points.shape[1])])
-        self._halves = torch.cat([squares / 2, squares.new_full((missing,), torch.inf)])
+        halves = torch.cat([squares / 2, squares.new_full((missing,), torch.inf)])
+        # One more column, so that the product with (y, 1) is |z|^2/2 - <y, z>.
+        self._table = torch.cat([torch.cat([-shifted, shifted.new_zeros(missing, points.shape[1])]), halves[:, None]], 1)
 
     def __call__(self, queries: Float64[Tensor, "n d"], count: int) -> Neighbors:
         wide = min(count + _SPARE, len(self.points))
@@ -93,9 +94,9 @@ class Products(Search):
 
     def _candidates(self, shifted: Tensor, wide: int) -> tuple[Tensor, Tensor]:
         best, index = shifted.new_empty(len(shifted), 0), shifted.new_empty(len(shifted), 0, dtype=torch.int64)
-        for start in range(0, len(self._shifted), _COLUMNS):
-            part = slice(start, start + _COLUMNS)
-            halves = torch.addmm(self._halves[part], shifted, self._shifted[part].mT, alpha=-1)
+        shifted = torch.cat([shifted, shifted.new_ones(len(shifted), 1)], 1)
+        for start in range(0, len(self._table), _COLUMNS):
+            halves = shifted @ self._table[start : start + _COLUMNS].mT
             value, where = _smallest(halves, min(wide, halves.shape[1]))
             best, index = torch.cat([best, value], 1), torch.cat([index, where + start], 1)
         if best.shape[1] > wide:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lipkit.bound import Bound, Kind
 from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
-from lipkit.rounding.float64 import gamma, inverse_scale
+from lipkit.rounding.float64 import gamma, normalize
 from lipkit.rounding.slacks import ROUNDINGS_4
 from lipkit.sdf._base import Field
 from lipkit.sdf.exact.lengths import length_error, lengths, underflow
@@ -60,9 +60,9 @@ class HalfSpace(Field):
         if not largest > 0:
             raise ArgumentError("A half-space needs a normal that is not zero.")
         # By a power of two, so that neither its length nor products with it overflow.
-        scale = inverse_scale(largest)
-        self._normal = self.normal * scale
-        self._offset = self.offset * float(scale)
+        scaled, exponent = normalize(self.normal[None], "A half-space")
+        self._normal = scaled[0]
+        self._offset = _divide(self.offset, int(exponent))
         if not abs(self._offset) < float("inf"):
             raise NonFiniteError(f"A half-space has a finite offset / |normal|, got {offset} / {float(largest)}.")
         self._length = float(torch.linalg.vector_norm(self._normal))
@@ -120,6 +120,13 @@ class Box(Field):
         del points
         # One of the two terms is zero, and every difference is rounded relative to itself.
         return length_error(self.dim, values.abs()) + ROUNDINGS_4 * values.abs()
+
+
+def _divide(number: float, exponent: int) -> float:
+    """number / 2^exponent, infinite where it overflows."""
+    # In two steps, for the power alone may overflow.
+    half = exponent // 2
+    return number * 2.0**-half * 2.0 ** (half - exponent)
 
 
 def check_vector(given: Float[Tensor, " d"], name: str) -> Float64[Tensor, " d"]:
