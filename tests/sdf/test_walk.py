@@ -2,61 +2,22 @@
 
 import math
 from fractions import Fraction
-from typing import final
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jaxtyping import Float64
 from torch import Tensor, nn
 
 import lipkit.nn as lnn
 from lipkit import sdf
-from lipkit.bound import Bound, Kind
 from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
-from support.printed.sdf_rays import BENT, bent_line, published_walk
+from support.printed.sdf_rays import BENT, bent_line, density_variance, published_walk
 
 
-@final
-class Affine(sdf.Field):
+def slanted(slope: float, constant: float) -> sdf.Field:
     """x -> slope x_1 in the plane, with a constant that somebody states."""
-
-    def __init__(self, slope: float, constant: float) -> None:
-        self.slope, self.constant = slope, constant
-
-    @property
-    def dim(self) -> int:
-        return 2
-
-    @property
-    def bound(self) -> Bound:
-        return Bound.from_value(self.constant, Kind.UPPER, "stated")
-
-    def _values(self, points: Float64[Tensor, "n d"]) -> Float64[Tensor, " n"]:
-        return self.slope * points[:, 0]
-
-    def _errors(self, points: Float64[Tensor, "n d"], values: Float64[Tensor, " n"]) -> Float64[Tensor, " n"]:
-        return values.abs() * 2.0**-52
-
-
-@final
-class Bent(sdf.Field):
-    """The line with a bend: -x up to 1, then with the slope -0.3; the shape is x < 0."""
-
-    @property
-    def dim(self) -> int:
-        return 1
-
-    @property
-    def bound(self) -> Bound:
-        return Bound.from_value(1.0, Kind.UPPER, "two slopes")
-
-    def _values(self, points: Float64[Tensor, "n d"]) -> Float64[Tensor, " n"]:
-        return bent_line(points[:, 0])
-
-    def _errors(self, points: Float64[Tensor, "n d"], values: Float64[Tensor, " n"]) -> Float64[Tensor, " n"]:
-        return (values.abs() + 2) * 2.0**-51
+    return sdf.Function(lambda points: slope * points[:, 0], 2, constant)
 
 
 def outside(n: int, seed: int = 0) -> Tensor:
@@ -79,10 +40,18 @@ def test_the_gap_to_an_exact_distance_shrinks_as_computed(steps: int, factor: fl
 
 @pytest.mark.parametrize("slope", [1.0, 0.3])
 def test_the_gap_shrinks_as_fast_where_the_slope_is_small(slope: float):
-    # The published step with the norm not squared leaves a factor (1 - 0.3/4)^4 = 0.73 here.
-    f, starts = Affine(slope, 1.0), -outside(100).abs() - 1
+    f, starts = slanted(slope, 1.0), -outside(100).abs() - 1
     ratio = f(sdf.Walk(0.0, steps=4)(f, starts)) / f(starts)
     assert ratio == pytest.approx(0.75**4, rel=1e-12)
+
+
+def test_the_printed_denominator_is_slow_where_the_slope_is_small():
+    starts = torch.tensor([50.0], dtype=torch.float64)
+    for squared, factor in ((True, 0.75**4), (False, (1 - 0.3 / 4) ** 4)):
+        # The level is so far that the walk stays on the part with slope 0.3.
+        level = float(bent_line(starts)) + 3.0
+        found = published_walk(starts, level, 1.0, 4, squared)
+        assert float((level - bent_line(found)) / 3.0) == pytest.approx(factor, rel=1e-10)
 
 
 def test_random_rates_spread_the_points_along_the_way():
@@ -98,10 +67,11 @@ def test_random_rates_spread_the_points_along_the_way():
 def test_published_steps_cross_and_ours_never_do():
     # The shares are numbers of the errata, recomputed from the published formula.
     starts, level = BENT
+    line = sdf.Function(lambda points: bent_line(points[:, 0]), 1, 1.0)
     for rate, steps, share in ((1.0, 1, 0.80), (20.0, 16, 0.95)):
         inside = bent_line(published_walk(starts, level, rate, steps)) > 0
         assert float(inside.double().mean()) == pytest.approx(share, abs=0.005)
-        ours = bent_line(sdf.Walk(level, steps=steps, rate=rate)(Bent(), starts[:, None])[:, 0])
+        ours = bent_line(sdf.Walk(level, steps=steps, rate=rate)(line, starts[:, None])[:, 0])
         assert bool((ours <= bent_line(starts).clamp(min=level)).all())
         assert bool((ours < 0).all())
     # The last walk comes to the level from every start below it.
@@ -163,7 +133,7 @@ def network(seed: int) -> nn.Sequential:
 
 
 def test_a_constant_above_one_shortens_the_steps():
-    f = Affine(3.0, 3.0)
+    f = slanted(3.0, 3.0)
     found = sdf.Walk(0.0, steps=1, rate=1e9)(f, torch.tensor([[-1.0, 5.0]]))
     assert found[0].tolist() == pytest.approx([0.0, 5.0], abs=1e-11)
     assert found[0, 0] <= 0
@@ -231,3 +201,9 @@ def test_senseless_walks_are_refused(values: dict[str, float], message: str):
 def test_no_steps_give_the_points_back():
     ball, starts = sdf.Sphere(torch.zeros(2), 1.0), outside(4)
     assert torch.equal(sdf.Walk(0.0, steps=0)(ball, starts), starts)
+
+
+def test_the_published_density_is_no_standard_normal():
+    # A sum over a fine grid has the digits of float64 for a smooth function that vanishes at the ends.
+    for eta in (0.5, 1.0, 3.0):
+        assert density_variance(eta) == pytest.approx(1 / (2 * eta), rel=1e-12)

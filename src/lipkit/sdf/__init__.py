@@ -27,5 +27,14 @@ from lipkit.sdf.exact.solids import Box as Box
 from lipkit.sdf.exact.solids import HalfSpace as HalfSpace
 from lipkit.sdf.exact.solids import Sphere as Sphere
 from lipkit.sdf.network_field import Network as Network
-from lipkit.sdf.walk import Walk as Walk
+from lipkit.sdf.rays.clearance import ProvenDeviation as ProvenDeviation
+from lipkit.sdf.rays.clearance import clearance as clearance
+from lipkit.sdf.rays.render import Camera as Camera
+from lipkit.sdf.rays.render import Picture as Picture
+from lipkit.sdf.rays.render import render as render
+from lipkit.sdf.rays.swept_ball import Swept as Swept
+from lipkit.sdf.rays.swept_ball import sweep as sweep
+from lipkit.sdf.rays.trace import Traced as Traced
+from lipkit.sdf.rays.trace import trace as trace
 from lipkit.sdf.stated_field import Function as Function
+from lipkit.sdf.walk import Walk as Walk

@@ -18,5 +18,5 @@ def free_radius(size: Float64[Tensor, " n"], error: Float64[Tensor, " n"], const
     """
     sure = (size.clamp(min=0.0) * (1 - ROUNDINGS_8) - error).clamp(min=0.0)
     if constant == 0:
-        return torch.where(sure > 0, math.inf, 0.0)
+        return torch.where(sure > 0, math.inf, sure)
     return quotient(sure, torch.tensor(constant, dtype=sure.dtype, device=sure.device))
