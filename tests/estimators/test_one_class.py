@@ -1,4 +1,4 @@
-"""OneClassSDF against scikit-learn's own checks, its constant against difference quotients, its thresholds by counting."""
+"""OneClassSDF: scikit-learn's own checks, its constant against difference quotients, its thresholds by counting."""
 
 import copy
 import math
@@ -66,6 +66,19 @@ def test_the_field_is_the_score(fitted: OneClassSDF):
     assert fitted.score_samples(x).dtype == np.float64
 
 
+def test_the_score_is_the_mixture_of_its_parts(fitted: OneClassSDF):
+    x = rows(30, 9)
+    inner = (x - rows().mean(0)) / rows().std(0)
+    exact = np.linalg.norm(inner[:, None] - ((rows() - rows().mean(0)) / rows().std(0))[None], axis=2).min(1)
+    with torch.no_grad():
+        smooth = fitted.field_.network(torch.from_numpy(inner)).flatten().numpy()
+    # Sums of three squares in float64.
+    np.testing.assert_allclose(fitted.score_samples(x), 0.5 * smooth + 0.5 * (0.05 - exact), atol=1e-12)
+    alone = OneClassSDF(nearest=0.0, **SMALL).fit(rows())
+    np.testing.assert_allclose(alone.score_samples(x), smooth, atol=1e-12)
+    assert alone.field_.points is None
+
+
 def test_anomalies_score_low_and_further_ones_lower(fitted: OneClassSDF):
     inside, outside = rows(300, 4), rows(300, 4) * 4
     labels = np.r_[np.zeros(300), np.ones(300)]
@@ -88,7 +101,7 @@ def test_pickle_copies_and_files_give_equal_scores(fitted: OneClassSDF, tmp_path
     assert fitted.bound_ is not None
     file.write_bytes(tensors_to(*fitted.to_state()))
     stored = OneClassSDF.from_state(*tensors_from(file, sealed=True))
-    for one in (pickle.loads(pickle.dumps(fitted)), copy.deepcopy(fitted), stored):  # noqa: S301 - our own bytes
+    for one in (pickle.loads(pickle.dumps(fitted)), copy.deepcopy(fitted), stored):
         assert np.array_equal(one.score_samples(x), fitted.score_samples(x))
         assert one.offset_ == fitted.offset_
         assert one.health_ == fitted.health_
@@ -182,6 +195,7 @@ def test_the_signs_of_pyod(fitted: OneClassSDF):
         ({"contamination": 0.7}, r"contamination lies in \(0, 0.5\], got 0.7"),
         ({"calibration": 1.0}, r"calibration is a share"),
         ({"eps": 0.1}, "set calibration"),
+        ({"nearest": 1.0}, "nearest is the share"),
         ({"eps": -1.0}, "eps is a finite length"),
         ({"calibration": 0.02}, "needs 9 rows held out"),
         ({"widths": (3,)}, "even numbers"),

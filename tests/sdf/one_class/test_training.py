@@ -135,5 +135,5 @@ def test_networks_without_a_constant_and_bad_rows_are_refused():
     ],
 )
 def test_settings_out_of_range_are_refused(make: object):
-    with pytest.raises(ArgumentError, match="got|nothing to learn"):
+    with pytest.raises(ArgumentError, match=r"got|nothing to learn"):
         make()  # type: ignore[operator]

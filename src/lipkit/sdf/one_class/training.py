@@ -64,8 +64,8 @@ class OneClass:
 
     margin: float = 0.05
     weight: float = 100.0
-    distance: float = 1.0
-    separation: float = 0.5
+    distance: float = 0.02
+    separation: float = 1.0
     steps: int = 500
     batch: int = 256
     rate: float = 5e-3
