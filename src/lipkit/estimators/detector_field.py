@@ -43,10 +43,12 @@ class DetectorField(sdf.Field):
 
     @property
     def dim(self) -> int:
+        """How many columns a row has."""
         return len(self.first.mean)
 
     @property
     def bound(self) -> Bound:
+        """The constant in units of X; proven when it is first asked for."""
         return self._proven
 
     @cached_property

@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
-from typing import Self, final
+from typing import Any, Self, cast, final
 
 import numpy as np
 import torch
@@ -73,6 +73,9 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
         random_state: Where random numbers start: a number, a `RandomState`, or None.
     """
 
+    n_features_in_: int
+    feature_names_in_: np.ndarray
+
     def __init__(
         self,
         margin: float = 0.05,
@@ -105,7 +108,7 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
         """Train on rows of the one class; `y` is not looked at."""
         del y
         self._check()
-        rows = _finite(validate_data(self, X, dtype=np.float64, ensure_min_samples=3, ensure_all_finite=False))
+        rows = self._table(X, True)
         random = check_random_state(self.random_state)
         seed = int(random.randint(2**31 - 1))
         learn, held = self._split(rows, random)
@@ -119,7 +122,7 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
     def score_samples(self, X: ArrayLike) -> np.ndarray:
         """Scores in float64; normal rows score high, and `bound_` is their constant."""
         check_is_fitted(self, "offset_")
-        return self._scores(_finite(validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=False)))
+        return self._scores(self._table(X, False))
 
     def decision_function(self, X: ArrayLike) -> np.ndarray:
         """Scores minus `offset_`: negative for anomalies. Divided by `bound_`, a distance that proves the sign."""
@@ -188,6 +191,13 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
         if names is not None:
             found.feature_names_in_ = np.asarray(names, dtype=object)
         return found
+
+    def _table(self, X: ArrayLike, reset: bool) -> np.ndarray:
+        least = 3 if reset else 1
+        found = validate_data(
+            self, cast(Any, X), reset=reset, dtype=np.float64, ensure_min_samples=least, ensure_all_finite=False
+        )
+        return _finite(np.asarray(found))
 
     def _check(self) -> None:
         if not 0 < self.contamination <= 0.5:

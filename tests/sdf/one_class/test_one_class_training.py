@@ -110,8 +110,9 @@ def test_constrained_layers_and_images_are_trained_too():
 
 
 def test_networks_without_a_constant_and_bad_rows_are_refused():
-    loose = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
-    nn.init.orthogonal_(loose[1].weight)
+    last = nn.Linear(2, 1)
+    nn.init.orthogonal_(last.weight)
+    loose = nn.Sequential(nn.Linear(2, 2), last)
     with pytest.raises(ArgumentError, match=r"Nothing keeps the constant of the weight 0.weight"):
         OneClass(steps=1)(loose, ring())
     with pytest.raises(ShapeError, match="two rows or more"):

@@ -140,7 +140,7 @@ class _Run:
         self._walker, self._proposals, self._walked = model, rows[:0], rows[:0]
 
     def loss(self, step: int) -> Float[Tensor, ""]:
-        recipe, given, points = self._recipe, self._rows[:0], self._rows[:0]
+        recipe, given, points, target = self._recipe, self._rows[:0], self._rows[:0], self._rows.new_zeros(0)
         if recipe.distance:
             points = draw_around(self._references, recipe.batch, self._source)
             target = recipe.margin - distances(points, self._references)
