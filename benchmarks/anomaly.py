@@ -185,14 +185,14 @@ def print_tables(results: Results) -> None:
     for table, row in results.items():
         print(table.ljust(18), *(f"{mean_of(row.get(m, {}), 'auroc'):9.1f}" for m in methods))
     values = np.array([[mean_of(row.get(m, {}), "auroc") for m in methods] for row in results.values()])
-    complete = ~np.isnan(values).any(1)
+    complete = np.array([not bool(np.isnan(row).any()) for row in values])
     ranks = np.array([rankdata(-row) for row in values[complete]])
     print(f"{int(complete.sum())} of {len(values)} tables have every number; means and ranks are over them")
     print("mean".ljust(18), *(f"{v:9.2f}" for v in values[complete].mean(0)))
     fresh = complete & np.array([table not in CHOSEN_ON for table in results])
     print("not tuned on".ljust(18), *(f"{v:9.2f}" for v in values[fresh].mean(0)))
     print("mean rank".ljust(18), *(f"{v:9.2f}" for v in ranks.mean(0)))
-    rows = [row for row, fine in zip(results.values(), complete, strict=True) if fine]
+    rows = [row for row, fine in zip(results.values(), complete.tolist(), strict=True) if fine]
     for at, eps in enumerate(EPS):
         cells = [np.mean([mean_of(row[m], "certified", at) for row in rows]) for m in methods]
         print(f"certified {eps:g}".ljust(18), *(f"{v:9.2f}" for v in cells))

@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
-from typing import Any, Self, final
+from typing import Any, Self, cast, final
 
 import numpy as np
 import torch
@@ -15,9 +15,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from lipkit import sdf
 from lipkit.bound import Bound
 from lipkit.errors import ArgumentError, NonFiniteError, RecordError
+from lipkit.estimators.detector_field import DetectorField
 from lipkit.estimators.standardised import Standardise, standardise
 from lipkit.nn import condense
 from lipkit.sdf.one_class import (
@@ -35,24 +35,25 @@ from lipkit.sdf.one_class import (
 _BATCH = 8192
 # Updates for each row that a small table is worth.
 _STEPS_A_ROW = 5
-# The field is made on demand and not stored.
-_LAZY = "_captured"
+# Rows that exact distances are measured to; of more a random choice is kept.
+_NEAREST = 10_000
 
 
 @final
 class OneClassSDF(OutlierMixin, BaseEstimator):
     """One-class detector: a network of proven constant that is positive on the rows and falls with their distance.
 
-    Columns are standardised inside, and a network of orthogonal layers is trained by `sdf.one_class.OneClass`. Rows
-    with low scores are anomalies. Scores are computed in float64.
+    Columns are standardised inside, a network of orthogonal layers is trained by `sdf.one_class.OneClass`. The score
+    is its value, mixed with the exact distance to the nearest training row, which knows local structure best; a convex
+    combination keeps the constant. Rows with low scores are anomalies. Scores are computed in float64.
 
     Guarantee: |score(x) - score(x')| <= K |x - x'| for all rows, in units of X, with K = `bound_`. With `calibration`,
     a normal row is flagged with probability at most `contamination`, even after it was moved by `eps`, if it is
     exchangeable with the rows of `fit`. Without calibration `contamination` is the share of the training rows that is
     flagged, which promises nothing.
-    Cost: `steps` steps on batches of 384; queries do not depend on the number of rows. Limits: constant columns and NaN
-    are refused; with many columns and few rows of local structure, exact distances (`sdf.Points`) are as good.
-    Reference: Béthune 2024, chapter 5; the regression of distances is ours.
+    Cost: `steps` steps on batches of 384; a query searches 10,000 rows at most. Limits: constant columns and NaN are
+    refused; without calibration the distance of a training row is 0, so new rows are flagged more often than those.
+    Reference: Béthune 2024, chapter 5; the regression of distances and the mixture are ours.
 
     Args:
         margin: Margin of the hinge, in standardised units; see `sdf.one_class.OneClass`.
@@ -61,6 +62,8 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
         steps: Number of updates; at most five for each row.
         distance: Factor on the regression of distances to the rows.
         separation: Factor on HKR against complementary samples.
+        nearest: Share of the exact distance in the score, in [0, 1); 0 leaves the network alone, whose queries do not
+            depend on the number of rows.
         contamination: Share of rows that is flagged, in (0, 0.5].
         calibration: Share of the rows that is held out for the threshold, in [0, 1); 0 promises nothing.
         eps: Length of moves against which the threshold is kept, in units of X; needs a calibration.
@@ -70,14 +73,18 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
         random_state: Where random numbers start: a number, a `RandomState`, or None.
     """
 
+    n_features_in_: int
+    feature_names_in_: np.ndarray
+
     def __init__(
         self,
         margin: float = 0.05,
         weight: float = 100.0,
         widths: Sequence[int] = (128, 128, 128, 128),
         steps: int = 500,
-        distance: float = 1.0,
-        separation: float = 0.5,
+        distance: float = 0.02,
+        separation: float = 1.0,
+        nearest: float = 0.5,
         contamination: float = 0.1,
         calibration: float = 0.0,
         eps: float = 0.0,
@@ -90,6 +97,7 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
         self.steps = steps
         self.distance = distance
         self.separation = separation
+        self.nearest = nearest
         self.contamination = contamination
         self.calibration = calibration
         self.eps = eps
@@ -100,12 +108,11 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
         """Train on rows of the one class; `y` is not looked at."""
         del y
         self._check()
-        rows = _finite(validate_data(self, X, dtype=np.float64, ensure_min_samples=3, ensure_all_finite=False))
+        rows = self._table(X, True)
         random = check_random_state(self.random_state)
         seed = int(random.randint(2**31 - 1))
         learn, held = self._split(rows, random)
-        self.__dict__.pop(_LAZY, None)
-        self._model, self.health_ = self._train(learn, seed)
+        self.field_, self.health_ = self._train(learn, seed)
         if not len(held):
             self.offset_ = float(np.percentile(self._scores(rows), 100 * self.contamination))
         else:
@@ -115,7 +122,7 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
     def score_samples(self, X: ArrayLike) -> np.ndarray:
         """Scores in float64; normal rows score high, and `bound_` is their constant."""
         check_is_fitted(self, "offset_")
-        return self._scores(_finite(validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=False)))
+        return self._scores(self._table(X, False))
 
     def decision_function(self, X: ArrayLike) -> np.ndarray:
         """Scores minus `offset_`: negative for anomalies. Divided by `bound_`, a distance that proves the sign."""
@@ -126,17 +133,9 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
         return np.where(self.decision_function(X) < 0, -1, 1)
 
     @property
-    def field_(self) -> sdf.Network:
-        """The scores as a field of points in units of X; captured when it is first asked for."""
-        check_is_fitted(self, "_model")
-        if _LAZY not in self.__dict__:
-            example = torch.zeros(1, self.n_features_in_, dtype=torch.float64)
-            self.__dict__[_LAZY] = sdf.Network(self._model, example)
-        return self.__dict__[_LAZY]
-
-    @property
     def bound_(self) -> Bound:
         """The constant of `score_samples` in l2, in units of X; proven when it is first asked for."""
+        check_is_fitted(self, "offset_")
         return self.field_.bound
 
     def to_state(self) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -145,7 +144,11 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
         settings = {name: value for name, value in self.get_params(deep=False).items() if name != "network"}
         if not isinstance(self.random_state, Integral):
             settings["random_state"] = None
-        tensors = {f"model.{name}": value for name, value in self._model.state_dict().items()}
+        field = self.field_
+        tensors = {f"network.{name}": value for name, value in field.network.state_dict().items()}
+        tensors |= {"mean": field.first.mean, "factor": field.first.factor}
+        if field.points is not None:
+            tensors["rows"] = field.points.points
         tensors["offset"] = torch.tensor(self.offset_, dtype=torch.float64)
         names = getattr(self, "feature_names_in_", None)
         about = {
@@ -172,10 +175,12 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
             names, health = json.loads(about["names"]), json.loads(about["health"])
             found = cls(**settings, network=network)
             found.widths = tuple(found.widths)
-            found._model = found._untrained(width)
-            found._model.load_state_dict(
-                {name.removeprefix("model."): value for name, value in tensors.items() if name != "offset"}
-            )
+            plain = found._plain(found._network(width, 0))
+            weights = {name.removeprefix("network."): v for name, v in tensors.items() if name.startswith("network.")}
+            plain.load_state_dict(weights)
+            first = Standardise(tensors["mean"], tensors["factor"])
+            rows = tensors["rows"] if found.nearest else torch.empty(0, width, dtype=torch.float64)
+            found.field_ = DetectorField(first, plain, rows, found.nearest, found.margin)
             found.offset_ = float(tensors["offset"])
             found.health_ = tuple(Health(**one) for one in health)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -187,14 +192,20 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
             found.feature_names_in_ = np.asarray(names, dtype=object)
         return found
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in super().__getstate__().items() if name != _LAZY}
+    def _table(self, X: ArrayLike, reset: bool) -> np.ndarray:
+        least = 3 if reset else 1
+        found = validate_data(
+            self, cast(Any, X), reset=reset, dtype=np.float64, ensure_min_samples=least, ensure_all_finite=False
+        )
+        return _finite(np.asarray(found))
 
     def _check(self) -> None:
         if not 0 < self.contamination <= 0.5:
             raise ArgumentError(f"contamination lies in (0, 0.5], got {self.contamination}.")
         if not 0 <= self.calibration < 1:
             raise ArgumentError(f"calibration is a share of the rows in [0, 1), got {self.calibration}.")
+        if not 0 <= self.nearest < 1:
+            raise ArgumentError(f"nearest is the share of the exact distance, in [0, 1), got {self.nearest}.")
         if not 0 <= self.eps < math.inf:
             raise ArgumentError(f"eps is a finite length >= 0, got {self.eps}.")
         if self.eps and not self.calibration:
@@ -216,11 +227,10 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
         order = random.permutation(len(rows))
         return rows[order[count:]], rows[order[:count]]
 
-    def _train(self, rows: np.ndarray, seed: int) -> tuple[nn.Module, tuple[Health, ...]]:
+    def _train(self, rows: np.ndarray, seed: int) -> tuple[DetectorField, tuple[Health, ...]]:
         first, model = self._before(rows), self._network(rows.shape[1], seed)
         kind = next(iter(model.parameters()), torch.empty(0))
-        with torch.no_grad():
-            inputs = first(torch.tensor(rows)).to(kind)
+        inner = first(torch.tensor(rows))
         recipe = OneClass(
             self.margin,
             self.weight,
@@ -229,17 +239,25 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
             min(self.steps, _STEPS_A_ROW * len(rows)),
             proposal=self._proposal(rows),
         )
-        health = recipe(model, inputs, seed)
-        plain = condense(model, torch.float64).cpu().eval().requires_grad_(False)
-        return nn.Sequential(first, plain), health
+        health = recipe(model, inner.to(kind), seed)
+        if len(inner) > _NEAREST:
+            inner = inner[torch.randperm(len(inner), generator=torch.Generator().manual_seed(seed))[:_NEAREST]]
+        return DetectorField(first, self._plain(model), inner, self.nearest, self.margin), health
+
+    @staticmethod
+    def _plain(model: nn.Module) -> nn.Module:
+        return condense(model, torch.float64).cpu().eval().requires_grad_(False)
 
     def _proposal(self, rows: np.ndarray) -> Proposal:
         if self.network is None:
             return GaussianColumns()
         return UniformBox(float(rows.min()), float(rows.max()))
 
-    def _before(self, rows: np.ndarray) -> nn.Module:
-        return nn.Identity() if self.network is not None else standardise(rows)
+    def _before(self, rows: np.ndarray) -> Standardise:
+        if self.network is None:
+            return standardise(rows)
+        width = rows.shape[1]
+        return Standardise(torch.zeros(width, dtype=torch.float64), torch.ones(width, dtype=torch.float64))
 
     def _network(self, width: int, seed: int) -> nn.Module:
         if self.network is None:
@@ -249,15 +267,9 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
             raise ArgumentError(f"network is a torch.nn.Module or makes one, got {type(model).__name__}.")
         return model
 
-    def _untrained(self, width: int) -> nn.Module:
-        empty = torch.zeros(width, dtype=torch.float64)
-        first = nn.Identity() if self.network is not None else Standardise(empty, empty.clone())
-        plain = condense(self._network(width, 0), torch.float64).cpu().eval().requires_grad_(False)
-        return nn.Sequential(first, plain)
-
     def _scores(self, rows: np.ndarray) -> np.ndarray:
         with torch.no_grad():
-            parts = [self._model(part).flatten() for part in torch.tensor(rows).split(_BATCH)]
+            parts = [self.field_.fast(part) for part in torch.tensor(rows).split(_BATCH)]
         return torch.cat(parts).numpy()
 
     def _calibrated(self, held: np.ndarray) -> float:
@@ -267,7 +279,7 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
         # times the largest error of the held-out rows is room for rows that round worse than those.
         found = self.field_.measure(torch.tensor(held))
         level = float(threshold(found.value, self.contamination))
-        shift = float(self.bound_.value.detach()) * self.eps
+        shift = float(self.field_.bound.value.detach()) * self.eps
         return math.nextafter(level - math.nextafter(shift, math.inf) - 4 * float(found.error.max()), -math.inf)
 
 

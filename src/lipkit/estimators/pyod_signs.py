@@ -1,10 +1,11 @@
 """The signs and the names of PyOD around an estimator of scikit-learn."""
 
+import copy
 from typing import Self, final
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import BaseEstimator
 
 from lipkit.estimators.one_class import OneClassSDF
 
@@ -28,7 +29,7 @@ class PyODSigns(BaseEstimator):
     def fit(self, X: ArrayLike, y: object = None) -> Self:
         """Train on rows of the one class; `y` is not looked at."""
         del y
-        self.estimator_ = clone(OneClassSDF() if self.estimator is None else self.estimator).fit(X)
+        self.estimator_ = copy.deepcopy(OneClassSDF() if self.estimator is None else self.estimator).fit(X)
         self.contamination_ = self.estimator_.contamination
         self.threshold_ = -self.estimator_.offset_
         self.decision_scores_ = self.decision_function(X)

@@ -1,5 +1,6 @@
 """Signed distances: fields with a proven constant, positive inside."""
 
+from lipkit.sdf import one_class as one_class
 from lipkit.sdf._base import Field as Field
 from lipkit.sdf._base import Readings as Readings
 from lipkit.sdf.combined.blends import Blend as Blend

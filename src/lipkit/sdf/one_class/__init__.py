@@ -5,6 +5,7 @@ from lipkit.sdf.one_class.distance_samples import draw_around as draw_around
 from lipkit.sdf.one_class.false_alarms import rows_needed as rows_needed
 from lipkit.sdf.one_class.false_alarms import threshold as threshold
 from lipkit.sdf.one_class.health import Health as Health
+from lipkit.sdf.one_class.one_class_training import OneClass as OneClass
 from lipkit.sdf.one_class.orthogonal_mlp import orthogonal_mlp as orthogonal_mlp
 from lipkit.sdf.one_class.proposals import GaussianColumns as GaussianColumns
 from lipkit.sdf.one_class.proposals import Proposal as Proposal
@@ -14,4 +15,3 @@ from lipkit.sdf.one_class.renewals import Alternating as Alternating
 from lipkit.sdf.one_class.renewals import Lazy as Lazy
 from lipkit.sdf.one_class.renewals import Renewal as Renewal
 from lipkit.sdf.one_class.support_pictures import draw_support as draw_support
-from lipkit.sdf.one_class.training import OneClass as OneClass

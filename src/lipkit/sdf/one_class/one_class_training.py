@@ -64,8 +64,8 @@ class OneClass:
 
     margin: float = 0.05
     weight: float = 100.0
-    distance: float = 1.0
-    separation: float = 0.5
+    distance: float = 0.02
+    separation: float = 1.0
     steps: int = 500
     batch: int = 256
     rate: float = 5e-3
@@ -140,7 +140,7 @@ class _Run:
         self._walker, self._proposals, self._walked = model, rows[:0], rows[:0]
 
     def loss(self, step: int) -> Float[Tensor, ""]:
-        recipe, given, points = self._recipe, self._rows[:0], self._rows[:0]
+        recipe, given, points, target = self._recipe, self._rows[:0], self._rows[:0], self._rows.new_zeros(0)
         if recipe.distance:
             points = draw_around(self._references, recipe.batch, self._source)
             target = recipe.margin - distances(points, self._references)
