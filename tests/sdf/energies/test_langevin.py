@@ -167,6 +167,18 @@ def test_a_step_moves_by_no_more_than_its_length_times_the_constant(field_of: Fi
     assert float(drift.max()) > 1.7
 
 
+def test_without_a_box_there_is_nothing_to_settle_at() -> None:
+    # The unconfined chain for |x_1| in the plane: the second coordinate is a random walk, of variance 2 step a step.
+    random = torch.Generator().manual_seed(0)
+    points = torch.rand(CHAINS, 2, generator=random, dtype=torch.float64) * 2 - 1
+    for _ in range(100):
+        noise = torch.randn(CHAINS, 2, generator=random, dtype=torch.float64)
+        points = points - 0.5 * torch.stack([points[:, 0].sign(), torch.zeros(CHAINS)], 1) + noise
+    found = float(points[:, 1].var())
+    # The variance of a normal sample of this size is known to 1 %; five of that.
+    assert math.isclose(found, 1 / 3 + 100, rel_tol=0.05)
+
+
 def test_draws_repeat_and_continue(field_of: Fields) -> None:
     energy = Energy(field_of(lambda x: torch.linalg.vector_norm(x, dim=1), 2, 1.0), -3.0, 3.0)
     starts = energy.draw_evenly(10, torch.Generator().manual_seed(0))

@@ -66,7 +66,7 @@ class EnergyTraining:
     learning_rate: float = 1.5e-3
     chain: int = 15
     langevin_step: float = 0.5
-    anew: float = 0.005
+    anew: float = 0.002
     margin: float = 0.5
     seed: int = 0
 
@@ -173,7 +173,9 @@ def _steep_network(data: Float64[Tensor, "n d"], constant: float, width: int, de
     first = nn.Linear(data.shape[1], width)
     nn.init.orthogonal_(first.weight)
     with torch.no_grad():
-        first.bias.uniform_(-1, 1).sub_(first.weight @ (center / scale).float())
+        # Rows have length sqrt(d / width): with such biases the kinks of the first pairs lie where the data are.
+        reach = 2 / math.sqrt(width)
+        first.bias.uniform_(-reach, reach).sub_(first.weight @ (center / scale).float())
     parts: list[nn.Module] = [Scale(1 / scale), first, MaxMin(ChannelPairing.HALVES)]
     for _ in range(depth - 1):
         layer = nn.Linear(width, width)
