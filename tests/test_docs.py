@@ -158,7 +158,8 @@ def errata() -> dict[str, str]:
 def test_every_erratum_and_every_method_names_its_test():
     for title, entry in errata().items():
         assert re.search(
-            r"\*Test\.\* `tests/(?:norms|bounds|nn|losses|regularizers|certify|analysis|privacy|sdf|estimators)/[\w/]+\.py::test_\w+`",
+            r"\*Test\.\* `tests/(?:norms|bounds|nn|losses|regularizers|certify|analysis|privacy|sdf|estimators)"
+            r"/[\w/]+\.py::test_\w+`",
             entry,
         ), title
         for part in ("*Printed.*", "*Against it.*", "*Right.*"):

@@ -8,6 +8,7 @@ from lipkit._version import __version__
 from lipkit.cli.commands.audit import AuditRequest, audit_run
 from lipkit.cli.commands.bound import BoundRequest, VerifyRequest, bound_model, verify_certificate
 from lipkit.cli.commands.evaluate import evaluate_model
+from lipkit.cli.commands.privacy import PrivacyRequest, state_privacy
 from lipkit.cli.commands.report import ReportRequest, redraw_report
 from lipkit.cli.commands.run_commands import add_run_commands
 from lipkit.cli.commands.smooth_model import RecertifyRequest, recertify_run, smooth_model
@@ -45,6 +46,7 @@ def app() -> "Typer":
     add_run_commands(made, train_recipe, evaluate_model, smooth_model)
     add_command(made, "recertify", RecertifyRequest, recertify_run)
     add_command(made, "spectral", SpectralRequest, play_spectral_game)
+    add_command(made, "privacy", PrivacyRequest, state_privacy)
     add_command(made, "audit", AuditRequest, audit_run)
     add_command(made, "report", ReportRequest, redraw_report)
     add_command(made, "demo", DemoRequest, show_demo)

@@ -103,7 +103,7 @@ def _of_recipe(folder: Path, identity: Identity, order: Order, places: Places, f
         )
     torch.manual_seed(recipe.seed)
     sets = recipe.sets()
-    test = name_after_folder(take_samples(sets.test, goal), recorded)
+    test = name_after_folder(take_samples(recipe.evaluated(sets.test), goal), recorded)
     model = recipe.model()
     weights = folder / "model.safetensors"
     with findings.reading(weights):

@@ -23,7 +23,9 @@ from lipkit.cli.commands.smooth_request import SmoothRequest
 from lipkit.cli.inputs.device import describe_device
 from lipkit.cli.runs.result_files import plain
 from lipkit.cli.runs.run import Order
+from lipkit.cli.runs.stored_privacy import read_privacy
 from lipkit.cli.training import Recipe
+from lipkit.cli.training.journal import seconds_in
 from lipkit.cli.training.overrides import make_quick_recipe, make_recipe
 from lipkit.cli.training.profile import read_profile
 from lipkit.cli.training.recipe import plain_fields
@@ -126,7 +128,10 @@ def check_claims(
         return
     with findings.reading(file):
         profile = read_profile(run.folder)
-        found = gather_contents(run.model, run.test, evaluation, bound, journal, about, run.goal.attack, profile)
+        privacy = None if run.recipe is None else read_privacy(run.recipe, run.folder)
+        found = gather_contents(
+            run.model, run.test, evaluation, bound, journal, about, run.goal.attack, profile, privacy
+        )
         exact = is_same_machine(claims, run) and run.device.type == "cpu"
         for place, says, here in _differences(claims, found, exact):
             findings.differ(file, place, says, here, ANEW)
@@ -139,7 +144,7 @@ def check_claims(
 
 
 def _seconds(journal: list[dict[str, Any]], run: AuditedRun) -> float | None:
-    return None if run.recipe is None else journal[-1]["seconds"] if journal else 0.0
+    return None if run.recipe is None else seconds_in(journal)
 
 
 def _differences(claims: Contents, found: Contents, exact: bool) -> Iterator[tuple[str, Any, Any]]:

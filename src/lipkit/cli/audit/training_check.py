@@ -11,12 +11,14 @@ from torch import Tensor
 
 from lipkit.cli.audit.audited_run import ANEW, AuditedRun, plain_tensors
 from lipkit.cli.audit.findings import Findings
+from lipkit.cli.audit.ledger_check import check_ledger
 from lipkit.cli.inputs.safetensors_file import tensors_from
-from lipkit.cli.training import Recipe, checkpoint
+from lipkit.cli.training import PrivateRecipe, Recipe, checkpoint
 from lipkit.cli.training.journal import Journal
 from lipkit.cli.training.loop import train
 from lipkit.cli.training.processes import Team
 from lipkit.cli.training.recipe import plain_fields
+from lipkit.cli.training.steps.private_steps import steps_between_entries
 from lipkit.errors import RecordError
 from lipkit.report.results.gather import describe_error
 
@@ -36,13 +38,14 @@ def check_training(
     """Compare journal, checkpoint and weights with each other and with what the recipe does; returns the journal.
 
     The first step is done again from the seed: its loss is the first entry of the journal. With `retrain` all steps
-    are, and the weights must come out the same. Cost: one step, or the whole training.
+    are, and the weights must come out the same. No step of a private training can be done again, because its noise is
+    nowhere; there the ledger is checked instead. Cost: one step, or the whole training.
     """
     folder = run.folder
     journal, entries = folder / "journal.jsonl", Journal(folder / "journal.jsonl")
     lines: Entries = []
     with findings.reading(journal):
-        lines = _require_numbers(entries.read(), journal)
+        lines = _require_numbers(entries.read(), journal, isinstance(recipe, PrivateRecipe))
     state: dict[str, Any] = {}
     with findings.reading(folder / "checkpoint.safetensors"):
         state = _require_state(checkpoint.load(folder / "checkpoint.safetensors"), folder / "checkpoint.safetensors")
@@ -58,19 +61,24 @@ def check_training(
         _check_journal(journal, recipe, lines, state, findings)
     elif state:
         findings.refuse(journal, f"{journal} has no entry; {ANEW}.")
-    if lines and state:
+    if isinstance(recipe, PrivateRecipe):
+        check_ledger(run, recipe, lines, state.get("step", 0), findings)
+        if retrain:
+            findings.skipped.append("A private training is not repeated: its noise is known to nobody.")
+    elif lines and state:
         _repeat(run, recipe, lines, state, findings, same_machine, retrain)
     return lines
 
 
-def _require_numbers(lines: Entries, file: Path) -> Entries:
+def _require_numbers(lines: Entries, file: Path, private: bool) -> Entries:
     """The entries of a journal, if each has the numbers that a training writes."""
+    names = ("rate", "epsilon") if private else ("loss", "rate", "seconds", "constant")
     for line in lines:
-        for name in ("loss", "rate", "seconds", "constant"):
+        for name in names:
             value, absent = line.get(name), name == "constant" and name in line and line[name] is None
             if not absent and (isinstance(value, bool) or not isinstance(value, int | float)):
                 raise RecordError(f"{file}: the entry of step {line['step']} has {value!r} as its {name}; {ANEW}.")
-        if strange := line.keys() - {"step", "loss", "rate", "seconds", "constant"}:
+        if strange := line.keys() - {"step", *names}:
             raise RecordError(f"{file}: the entry of step {line['step']} has a strange {min(strange)!r}; {ANEW}.")
     return lines
 
@@ -93,7 +101,11 @@ def _check_checkpoint(run: AuditedRun, recipe: Recipe, state: Mapping[str, Any],
     for name in sorted({*here, *state["fields"]} - {"data"}):
         if state["fields"].get(name) != here.get(name):
             findings.differ(file, f"the setting {name}", state["fields"].get(name), here.get(name), ANEW)
-    steps = max(1, len(recipe.sets().train) // recipe.batch) * recipe.epochs
+    steps = (
+        recipe.plan().steps
+        if isinstance(recipe, PrivateRecipe)
+        else max(1, len(recipe.sets().train) // recipe.batch) * recipe.epochs
+    )
     if state["steps"] != steps:
         findings.differ(file, "the number of steps of the training", state["steps"], steps, ANEW)
     if state["step"] != state["steps"]:
@@ -138,7 +150,8 @@ def _is_same(a: Tensor, b: Tensor, exact: bool) -> bool:
 
 def _check_journal(file: Path, recipe: Recipe, lines: Entries, state: Mapping[str, Any], findings: Findings) -> None:
     """Compare the steps and the learning rates with what the recipe says of them."""
-    total, epoch = state["steps"], state["steps"] // recipe.epochs
+    total = state["steps"]
+    epoch = steps_between_entries(total) if isinstance(recipe, PrivateRecipe) else total // recipe.epochs
     steps = [line["step"] for line in lines]
     if steps != sorted(set(steps)) or steps[0] != 1 or steps[-1] != total:
         findings.differ(file, "the order of steps", f"from {steps[0]} to {steps[-1]}", f"1 to {total}, rising", ANEW)

@@ -19,6 +19,7 @@ from lipkit.data import Examples
 from lipkit.report.html.page import write_report
 from lipkit.report.results.about import About, Prints
 from lipkit.report.results.gather import gather_contents
+from lipkit.report.results.privacy_claim import PrivacyClaim
 
 # Samples between two writes to the disk where each may take seconds.
 _FEW = 16
@@ -66,11 +67,11 @@ def current_date() -> str:
 def publish_report(
     folder: Path, model: nn.Module, test: Examples, evaluation: Evaluation, bound: Bound,
     journal: Sequence[Mapping[str, Any]], about: About, attack: Attack | None,
-    profile: StoredHistory | None = None,
+    profile: StoredHistory | None = None, privacy: PrivacyClaim | None = None,
 ) -> Path:  # fmt: skip
     """Measure what the page shows beside the evaluation, and write it; returns where it is. Cost: `gather_contents`."""
     with progress() as doing:
         doing("writing the report")
-        contents = gather_contents(model, test, evaluation, bound, journal, about, attack, profile)
+        contents = gather_contents(model, test, evaluation, bound, journal, about, attack, profile, privacy)
         page, _ = write_report(contents, folder)
     return page

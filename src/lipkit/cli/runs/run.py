@@ -24,8 +24,9 @@ from lipkit.cli.runs.assessment import current_date, evaluate_goal, hash_sources
 from lipkit.cli.runs.folder_identity import Identity
 from lipkit.cli.runs.folder_lock import lock_folder
 from lipkit.cli.runs.stored_bound import load_or_find_bound
+from lipkit.cli.runs.stored_privacy import read_privacy
 from lipkit.cli.training import Goal, Recipe
-from lipkit.cli.training.journal import Board
+from lipkit.cli.training.journal import Board, seconds_in
 from lipkit.cli.training.loop import Trained, train
 from lipkit.cli.training.overrides import make_quick_recipe, make_recipe
 from lipkit.cli.training.processes import Team
@@ -137,7 +138,7 @@ def _train_and_store(order: Order, recipe: Recipe, team: Team, here: Identity) -
 
 def _run(order: Order, recipe: Recipe, goal: Goal, team: Team, here: Identity) -> Result:
     trained = _train_and_store(order, recipe, team, here)
-    test = name_after_folder(take_samples(trained.sets.test, goal), recipe.data)
+    test = name_after_folder(take_samples(recipe.evaluated(trained.sets.test), goal), recipe.data)
     with progress() as doing:
         doing("bounding the trained model")
         example = test.inputs[:1].to(team.device)
@@ -148,12 +149,12 @@ def _run(order: Order, recipe: Recipe, goal: Goal, team: Team, here: Identity) -
     records = order.out / "evaluation"
     evaluation = evaluate_goal("certifying and attacking", trained.model, test, bound, goal, recipe.seed, records)
     if team.leads:
-        seconds = trained.journal[-1]["seconds"] if trained.journal else 0.0
+        seconds = seconds_in(trained.journal)
         weights = hashlib.sha256((order.out / "model.safetensors").read_bytes()).hexdigest()
         about = _about(order, recipe, seconds, team, hash_sources(weights, test, source(recipe)))
         publish_report(
             order.out, trained.model, test, evaluation, bound, trained.journal, about, goal.attack,
-            read_profile(order.out),
+            read_profile(order.out), read_privacy(recipe, order.out),
         )  # fmt: skip
     return Result(evaluation, bound, trained.model, find_warnings(evaluation, test.inputs, bound, test.classes))
 
@@ -214,7 +215,7 @@ def source(recipe: Recipe) -> str:
         return ""
 
 
-def _about(order: Order, recipe: Recipe, seconds: float, team: Team, found: Prints) -> About:
+def _about(order: Order, recipe: Recipe, seconds: float | None, team: Team, found: Prints) -> About:
     return About.here(
         command=order.command, date=current_date(), seconds=seconds, seed=recipe.seed,
         device=describe_device(team.device), recipe=type(recipe).__name__, fields=plain_fields(recipe), prints=found,

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -55,6 +55,11 @@ class Journal:
 
 def _line(entry: dict[str, Any]) -> bytes:
     return to_sealed_json(entry) + b"\n"
+
+
+def seconds_in(entries: Sequence[Mapping[str, Any]]) -> float | None:
+    """How long the training took, after the last entry; None where a private one does not say so."""
+    return entries[-1].get("seconds") if entries else 0.0
 
 
 @final

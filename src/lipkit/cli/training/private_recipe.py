@@ -3,12 +3,13 @@
 import enum
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 from torch import Tensor, nn
 
 from lipkit.cli.training.recipe import Recipe
+from lipkit.data import Examples
 from lipkit.errors import UnsupportedError
 from lipkit.losses import Progress
 from lipkit.privacy import PLD, RDP, Accountant, Allocation, Clip, Gaussian, Inputs, Optimal, Plan, usual_delta
@@ -103,6 +104,10 @@ class PrivateRecipe(Recipe):
     def after(self, model: nn.Module) -> None:
         """Called after each step, to project weights for example; it must not read the records."""
         del model
+
+    def evaluated(self, test: Examples) -> Examples:
+        """The test samples moved onto the ball as the records were; that stretches nothing, so radii hold."""
+        return replace(test, inputs=self.inputs()(test.inputs))
 
     @final
     def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: Progress) -> Tensor:

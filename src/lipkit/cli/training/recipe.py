@@ -194,6 +194,10 @@ class Recipe(ABC):
         """
         return examples.labels
 
+    def evaluated(self, test: Examples) -> Examples:
+        """The test samples as the model takes them; by default as they are."""
+        return test
+
     def settled(self, model: nn.Module) -> None:
         """Called on the final weights, for constraints that averaging breaks; by default nothing."""
         del model

@@ -19,6 +19,7 @@ from lipkit.report.html.frame import frame_page, section
 from lipkit.report.html.gallery_section import pictures
 from lipkit.report.html.markup import Cell, Markup, bullets, join, paragraph, table, text
 from lipkit.report.html.numbers import constant, digits
+from lipkit.report.html.privacy_section import privacy_section
 from lipkit.report.html.profile_section import profile_section
 from lipkit.report.html.summary import noun, summary
 from lipkit.report.results.contents import Contents
@@ -35,6 +36,7 @@ _SECTIONS: tuple[_Section, ...] = (
     ("layers", "Where the constant comes from", sections.layers, ("network", "layers")),
     ("spectra", "What each layer does to its input", sections.spectra, ("network", "spectra")),
     ("depth", "Gradients over depth", sections.depth, ("depth",)),
+    ("privacy", "Privacy of the training records", privacy_section, ()),
     ("training", "Training", sections.training, ("training",)),
     ("profile", "How the constant came about", profile_section, ("profile",)),
 )
@@ -52,8 +54,10 @@ def render_page(contents: Contents) -> str:
         ("environment", "Environment, and how to repeat this", _environment, ()),
         ("reading", "How to read this page", _reading, ()),
     )
-    # A map of points in the plane, or images, never both; a model that was given as it is has no training to show.
+    # A map of points in the plane, or images, never both. A model that was given as it is has no training to show, and
+    # a private training keeps no losses.
     absent = {"pictures" if _in_the_plane(contents) else "plane", "" if about.recipe else "training"}
+    absent |= {"privacy" if contents.privacy is None else "training"}
     absent |= set() if contents.profile is not None else {"profile"}
     shown = [one for one in (*_SECTIONS, *last) if one[0] not in absent]
     body = "".join(section(name, heading, _part(contents, make, needs)) for name, heading, make, needs in shown)
@@ -121,7 +125,7 @@ def _environment(contents: Contents) -> str:
     }  # fmt: skip
     rows: list[list[Cell]] = [
         ["recipe", about.recipe] if about.recipe else ["model", about.model],
-        ["training", "not here: the model was given as it is" if about.seconds is None else f"{about.seconds:.1f} s"],
+        ["training", _training_time(contents)],
         ["device", about.device],
         ["platform", about.software.platform],
         ["constants", join(f"{one.entries}, for {one.of}; the smallest is ", smallest)],
@@ -141,6 +145,14 @@ def _environment(contents: Contents) -> str:
         + table("Environment", ("what", "value"), rows)
         + fields
     )
+
+
+def _training_time(contents: Contents) -> str:
+    if contents.about.seconds is not None:
+        return f"{contents.about.seconds:.1f} s"
+    if contents.privacy is not None:
+        return "not recorded: the time of a private step tells how many records it had"
+    return "not here: the model was given as it is"
 
 
 def _reading(contents: Contents) -> str:

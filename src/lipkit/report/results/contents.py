@@ -14,6 +14,7 @@ from lipkit.certify import Accuracies, Proportion
 from lipkit.errors import RecordError
 from lipkit.report.html.pixels import Pixels
 from lipkit.report.results.about import About, AttackUsed, DataUsed
+from lipkit.report.results.privacy_claim import PrivacyClaim
 
 
 @final
@@ -209,8 +210,9 @@ class Contents:
 
     `precision` is the type of the model's weights; `local` counts the radii that are proven near their samples instead
     of by the constant; `warnings` are sentences about results that look wrong.
-    Only classifiers of points in the plane have a `plane`, only those of images a `gallery`, and only trainings that
-    were profiled a `profile`. JSON both ways, exactly: numbers are written with all their digits, images with all bits.
+    Only classifiers of points in the plane have a `plane`, only those of images a `gallery`, only trainings that were
+    profiled a `profile`, and only private ones a `privacy`. JSON both ways, exactly: numbers are written with all their
+    digits, images with all bits.
     """
 
     about: About
@@ -239,6 +241,7 @@ class Contents:
     no_gallery: str
     plane: Plane | None
     profile: StoredHistory | None
+    privacy: PrivacyClaim | None
     failures: tuple[Failure, ...]
 
     def to_json(self) -> str:

@@ -23,6 +23,7 @@ from lipkit.report.results.about import About, AttackUsed, DataUsed
 from lipkit.report.results.contents import ClassRow, Constant, Contents, Entry, Failure, Outcomes, Plane
 from lipkit.report.results.gradient_lengths import gradient_norms
 from lipkit.report.results.image_gallery import gallery, why_no_gallery
+from lipkit.report.results.privacy_claim import PrivacyClaim
 from lipkit.report.results.recount import curve, histogram
 from lipkit.report.results.spectra import spectra
 from lipkit.trace import Network
@@ -83,11 +84,12 @@ def gather_contents(
     about: About,
     attack: Attack | None,
     profile: StoredHistory | None = None,
+    privacy: PrivacyClaim | None = None,
 ) -> Contents:
     """Everything the report of a model shows; what is not in the evaluation is measured here.
 
     `evaluation` is of `test`, in its order, `bound` the constant and `attack` the search it was made with; `profile` is
-    that of the training, which is shown at 200 steps at most.
+    that of the training, which is shown at 200 steps at most, and `privacy` what a private training claims.
     Measured are: the table of layers (of the whole map, by one fold over the network), singular values, gradient norms
     over depth, and the neighbours of single images. A part that fails becomes one of `failures`, with its reason, and
     the others are there all the same; but a certificate that a neighbour disproves stops the report with a
@@ -130,6 +132,7 @@ def gather_contents(
         no_gallery=missing,
         plane=parts.try_to_make("plane", lambda: plane(model, test, bound)) if in_the_plane(test) else None,
         profile=None if profile is None else profile.thinned(_TIMES),
+        privacy=privacy,
         failures=tuple(parts.failures),
     )
 

@@ -21,7 +21,7 @@ class Steps(ABC):
     @property
     @abstractmethod
     def logs_by_clock(self) -> bool:
-        """Whether the journal has further entries between these, by the clock."""
+        """Whether the journal has times, and further entries between these by the clock."""
 
     @abstractmethod
     def begin(self) -> int:

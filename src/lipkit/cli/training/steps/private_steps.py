@@ -51,6 +51,11 @@ def check_private(
             raise UnsupportedError(f"{kind.__name__} is private: {why}.")
 
 
+def steps_between_entries(steps: int) -> int:
+    """How many of so many private steps lie between two entries of the journal at most."""
+    return max(1, steps // _ENTRIES)
+
+
 @final
 class PrivateSteps(Steps):
     """Steps of `privacy.Training`, with the ledger of the run's folder.
@@ -73,7 +78,7 @@ class PrivateSteps(Steps):
 
     @property
     def per_epoch(self) -> int:
-        return max(1, self._plan.steps // _ENTRIES)
+        return steps_between_entries(self._plan.steps)
 
     @property
     def logs_by_clock(self) -> bool:

@@ -1,0 +1,1 @@
+"""Fields made from fields."""

@@ -1,0 +1,1 @@
+"""Distances to the decision boundary of nearest-neighbour classifiers."""

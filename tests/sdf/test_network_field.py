@@ -1,0 +1,97 @@
+"""Networks as fields: the constant, the copy, the shape of points, against the model itself and decimal arithmetic."""
+
+import pytest
+import torch
+from torch import nn
+
+from lipkit import lipschitz, sdf
+from lipkit import nn as lnn
+from lipkit.bound import Kind
+from lipkit.bounds import DAG, LipLT
+from lipkit.errors import ShapeError
+from lipkit.sdf._base import constant_of
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1)).double()
+
+
+X = torch.randn(50, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def test_it_computes_the_model() -> None:
+    net = model()
+    field = sdf.Network(net, X[:1])
+    found = field.measure(X)
+    with torch.no_grad():
+        truth = net(X)[:, 0]
+    # The model rounds as the field does, so both are within the error.
+    assert bool(((found.value - truth).abs() <= 2 * found.error).all())
+    assert float(found.error.max()) < 1e-12
+    assert field.dim == 3
+
+
+def test_its_constant_is_that_of_the_model() -> None:
+    net = model()
+    proven = lipschitz(net, X[:1], method=DAG())
+    field = sdf.Network(net, X[:1])
+    assert field.bound.kind is Kind.UPPER
+    # One method, one network.
+    assert constant_of(field) == pytest.approx(float(proven.value.detach()), rel=1e-12)
+    slope = field.gradient(X).norm(dim=1).max()
+    assert float(slope) <= constant_of(field)
+
+
+def test_training_goes_on_without_it() -> None:
+    net = model()
+    field = sdf.Network(net, X[:1])
+    before = field(X)
+    with torch.no_grad():
+        for weight in net.parameters():
+            weight.mul_(2)
+    assert torch.equal(field(X), before)
+    assert all(weight.requires_grad for weight in net.parameters())
+
+
+def test_points_are_flat_and_get_the_shape_of_the_example() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 2, 2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 1)).double()
+    field = sdf.Network(net, torch.zeros(1, 1, 3, 3, dtype=torch.float64))
+    x = torch.randn(4, 9, dtype=torch.float64)
+    with torch.no_grad():
+        truth = net(x.view(4, 1, 3, 3))[:, 0]
+    assert torch.allclose(field(x), truth, rtol=1e-12, atol=1e-12)
+    assert field.dim == 9
+
+
+def test_weights_that_layers_compute_and_outputs_without_axis() -> None:
+    class Squeezed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(lnn.Linear(3, 8), lnn.MaxMin(), lnn.Linear(8, 1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.body(x)[:, 0]
+
+    torch.manual_seed(0)
+    net = Squeezed()
+    field = sdf.Network(net, torch.zeros(1, 3))
+    with torch.no_grad():
+        truth = net(X.float())
+    # The model computes in float32, the field in float64.
+    assert torch.allclose(field(X), truth.double(), atol=1e-5)
+    # Layers of norm one: the product proves 1, up to float32.
+    assert constant_of(field) == pytest.approx(1, abs=1e-4)
+
+
+def test_another_method_may_prove_the_constant() -> None:
+    proven = float(lipschitz(model(), X[:1], method=LipLT()).value.detach())
+    assert constant_of(sdf.Network(model(), X[:1], LipLT())) == pytest.approx(proven, rel=1e-12)
+
+
+def test_a_field_has_one_value_a_point() -> None:
+    with pytest.raises(ShapeError, match="one value"):
+        sdf.Network(nn.Linear(3, 2).double(), X[:1])
+    with pytest.raises(ShapeError, match="batch axis"):
+        sdf.Network(nn.Linear(3, 1).double(), X[0, :1].clone()[:0])
