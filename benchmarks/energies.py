@@ -28,7 +28,7 @@ from lipkit.sdf._base import constant_of
 DRAWS = 1000
 # Cells of the tabulated density along each axis.
 GRID = 400
-STEPS = (25, 50, 100, 400, 1600)
+STEPS = (25, 50, 100, 400)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,21 +82,23 @@ def train(constants: list[float], steps: int) -> list[Trained]:
     return found
 
 
-def measure(one: Trained, step: float) -> None:
-    """Print what the draws of an energy are like."""
+def measure(one: Trained, step: float) -> Tensor:
+    """Print what the draws of an energy are like, and return those of MALA."""
     energy = one.energy
     held = moons(DRAWS, seed=1).inputs.double()
     slopes = torch.linalg.vector_norm(energy.field.gradient(energy.draw_evenly(4000)), dim=1)
     print(f"{one.name}: trained in {one.seconds:.0f} s, proven constant {constant_of(energy.field):.4g}")
     print(f"  slopes of E in the box: mean {float(slopes.mean()):.3g}, largest seen {float(slopes.max()):.4g}")
     print(f"  W1 of draws from the tabulated density: {distance(draw_from_table(energy, 0), held):.4f}")
+    points = torch.empty(0)
     for sampler in (ULA, MALA):
-        random = torch.Generator().manual_seed(2)
-        points, taken, row = energy.draw_evenly(DRAWS, random), 0, list[str]()
+        random, taken, row = torch.Generator().manual_seed(2), 0, list[str]()
+        points = energy.draw_evenly(DRAWS, random)
         for until in STEPS:
             points, taken = sampler(step, until - taken)(energy, points, random), until
             row.append(f"{until} steps {distance(points, held):.4f}")
         print(f"  W1 of {sampler.__name__}({step:g}) from even starts: {', '.join(row)}", flush=True)
+    return points
 
 
 def enclose(one: Trained) -> None:
@@ -109,7 +111,7 @@ def enclose(one: Trained) -> None:
     )
 
 
-def plot(found: list[Trained], step: float, path: Path) -> None:
+def plot(found: list[Trained], draws: list[Tensor], path: Path) -> None:
     """The data, and for each energy its log density and draws of MALA."""
     mpl.use("Agg")
     from matplotlib import pyplot
@@ -118,15 +120,13 @@ def plot(found: list[Trained], step: float, path: Path) -> None:
     figure, axes = pyplot.subplots(1, len(found) + 1, figsize=(4 * (len(found) + 1), 3.6), layout="constrained")
     axes[0].scatter(*held.T, s=3, color="black")
     axes[0].set_title("data")
-    for axis, one in zip(axes[1:], found, strict=True):
+    for axis, one, drawn in zip(axes[1:], found, draws, strict=True):
         energy = one.energy
         _, masses = table(energy)
         picture = (masses - masses.max()).reshape(GRID, GRID).T.numpy()
         ends = [*zip(energy.low.tolist(), energy.high.tolist(), strict=True)]
         axis.imshow(np.maximum(picture, -30), origin="lower", extent=(*ends[0], *ends[1]), cmap="Blues")
-        random = torch.Generator().manual_seed(2)
-        draws = MALA(step, STEPS[-1])(energy, energy.draw_evenly(DRAWS, random), random)
-        axis.scatter(*draws.T.numpy(), s=2, color="darkorange")
+        axis.scatter(*drawn.T.numpy(), s=2, color="darkorange")
         axis.set_title(f"{one.name}: log p (to -30) and draws of MALA", fontsize=9)
     for axis in axes:
         axis.set_xlim(*ends[0])
@@ -138,7 +138,7 @@ def plot(found: list[Trained], step: float, path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--constants", type=float, nargs="+", default=[20.0])
-    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--plot", type=Path)
     settings = parser.parse_args()
     torch.set_num_threads(1)
@@ -148,12 +148,11 @@ def main() -> None:
     even = train([settings.constants[0]], 1)[0].energy.draw_evenly(DRAWS, torch.Generator().manual_seed(0))
     print(f"W1 of even draws to the data: {distance(even, moons(DRAWS, seed=1).inputs.double()):.4f}", flush=True)
     found = train(settings.constants, settings.steps)
-    for one in found:
-        measure(one, step)
+    draws = [measure(one, step) for one in found]
     for one in found[:-1]:
         enclose(one)
     if settings.plot:
-        plot(found, step, settings.plot)
+        plot(found, draws, settings.plot)
 
 
 if __name__ == "__main__":

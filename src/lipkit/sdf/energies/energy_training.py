@@ -60,7 +60,7 @@ class EnergyTraining:
     constant: float = 20.0
     width: int = 64
     depth: int = 4
-    steps: int = 1500
+    steps: int = 1000
     batch: int = 512
     chains: int = 512
     learning_rate: float = 1.5e-3
