@@ -1,6 +1,7 @@
 """Training of an energy on points: maximum likelihood, with short Langevin chains that are kept between steps."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import final
@@ -124,7 +125,7 @@ class EnergyTraining:
     def _descend(
         self,
         model: nn.Module,
-        optimizers: list[torch.optim.Optimizer],
+        optimizers: Sequence[torch.optim.Optimizer],
         data: Float32[Tensor, "n d"],
         box: tuple[Float32[Tensor, " d"], Float32[Tensor, " d"]],
         numbers: torch.Generator,
