@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,11 +11,15 @@ from hypothesis import strategies as st
 from scipy.stats import kstest
 
 from lipkit.errors import ArgumentError
-from lipkit.sdf import MALA, ULA, Energy
+from lipkit.sdf import MALA, ULA, Energy, Function
 from lipkit.sdf.energies.langevin import _log_acceptance, _value_and_drift, reflect
 
-Fields = Callable[..., Any]
 CHAINS = 20_000
+
+
+def stated(formula: Callable[[torch.Tensor], torch.Tensor], dim: int, constant: float) -> Function:
+    """A formula of a few operations with a constant that these tests know."""
+    return Function(formula, dim, constant, roundings=8)
 
 
 def laplace(count: int, seed: int) -> torch.Tensor:
@@ -48,8 +51,8 @@ def test_the_oracle_has_the_known_limits() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("step", "steps"), [(0.5, 80), (0.1, 400)])
-def test_ula_keeps_another_variance(field_of: Fields, step: float, steps: int) -> None:
-    energy = Energy(field_of(lambda x: x[:, 0].abs(), 1, 1.0), -40.0, 40.0)
+def test_ula_keeps_another_variance(step: float, steps: int) -> None:
+    energy = Energy(stated(lambda x: x[:, 0].abs(), 1, 1.0), -40.0, 40.0)
     found = ULA(step, steps)(energy, laplace(CHAINS, 1), torch.Generator().manual_seed(2))
     truth = variance_kept_by_ula(step)
     # Fourth moments are below 6 times the square of the variance, as for exp(-|x|): five standard errors. What is left
@@ -60,16 +63,16 @@ def test_ula_keeps_another_variance(field_of: Fields, step: float, steps: int) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("step", "steps"), [(0.5, 40), (0.1, 40)])
-def test_mala_keeps_the_variance_of_the_density(field_of: Fields, step: float, steps: int) -> None:
-    energy = Energy(field_of(lambda x: x[:, 0].abs(), 1, 1.0), -40.0, 40.0)
+def test_mala_keeps_the_variance_of_the_density(step: float, steps: int) -> None:
+    energy = Energy(stated(lambda x: x[:, 0].abs(), 1, 1.0), -40.0, 40.0)
     found = MALA(step, steps)(energy, laplace(CHAINS, 3), torch.Generator().manual_seed(4))
     # E x^4 = 24, so x^2 has the variance 20: four standard errors are 0.13.
     assert abs(float(found.square().mean()) - 2) <= 4 * math.sqrt(20 / CHAINS)
     assert kstest(found[:, 0].numpy(), "laplace").pvalue > 1e-3
 
 
-def test_mala_forgets_a_wrong_start(field_of: Fields) -> None:
-    energy = Energy(field_of(lambda x: x[:, 0].abs(), 1, 1.0), -40.0, 40.0)
+def test_mala_forgets_a_wrong_start() -> None:
+    energy = Energy(stated(lambda x: x[:, 0].abs(), 1, 1.0), -40.0, 40.0)
     starts = torch.full((4000, 1), 3.0, dtype=torch.float64)
     found = MALA(1.0, 60)(energy, starts, torch.Generator().manual_seed(5))
     assert kstest(found[:, 0].numpy(), "laplace").pvalue > 1e-3
@@ -84,8 +87,8 @@ def cut_off(t: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("step", [0.02, 0.5])
-def test_mala_keeps_a_density_that_ends_at_the_box(field_of: Fields, step: float) -> None:
-    energy = Energy(field_of(lambda x: 2 * (x[:, 0] - 0.8).abs(), 1, 2.0), -1.0, 1.0)
+def test_mala_keeps_a_density_that_ends_at_the_box(step: float) -> None:
+    energy = Energy(stated(lambda x: 2 * (x[:, 0] - 0.8).abs(), 1, 2.0), -1.0, 1.0)
     # Exact draws, by tabulated inversion: 1e-5 off at most, far below what 20,000 draws can see.
     grid = np.linspace(-1, 1, 200_001)
     shares = np.random.default_rng(6).random(CHAINS)
@@ -98,8 +101,8 @@ def test_mala_keeps_a_density_that_ends_at_the_box(field_of: Fields, step: float
     assert kstest(found[:, 0].numpy(), cut_off).pvalue > 1e-3
 
 
-def test_reflection_keeps_the_even_distribution(field_of: Fields) -> None:
-    energy = Energy(field_of(lambda x: 0 * x[:, 0], 2, 0.0), torch.tensor([0.0, 2.0]), torch.tensor([1.0, 5.0]))
+def test_reflection_keeps_the_even_distribution() -> None:
+    energy = Energy(stated(lambda x: 0 * x[:, 0], 2, 0.0), torch.tensor([0.0, 2.0]), torch.tensor([1.0, 5.0]))
     starts = energy.draw_evenly(CHAINS, torch.Generator().manual_seed(8))
     found = ULA(0.1, 20)(energy, starts, torch.Generator().manual_seed(9))
     assert bool((found != starts).all())
@@ -108,9 +111,9 @@ def test_reflection_keeps_the_even_distribution(field_of: Fields) -> None:
 
 
 @given(st.integers(0, 2**32), st.floats(1e-3, 2), st.floats(0.1, 5))
-def test_moves_of_mala_balance_in_detail(field_of: Fields, seed: int, step: float, k: float) -> None:
+def test_moves_of_mala_balance_in_detail(seed: int, step: float, k: float) -> None:
     random = torch.Generator().manual_seed(seed)
-    energy = Energy(field_of(lambda x: k * (1 + x.square().sum(1)).sqrt() + x[:, 0], 2, k + 1), -3.0, 3.0)
+    energy = Energy(stated(lambda x: k * (1 + x.square().sum(1)).sqrt() + x[:, 0], 2, k + 1), -3.0, 3.0)
     x, y = energy.draw_evenly(32, random), energy.draw_evenly(32, random)
 
     # Written again with another library's density and the gradient by hand.
@@ -145,9 +148,9 @@ def test_reflection_is_repeated_mirroring(moved: list[float], low: float, side: 
 
 
 @given(st.integers(0, 2**32), st.sampled_from([1e-6, 0.3, 50.0, 1e6]), st.sampled_from([ULA, MALA]))
-def test_chains_stay_in_the_box(field_of: Fields, seed: int, step: float, sampler: type[ULA] | type[MALA]) -> None:
+def test_chains_stay_in_the_box(seed: int, step: float, sampler: type[ULA] | type[MALA]) -> None:
     energy = Energy(
-        field_of(lambda x: 30 * torch.linalg.vector_norm(x - 5, dim=1), 3, 30.0),
+        stated(lambda x: 30 * torch.linalg.vector_norm(x - 5, dim=1), 3, 30.0),
         torch.tensor([-1.0, 0.0, 0.1]),
         torch.tensor([1.0, 1e-3, 0.7]),
     )
@@ -156,8 +159,8 @@ def test_chains_stay_in_the_box(field_of: Fields, seed: int, step: float, sample
     assert bool(energy.contains(found).all())
 
 
-def test_a_step_moves_by_no_more_than_its_length_times_the_constant(field_of: Fields) -> None:
-    energy = Energy(field_of(lambda x: 7 * torch.linalg.vector_norm(x, dim=1), 2, 7.0), -100.0, 100.0)
+def test_a_step_moves_by_no_more_than_its_length_times_the_constant() -> None:
+    energy = Energy(stated(lambda x: 7 * torch.linalg.vector_norm(x, dim=1), 2, 7.0), -100.0, 100.0)
     starts = energy.draw_evenly(500, torch.Generator().manual_seed(0)) / 2
     found = ULA(0.25, 1)(energy, starts, torch.Generator().manual_seed(1))
     noise = math.sqrt(0.5) * torch.randn(500, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -167,8 +170,20 @@ def test_a_step_moves_by_no_more_than_its_length_times_the_constant(field_of: Fi
     assert float(drift.max()) > 1.7
 
 
-def test_draws_repeat_and_continue(field_of: Fields) -> None:
-    energy = Energy(field_of(lambda x: torch.linalg.vector_norm(x, dim=1), 2, 1.0), -3.0, 3.0)
+def test_without_a_box_there_is_nothing_to_settle_at() -> None:
+    # The unconfined chain for |x_1| in the plane: the second coordinate is a random walk, of variance 2 step a step.
+    random = torch.Generator().manual_seed(0)
+    points = torch.rand(CHAINS, 2, generator=random, dtype=torch.float64) * 2 - 1
+    for _ in range(100):
+        noise = torch.randn(CHAINS, 2, generator=random, dtype=torch.float64)
+        points = points - 0.5 * torch.stack([points[:, 0].sign(), torch.zeros(CHAINS)], 1) + noise
+    found = float(points[:, 1].var())
+    # The variance of a normal sample of this size is known to 1 %; five of that.
+    assert math.isclose(found, 1 / 3 + 100, rel_tol=0.05)
+
+
+def test_draws_repeat_and_continue() -> None:
+    energy = Energy(stated(lambda x: torch.linalg.vector_norm(x, dim=1), 2, 1.0), -3.0, 3.0)
     starts = energy.draw_evenly(10, torch.Generator().manual_seed(0))
     for sampler in (ULA, MALA):
         random = torch.Generator().manual_seed(1)
@@ -177,12 +192,12 @@ def test_draws_repeat_and_continue(field_of: Fields) -> None:
 
 
 @pytest.mark.parametrize("sampler", [ULA, MALA])
-def test_bad_settings_and_starts_are_refused(field_of: Fields, sampler: type[ULA] | type[MALA]) -> None:
+def test_bad_settings_and_starts_are_refused(sampler: type[ULA] | type[MALA]) -> None:
     for step in (0.0, -1.0, math.nan, math.inf):
         with pytest.raises(ArgumentError, match="step > 0"):
             sampler(step, 1)
     with pytest.raises(ArgumentError, match="at least 1 step"):
         sampler(0.1, 0)
-    energy = Energy(field_of(lambda x: x[:, 0], 1, 1.0), 0.0, 1.0)
+    energy = Energy(stated(lambda x: x[:, 0], 1, 1.0), 0.0, 1.0)
     with pytest.raises(ArgumentError, match="outside the box"):
         sampler(0.1, 1)(energy, torch.tensor([[2.0]]))

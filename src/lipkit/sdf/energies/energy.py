@@ -1,5 +1,6 @@
 """Densities on a box whose logarithm is Lipschitz."""
 
+import math
 from typing import final
 
 import torch
@@ -11,7 +12,9 @@ from lipkit.errors import ArgumentError, ShapeError
 from lipkit.rounding.float64 import round_up, vector_norms
 from lipkit.rounding.slacks import UNIT
 from lipkit.sdf._base import Field, Readings, check_points, constant_of
-from lipkit.sdf.energies.energy_fields import LogSumExp, SignedSum
+from lipkit.sdf.combined.blends import ExponentialBlend, SmoothIntersection
+from lipkit.sdf.combined.offsets import Offset
+from lipkit.sdf.energies.energy_sums import SignedSum
 
 
 @final
@@ -104,7 +107,11 @@ class Energy:
             other: An energy on the same box.
             log_weights: log w and log v.
         """
-        return self._combined(other, LogSumExp(self.field, other.field, log_weights))
+        if not all(math.isfinite(one) for one in log_weights):
+            raise ArgumentError(f"The logarithms of weights are finite numbers, got {log_weights}.")
+        # Energies are low where points are likely, so a mixture is an intersection of energies, of width 1.
+        a, b = (Offset(one.field, -w) for one, w in zip((self, other), log_weights, strict=True))
+        return self._combined(other, SmoothIntersection(a, b, 1.0, ExponentialBlend()))
 
     def intersection(self, other: "Energy") -> "Energy":
         """The product of densities: E = E_1 + E_2, likely where both are, of constant K_1 + K_2 (UPPER)."""

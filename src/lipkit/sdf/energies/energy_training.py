@@ -1,6 +1,7 @@
 """Training of an energy on points: maximum likelihood, with short Langevin chains that are kept between steps."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import final
@@ -60,13 +61,13 @@ class EnergyTraining:
     constant: float = 20.0
     width: int = 64
     depth: int = 4
-    steps: int = 1500
+    steps: int = 1000
     batch: int = 512
     chains: int = 512
     learning_rate: float = 1.5e-3
     chain: int = 15
     langevin_step: float = 0.5
-    anew: float = 0.005
+    anew: float = 0.002
     margin: float = 0.5
     seed: int = 0
 
@@ -124,7 +125,7 @@ class EnergyTraining:
     def _descend(
         self,
         model: nn.Module,
-        optimizers: list[torch.optim.Optimizer],
+        optimizers: Sequence[torch.optim.Optimizer],
         data: Float32[Tensor, "n d"],
         box: tuple[Float32[Tensor, " d"], Float32[Tensor, " d"]],
         numbers: torch.Generator,
@@ -173,7 +174,9 @@ def _steep_network(data: Float64[Tensor, "n d"], constant: float, width: int, de
     first = nn.Linear(data.shape[1], width)
     nn.init.orthogonal_(first.weight)
     with torch.no_grad():
-        first.bias.uniform_(-1, 1).sub_(first.weight @ (center / scale).float())
+        # Rows have length sqrt(d / width): with such biases the kinks of the first pairs lie where the data are.
+        reach = 2 / math.sqrt(width)
+        first.bias.uniform_(-reach, reach).sub_(first.weight @ (center / scale).float())
     parts: list[nn.Module] = [Scale(1 / scale), first, MaxMin(ChannelPairing.HALVES)]
     for _ in range(depth - 1):
         layer = nn.Linear(width, width)
