@@ -24,8 +24,8 @@ def check_labels(y: Tensor, loss: nn.Module, outputs: Shape) -> None:
         raise ArgumentError(f"Labels are whole or real numbers, got {y.dtype}.")
     if isinstance(loss, _ENTRYWISE) and tuple(y.shape[1:]) != outputs:
         raise ShapeError(
-            f"{type(loss).__name__} compares entry by entry, so labels have the shape of the outputs, "
-            f"{('rows', *outputs)}, got {tuple(y.shape)}; each record would meet the labels of all others. Reshape them."
+            f"{type(loss).__name__} compares entry by entry, so labels have the shape {('rows', *outputs)} of the "
+            f"outputs, got {tuple(y.shape)}; each record would meet the labels of all others; reshape them."
         )
     if y.is_floating_point():
         _check_real(y, loss)
