@@ -12,7 +12,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from lipkit.bound import Bound, Kind
 from lipkit.bounds.lipschitz import network_of
-from lipkit.errors import ArgumentError, CaptureError, ShapeError, UnsupportedError
+from lipkit.errors import ArgumentError, CaptureError, NotProvenError, ShapeError, UnsupportedError
 from lipkit.nn import condense
 from lipkit.norms import Auto, Norm
 from lipkit.privacy.gradient_clipping import Clip
@@ -20,11 +20,18 @@ from lipkit.privacy.input_ball import Inputs
 from lipkit.privacy.record_limits.gradient_fold import Cotangent, NormFold, input_ball
 from lipkit.privacy.record_limits.limits import Limits
 from lipkit.privacy.record_limits.loss_constants import logit_gradient
+from lipkit.privacy.record_limits.own_derivatives import (
+    refuse_foreign_derivatives,
+    refuse_hooks,
+    refuse_longer_gradients,
+)
+from lipkit.privacy.record_limits.public_records import public_records
 from lipkit.regions import Reach
 from lipkit.trace import Network
 from lipkit.trace.nodes.declared import Declared
 
-# Sums over a batch in float32 are off by up to 6e-4 of one record's gradient at 50,000 records (measured): ten times.
+# Room for the rounding of sums over a batch, in one record's gradient. `private_steps.piece_sizes` adds up no more
+# records in float32 than fit into it; pieces are added up in float64.
 FLOAT_SLACK = 2.0**-7
 
 
@@ -48,12 +55,16 @@ def sensitivity(
         clip: How gradients in the outputs are clipped, if they are.
         norm: How operators are measured, without chance.
 
-    Guarantee: UPPER, for a pass in float32 or float64, enlarged by 1 + 2^-7 for the rounding of sums over a batch.
+    Guarantee: UPPER in real arithmetic and for a pass in float64, enlarged by 1 + 2^-7 for the rounding of sums over a
+    batch. A pass in float32 is allowed what was measured (2^-16 of what is added up), which is not proven.
     Layers that mix records, keep statistics or draw numbers, and trained tensors without a rule are refused by name.
     Cost: one capture, one norm a layer. Reference: Béthune 2024, section 6.2; graphs, counts and ranges are ours.
     """
     refuse_layers(model)
-    return Sensitivity(condense(model), inputs).limits(loss, clip, norm)
+    plain = condense(model)
+    known = Sensitivity(plain, inputs)
+    refuse_longer_gradients(plain, inputs)
+    return known.limits(loss, clip, norm)
 
 
 @final
@@ -77,7 +88,9 @@ class Sensitivity:
         if example is None or not self._named:
             raise ArgumentError("No tensor of the model is trained, so there is no gradient to bound; unfreeze one.")
         self._example = torch.zeros((1, *inputs.shape), dtype=example.dtype, device=example.device)
+        refuse_hooks(plain)
         _refuse_training_mode(plain, inputs, self._example)
+        refuse_foreign_derivatives(plain, inputs, self._example)
         self._network = self._read("", self._example)
         self._opened: dict[str, Network] = {}
 
@@ -141,6 +154,12 @@ class Sensitivity:
             network = network_of(part, example)
         if any(isinstance(node, Declared) and node.path.partition("@")[0] == "" for node in network.nodes):
             raise CaptureError(f"What {path or 'the model'} computes cannot be read; freeze it, or replace it.")
+        for node in network.nodes:
+            if isinstance(node, Declared) and node.promise.failure > 0:
+                raise NotProvenError(
+                    f"The constant {node} may be wrong with probability {node.promise.failure:.3g}, which no epsilon "
+                    "counts; declare one that is proven without chance."
+                )
         return network
 
     def _parameter(self, tensor: Tensor) -> "_Found":
@@ -207,7 +226,8 @@ def _silent(part: nn.Module) -> Iterator[None]:
 
 
 def refuse_layers(model: nn.Module) -> None:
-    """Refuse layers that are known to mix records, keep statistics of them, or draw numbers in their present mode."""
+    """Refuse hooks, and layers that are known to mix records, keep statistics, or draw numbers in their mode."""
+    refuse_hooks(model)
     for name, part in model.named_modules():
         place = f"{type(part).__name__}{f' at {name}' if name else ''}"
         if isinstance(part, _BatchNorm) and (part.training or not part.track_running_stats):
@@ -227,9 +247,7 @@ def _refuse_training_mode(plain: nn.Module, inputs: Inputs, like: Tensor) -> Non
     """
     if not any(part.training for part in plain.modules()):
         return
-    generator = torch.Generator().manual_seed(0)
-    drawn = torch.randn(3, *inputs.shape, generator=generator, dtype=torch.float64)
-    x = inputs(drawn * inputs.radius / drawn[0].numel() ** 0.5 + torch.as_tensor(inputs.center).cpu()).to(like)
+    x = public_records(inputs, 3, like)
     modes = {part: part.training for part in plain.modules()}
     before = {name: buffer.clone() for name, buffer in plain.named_buffers()}
     with torch.random.fork_rng(devices=[]):
