@@ -158,7 +158,8 @@ class _Run:
         if self.team.leads:
             state = {
                 "fields": plain_fields(self.recipe),
-                "step": self.step, "steps": self.total, "size": self.team.size, "seconds": self._seconds,
+                "step": self.step, "steps": self.total, "size": self.team.size,
+                "seconds": self._steps.stated_time(self._seconds),
                 "model": self.model.state_dict(), "average": self._average.state(),
                 "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
                 "journal": self._journal.digest(), "profile": None if self.profile is None else self.profile.state(),
@@ -217,7 +218,8 @@ class _Run:
         known = self._steps.entry()
         if self.team.leads:
             rate = self.recipe.rate((self.step - 1) / self.total)
-            entry = {"step": self.step, **known, "rate": rate, "seconds": round(self._seconds, 3)}
+            seconds = round(self._steps.stated_time(self._seconds), 3)
+            entry = {"step": self.step, **known, "rate": rate, "seconds": seconds}
             self._journal.add(entry)
             if self.profile is not None:
                 self.profile.tell()

@@ -23,6 +23,10 @@ class Steps(ABC):
     def logs_by_clock(self) -> bool:
         """Whether the journal has further entries between these, by the clock."""
 
+    def stated_time(self, seconds: float) -> float:
+        """What a run writes down of the seconds that it took so far."""
+        return seconds
+
     @abstractmethod
     def begin(self) -> int:
         """Get ready for a run without checkpoint; how many steps count as made."""
