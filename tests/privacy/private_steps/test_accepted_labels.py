@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lipkit import privacy
+from lipkit import losses, privacy
 from lipkit.errors import ArgumentError, LipkitError, NonFiniteError, ShapeError
 
 ROWS = 20
@@ -56,6 +56,11 @@ def test_labels_of_one_axis_would_meet_every_record(loss: nn.Module, tmp_path: P
         (nn.CrossEntropyLoss(), 3, torch.zeros(ROWS, dtype=torch.complex64), ArgumentError, "complex"),
         (nn.BCEWithLogitsLoss(), 1, torch.full((ROWS, 1), 1.5), ArgumentError, r"\[0, 1\]"),
         (nn.BCEWithLogitsLoss(), 1, torch.zeros(ROWS), LipkitError, "does not accept"),
+        (losses.TauBCE(), 1, torch.full((ROWS, 1), 7.0), ArgumentError, "Labels of TauBCE are 0 or 1"),
+        (losses.TauBCE(), 1, torch.full((ROWS, 1), 7), ArgumentError, "some are neither"),
+        (losses.Hinge(), 1, torch.full((ROWS, 1), -0.5), ArgumentError, "Labels of Hinge"),
+        (privacy.BinaryKR(), 1, torch.full((ROWS, 1), 2), ArgumentError, "Labels of BinaryKR"),
+        (losses.TauBCE(), 1, torch.zeros(ROWS), ShapeError, "reshape"),
     ],
 )
 def test_other_labels_are_refused(
@@ -64,3 +69,11 @@ def test_other_labels_are_refused(
     with pytest.raises(error, match=said):
         begin(loss, y, tmp_path, outputs)
     assert not (tmp_path / "ledger").exists()
+
+
+@pytest.mark.parametrize(
+    "y", [torch.arange(ROWS) % 2, 2 * (torch.arange(ROWS) % 2) - 1, torch.arange(ROWS) % 2 == 0, torch.zeros(ROWS)]
+)
+def test_binary_labels_of_every_kind_are_accepted(y: Tensor, tmp_path: Path):
+    with begin(losses.TauBCE(), y[:, None], tmp_path) as training:
+        training.step()

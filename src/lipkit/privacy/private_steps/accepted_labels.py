@@ -5,11 +5,15 @@ from torch import Tensor, nn
 
 from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
 from lipkit.linops import Shape
+from lipkit.losses import Hinge, TauBCE
+from lipkit.privacy.fixed_prior_losses import BinaryKR
 
 # Sums of float32 labels of 2^16 classes are off by less.
 _SUM_OF_SHARES = 1e-4
 # torch stretches the labels of these over the batch where the shapes differ: n outputs meet n labels each.
 _ENTRYWISE = nn.L1Loss | nn.SmoothL1Loss | nn.HuberLoss | nn.MSELoss
+# These read the sign of a label, so 7 would count as 1 and -0.5 as 0, without a word.
+_SIGNED = BinaryKR | Hinge | TauBCE
 
 
 def check_labels(y: Tensor, loss: nn.Module, outputs: Shape) -> None:
@@ -27,6 +31,8 @@ def check_labels(y: Tensor, loss: nn.Module, outputs: Shape) -> None:
             f"{type(loss).__name__} compares entry by entry, so labels have the shape {('rows', *outputs)} of the "
             f"outputs, got {tuple(y.shape)}; each record would meet the labels of all others; reshape them."
         )
+    if isinstance(loss, _SIGNED) and y.dtype != torch.bool and not bool(((y == 0) | (y.abs() == 1)).all()):
+        raise ArgumentError(f"Labels of {type(loss).__name__} are 0 or 1, or -1 or 1, and some are neither.")
     if y.is_floating_point():
         _check_real(y, loss)
     # One whole number a record is a class, where there are classes.

@@ -53,6 +53,18 @@ class Records:
         return self.x[chosen.to(self.x.device)].to(device), self.y[chosen.to(self.y.device)].to(device)
 
 
+def two_tensors(records: object) -> tuple[Tensor, Tensor]:
+    """Records and labels; loaders, data sets and iterators are refused before anything is asked of them."""
+    match records:
+        case (Tensor() as x, Tensor() as y):
+            return x, y
+        case _:
+            raise ArgumentError(
+                f"Records are a pair of tensors (inputs, labels), got {type(records).__name__}; batches are drawn here, "
+                "by the plan, because those of a loader have another law than the one that is billed."
+            )
+
+
 def summed(loss: nn.Module, outputs: Tensor, labels: Tensor) -> Tensor:
     """The sum over records of the loss of each record alone."""
     value = loss(outputs, labels)

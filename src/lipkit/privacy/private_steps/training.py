@@ -19,7 +19,7 @@ from lipkit.privacy.gradient_clipping import Clip, Quantile
 from lipkit.privacy.input_ball import Inputs
 from lipkit.privacy.ledger import MOST_RESERVED, Ledger, Spent
 from lipkit.privacy.plan import Plan
-from lipkit.privacy.private_steps.accepted_records import Records
+from lipkit.privacy.private_steps.accepted_records import Records, two_tensors
 from lipkit.privacy.private_steps.circumstances import refuse_circumstances, refuse_optimizer, refuse_types
 from lipkit.privacy.private_steps.drawn_rows import Batches
 from lipkit.privacy.private_steps.free_numbers import FreeNumbers
@@ -98,6 +98,7 @@ class Training:
     ) -> None:
         if isinstance(chunk, bool) or chunk < 1:
             raise ArgumentError(f"chunk is a number of records, 1 or more, got {chunk}.")
+        x, y = two_tensors(records)
         refuse_types(model, loss)
         refuse_circumstances(_device(model))
         refuse_optimizer(optimizer, model)
@@ -120,7 +121,6 @@ class Training:
         most = most_rows(plan, chunk)
         refuse_mixing_model(self._plain, inputs, most)
         self._piece = piece_size(self._plain, inputs, limits.values_by_name(), end, most)
-        x, y = records
         self._records = Records(x, y, inputs, loss, outputs, chunk)
         refuse_mixing_loss(loss, self._records.y.to(self._device), outputs, stated, most)
         self._batches = Batches(plan, len(self._records), entropy)
