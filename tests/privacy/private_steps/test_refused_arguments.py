@@ -72,7 +72,7 @@ class Scaled(nn.CrossEntropyLoss):
 
 
 REFUSED: dict[str, tuple[dict[str, Any], type[LipkitError], str]] = {
-    "a loader": ({"records": DataLoader(set_of(), 4)}, ArgumentError, "got DataLoader; batches are drawn here"),
+    "a loader": ({"records": DataLoader(set_of(), 4)}, ArgumentError, "got DataLoader; batches are drawn by the plan"),
     "a data set": ({"records": set_of()}, ArgumentError, "got TensorDataset"),
     "an iterator": ({"records": iter([(inputs(), labels())])}, ArgumentError, "got list_iterator"),
     "one tensor": ({"records": inputs()}, ArgumentError, "a pair of tensors"),

@@ -60,8 +60,8 @@ def two_tensors(records: object) -> tuple[Tensor, Tensor]:
             return x, y
         case _:
             raise ArgumentError(
-                f"Records are a pair of tensors (inputs, labels), got {type(records).__name__}; batches are drawn here, "
-                "by the plan, because those of a loader have another law than the one that is billed."
+                f"Records are a pair of tensors (inputs, labels), got {type(records).__name__}; batches are drawn by "
+                "the plan, because those of a loader have another law than the one that is billed."
             )
 
 
