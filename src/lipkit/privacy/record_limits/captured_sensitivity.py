@@ -27,6 +27,7 @@ from lipkit.privacy.record_limits.own_derivatives import (
 )
 from lipkit.privacy.record_limits.public_records import public_records
 from lipkit.regions import Reach
+from lipkit.rounding.slacks import MILLIONS_OF_ROUNDINGS
 from lipkit.trace import Network
 from lipkit.trace.nodes.declared import Declared
 
@@ -96,10 +97,13 @@ class Sensitivity:
 
     @property
     def follows(self) -> bool:
-        """Whether the limits follow the tensors: not where a trained module declared a constant when it was read."""
-        return not any(
+        """Whether the limits follow the tensors: not where a trained module declared a constant when it was read, or
+        where the network holds numbers that were computed from parameters then."""
+        declared = any(
             isinstance(node, Declared) and any(t.requires_grad for t in node.tensors()) for node in self._network.nodes
         )
+        live = [t for t in self._network.tensors() if t.requires_grad]
+        return not declared and all(_is_view(t, leaf) for t in live for leaf in _leaves(t))
 
     def limits(self, loss: nn.Module, clip: Clip | None = None, norm: Norm = Auto(failure=0)) -> Limits:
         """The bounds for the tensors as they are now."""
@@ -130,7 +134,7 @@ class Sensitivity:
         fold = NormFold(network, start, end, norm)
         for use in fold.uses():
             found = self._parameter(use.tensor)
-            yield found.name, use.bound * found.copies**0.5
+            yield found.name, use.bound * found.stretch
         for k, node in enumerate(network.nodes, 1):
             trained = [t for t in node.tensors() if t.requires_grad]
             if not trained:
@@ -163,7 +167,7 @@ class Sensitivity:
         return network
 
     def _parameter(self, tensor: Tensor) -> "_Found":
-        """The parameter that a tensor is a view of, and how often its entries occur in it."""
+        """The parameter that a tensor is a view of or a number computed from."""
         leaves = _leaves(tensor)
         names = [self._named[id(leaf)] for leaf in leaves if id(leaf) in self._named]
         if len(leaves) != 1 or not names:
@@ -172,22 +176,32 @@ class Sensitivity:
                 "from it, for which there is no rule; freeze it with requires_grad_(False)."
             )
         leaf = leaves[0]
-        if tensor.untyped_storage().data_ptr() != leaf.untyped_storage().data_ptr():
+        if tensor is leaf:
+            return _Found(names[0], 1.0)
+        if tensor.numel() == 1:
+            # A number h of a few others, such as the share of a branch: |d loss / d w| = |d loss / d h| |d h / d w|.
+            (slopes,) = torch.autograd.grad(tensor.sum(), leaf, retain_graph=True)
+            return _Found(names[0], float(torch.linalg.vector_norm(slopes.double())) * (1 + MILLIONS_OF_ROUNDINGS))
+        if not _is_view(tensor, leaf):
             raise UnsupportedError(
                 f"{names[0]}: the network uses numbers computed from it, for which there is no rule; freeze it with "
                 "requires_grad_(False), or condense the model first."
             )
-        if tensor is leaf:
-            return _Found(names[0], 1)
         (counts,) = torch.autograd.grad(tensor.sum(), leaf, retain_graph=True)
-        return _Found(names[0], int(counts.max().round()))
+        return _Found(names[0], float(counts.max().round()) ** 0.5)
 
 
 @final
 @dataclass(frozen=True)
 class _Found:
+    """The parameter behind a tensor, and how much longer its gradient can be than that of the tensor."""
+
     name: str
-    copies: int
+    stretch: float
+
+
+def _is_view(tensor: Tensor, leaf: Tensor) -> bool:
+    return tensor.untyped_storage().data_ptr() == leaf.untyped_storage().data_ptr()
 
 
 def _leaves(tensor: Tensor) -> list[Tensor]:
