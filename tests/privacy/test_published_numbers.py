@@ -38,8 +38,8 @@ def test_one_multiplier_for_every_tensor_costs_the_root_of_their_number(tensors:
 def test_fractional_orders_are_below_the_other_figures(
     rate: float, sigma: float, steps: int, order: float, printed: float
 ):
-    # Printed by dp-accounting 0.6.0, whose series for fractional orders is above the integral, by 5e-6 and 4e-3 of it at
-    # these two. Ours is the integral.
+    # Printed by dp-accounting 0.6.0, whose series for fractional orders is above the integral, by 5e-6 and 4e-3 of it
+    # at these two. Ours is the integral.
     found = privacy.epsilon(rate, sigma, steps, 1e-5, privacy.RDP((order,)))
     assert printed * (1 - 3e-3) < found < printed
     with mpmath.workdps(30):

@@ -26,6 +26,7 @@ from lipkit.privacy.private_steps.free_numbers import FreeNumbers
 from lipkit.privacy.private_steps.piece_sizes import most_rows, piece_size
 from lipkit.privacy.private_steps.record_sums import RecordSums
 from lipkit.privacy.private_steps.separate_records import refuse_mixing_loss, refuse_mixing_model
+from lipkit.privacy.private_steps.views import Views
 from lipkit.privacy.record_limits.captured_sensitivity import Sensitivity, refuse_layers
 from lipkit.privacy.record_limits.limits import Limits
 from lipkit.privacy.record_limits.loss_constants import stated_gradient
@@ -70,6 +71,7 @@ class Training:
         clip: How gradients in the outputs are clipped, if they are.
         allocation: How the noise is shared among the tensors.
         after: Called after each step, to project weights for example. It must not read the records.
+        views: How each record is changed before it is used, if it is; it counts once, whatever the number of views.
         entropy: Where noise and batches come from.
         chunk: How many records are in memory at once, at most; fewer where float32 cannot add up so many well enough.
         norm: How operators are measured, without chance.
@@ -90,6 +92,7 @@ class Training:
         clip: Clip | None = None,
         allocation: Allocation = _OPTIMAL,
         after: Callable[[], object] | None = None,
+        views: Views | None = None,
         entropy: Entropy = _SYSTEM,
         chunk: int = 4096,
         norm: Norm = Auto(failure=0),
@@ -105,7 +108,7 @@ class Training:
         refuse_layers(model)
         self._loss, self._optimizer, self._plan, self._inputs = loss, optimizer, plan, inputs
         self._clip, self._allocation, self._after, self._entropy = clip, allocation, after, entropy
-        self._norm = norm
+        self._norm, self._views = norm, views
         self._plain = condense(model)
         self._device = _device(self._plain)
         self._sensitivity = Sensitivity(self._plain, inputs)
@@ -121,6 +124,8 @@ class Training:
         most = most_rows(plan, chunk)
         refuse_mixing_model(self._plain, inputs, most)
         self._piece = piece_size(self._plain, inputs, limits.values_by_name(), end, most)
+        if views is not None:
+            views.refuse_mixing(inputs, outputs)
         self._records = Records(x, y, inputs, loss, outputs, chunk)
         refuse_mixing_loss(loss, self._records.y.to(self._device), outputs, stated, most)
         self._batches = Batches(plan, len(self._records), entropy)
@@ -173,7 +178,11 @@ class Training:
         sums, count = RecordSums(self._plain, self._loss, self._clip), 0.0
         for chosen in self._batches.pieces(number, self._piece):
             x, y = self._records.rows(chosen, self._device)
-            count += sums.add(x, y, totals)
+            if self._views is None:
+                count += sums.add(x, y, totals)
+                continue
+            for view in self._views.each(x, self._inputs):
+                count += sums.add(view, y, totals, 1 / self._views.count)
         return count
 
     def _limits(self) -> Limits:
