@@ -191,9 +191,16 @@ def test_a_network_of_the_users_is_copied_and_its_constant_proven():
 def test_the_signs_of_pyod(fitted: OneClassSDF):
     found = PyODSigns(OneClassSDF(**SMALL)).fit(rows())
     assert np.array_equal(found.decision_function(rows()), -fitted.score_samples(rows()))
-    assert np.array_equal(found.labels_, (fitted.predict(rows()) == -1).astype(int))
-    assert np.array_equal(found.predict(rows()), found.labels_)
-    assert found.decision_scores_.max() > found.threshold_ > found.decision_scores_.min()
+    assert np.mean(found.labels_) == pytest.approx(0.1, abs=1 / 200)
+    assert np.array_equal(found.predict(rows(50, 9)), (found.decision_function(rows(50, 9)) > found.threshold_) * 1)
+    # Each row is measured against the others: the distances of brute force, with the diagonal left out.
+    inner = (rows() - rows().mean(0)) / rows().std(0)
+    table = np.linalg.norm(inner[:, None] - inner[None], axis=2) + np.diag(np.full(200, np.inf))
+    # Sums of three squares in float64.
+    expected = found.decision_function(rows()) + 0.5 * table.min(1)
+    np.testing.assert_allclose(found.decision_scores_, expected, atol=1e-12)
+    held = PyODSigns(OneClassSDF(calibration=0.5, **SMALL)).fit(rows())
+    assert held.threshold_ == -held.estimator_.offset_
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,18 @@ class DetectorField(sdf.Field):
         inner = self.first(points)
         return self._mixed(self.network(inner).flatten(), inner)
 
+    def among_others(self, points: Float64[Tensor, "n d"]) -> Float64[Tensor, " n"]:
+        """Values at the rows themselves, each with the distance to the nearest other row; for ranking what was fitted.
+
+        A point at distance 0 takes the second nearest row. No field has these values, so no constant holds for them.
+        """
+        values = self.fast(points)
+        if self.points is None or len(self.points.points) < 2:
+            return values
+        inner = self.first(points)
+        first, second = (sdf.Points(self.points.points, k)(inner) for k in (1, 2))
+        return values + self.share * torch.where(first == 0, second, torch.zeros_like(second))
+
     def _values(self, points: Float64[Tensor, "n d"]) -> Float64[Tensor, " n"]:
         return self._mixed(self._captured(points), self.first(points))
 

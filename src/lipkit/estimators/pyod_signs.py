@@ -4,6 +4,7 @@ import copy
 from typing import Self, final
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 
@@ -14,9 +15,11 @@ from lipkit.estimators.one_class import OneClassSDF
 class PyODSigns(BaseEstimator):
     """The detector with PyOD's conventions: scores are high for anomalies, and labels are 1 for them, 0 for the rest.
 
-    `decision_scores_`, `labels_` and `threshold_` are those of the training rows. PyOD itself is not needed.
+    `decision_scores_` and `labels_` are of the training rows, each measured against the others, as in PyOD;
+    `threshold_` flags the share `contamination` of them. PyOD itself is not needed.
 
-    Guarantee: scores are those of the estimator times -1, so `estimator_.bound_` is their constant too.
+    Guarantee: scores are those of the estimator times -1, so `estimator_.bound_` is their constant too; none for
+    `decision_scores_`. With a calibration the threshold is the estimator's.
     Cost: that of the estimator.
 
     Args:
@@ -31,8 +34,11 @@ class PyODSigns(BaseEstimator):
         del y
         self.estimator_ = copy.deepcopy(OneClassSDF() if self.estimator is None else self.estimator).fit(X)
         self.contamination_ = self.estimator_.contamination
-        self.threshold_ = -self.estimator_.offset_
-        self.decision_scores_ = self.decision_function(X)
+        rows = torch.tensor(np.asarray(X), dtype=torch.float64)
+        with torch.no_grad():
+            self.decision_scores_ = -self.estimator_.field_.among_others(rows).numpy()
+        plain = float(np.percentile(self.decision_scores_, 100 * (1 - self.contamination_)))
+        self.threshold_ = -self.estimator_.offset_ if self.estimator_.calibration else plain
         self.labels_ = (self.decision_scores_ > self.threshold_).astype(int)
         return self
 
