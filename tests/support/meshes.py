@@ -1,7 +1,7 @@
 """Small meshes, and what is known of triangles without lipkit: exact fractions, and solid angles in many digits."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -92,6 +92,28 @@ def winding_number(point: Exact, corners: Tensor) -> Any:
             divisor = la * lb * lc + _dot(a, b) * lc + _dot(b, c) * la + _dot(c, a) * lb
             total += 2 * mpmath.atan2(_dot(a, _cross(b, c)), divisor)
         return total / (4 * mpmath.pi)
+
+
+def signed_distance(vertices: Tensor, faces: Tensor) -> Callable[[Exact], Any]:
+    """The signed distance of a closed mesh as numbers of mpmath, for points whose coordinates are float64 numbers."""
+    corners = vertices[faces]
+
+    def value(x: Exact) -> Any:
+        point = [float(number) for number in x]
+        distance = mesh_distance(point, corners)
+        return distance if distance and round(float(winding_number(point, corners))) else -distance
+
+    return value
+
+
+def flat_and_thin() -> tuple[Tensor, Tensor]:
+    """Tetrahedra that intersect, of which some are flat, a needle, or a point."""
+    corners = torch.randn(6, 4, 3, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    corners[1, :, 2] = 0.5
+    corners[2, 1:] = corners[2, :1] + torch.tensor([[1.0, 0, 0], [2, 1e-9, 0], [3, 0, 1e-12]], dtype=torch.float64)
+    corners[3] = corners[3, :1]
+    corners[4, 3] = corners[4, 2]
+    return tetrahedra(corners)
 
 
 def _to_segment(q: list[Fraction], a: list[Fraction], b: list[Fraction]) -> Fraction:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lipkit.sdf.meshes.crossings import _side, crossings
+from lipkit.sdf.meshes.crossings import _side, _volume_sign, crossings
 from support.meshes import box_mesh, icosphere, octahedron, square_distance, tetrahedra, winding_number
 
 whole = st.integers(-2, 2).map(float)
@@ -88,3 +88,26 @@ def test_sides_are_those_of_fractions(rows: list[tuple[float, ...]]):
     (qx, qy), (ax, ay), (bx, by) = ([Fraction(number) for number in row[:2]] for row in (q, a, b))
     terms = ((ax - qx) * (by - qy) - (ay - qy) * (bx - qx), ay - by, bx - ax)
     assert int(found) == next(((term > 0) - (term < 0) for term in terms if term), 0)
+
+
+def test_signs_that_float64_gets_wrong():
+    """Points on lines and planes, rounded: determinants are all rounding."""
+    source = torch.Generator().manual_seed(0)
+    a, b, c, share = torch.rand(4, 2000, 3, generator=source, dtype=torch.float64)
+    q = a + share[:, :1] * (b - a)
+    wrong = 0
+    for found, *rows in zip(_side(q, a, b).tolist(), q.tolist(), a.tolist(), b.tolist(), strict=True):
+        (qx, qy), (ax, ay), (bx, by) = rows = [[Fraction(number) for number in row[:2]] for row in rows]
+        truth = (ax - qx) * (by - qy) - (ay - qy) * (bx - qx)
+        (qx, qy), (ax, ay), (bx, by) = ([float(number) for number in row] for row in rows)
+        wrong += (truth > 0) != ((ax - qx) * (by - qy) - (ay - qy) * (bx - qx) > 0)
+        assert found == (truth > 0) - (truth < 0) or truth == 0
+    # The test is about something.
+    assert wrong > 20
+    q = a + share[:, :1] * (b - a) + share[:, 1:2] * (c - a)
+    signs = _volume_sign(q, torch.stack([a, b, c], 1)).tolist()
+    for found, point, *rows in zip(signs, q.tolist(), a.tolist(), b.tolist(), c.tolist(), strict=True):
+        u, v, w = ([Fraction(x) - Fraction(y) for x, y in zip(row, point, strict=True)] for row in rows)
+        truth = sum(u[i] * (v[i - 2] * w[i - 1] - v[i - 1] * w[i - 2]) for i in range(3))
+        assert found == (truth > 0) - (truth < 0)
+    assert signs != torch.linalg.det(torch.stack([a, b, c], 1) - q[:, None]).sign().tolist()

@@ -32,6 +32,8 @@ def check(corners: tuple[tuple[float, ...], ...], q: tuple[float, ...]) -> float
 @given(triangle, point)
 # Beyond the tip of a needle: outside of both long edges by less than their rounding.
 @example(((0.0, 0.0, 0.0), (1.0, 0.0, 0.0), (0.5, 1e-10, 0.0)), (1.0 + 1e-7, 1e-18, 0.0))
+# On the line of a triangle without a height, beyond its end.
+@example(((0.0, 0.0, 0.0), (1.0, 0.0, 0.0), (0.5, 0.0, 0.0)), (2.0, 0.0, 0.0))
 # Just above a triangle whose height is below the rounding of its length.
 @example(((0.0, 0.0, 0.0), (3.0, 1.0, 2.0), (1.5, 0.5, 1.0 + 2**-52)), (1.5, 0.5 + 1e-9, 1.0))
 @example(((1.0, 1.0, 1.0),) * 3, (1.0, 1.0, 1.0))

@@ -14,7 +14,7 @@ from torch import Tensor
 from lipkit import sdf
 from lipkit.bound import Kind
 from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
-from support.meshes import box_distance, box_mesh, icosphere, mesh_distance, tetrahedra, winding_number
+from support.meshes import box_distance, box_mesh, flat_and_thin, icosphere, signed_distance, tetrahedra
 
 Shape = Callable[[], tuple[Tensor, Tensor]]
 
@@ -25,23 +25,13 @@ def nested() -> tuple[Tensor, Tensor]:
     return torch.cat([a, b]), torch.cat([f, g + len(a)])
 
 
-def needles() -> tuple[Tensor, Tensor]:
-    """Tetrahedra of which some are flat, a needle, or a point."""
-    corners = torch.randn(6, 4, 3, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    corners[1, :, 2] = 0.5
-    corners[2, 1:] = corners[2, :1] + torch.tensor([[1.0, 0, 0], [2, 1e-9, 0], [3, 0, 1e-12]]).double()
-    corners[3] = corners[3, :1]
-    corners[4, 3] = corners[4, 2]
-    return tetrahedra(corners)
-
-
 def examples() -> dict[str, Shape]:
-    """Closed meshes that fields are made of; the conformance suite of fields may take them as well."""
+    """Closed meshes of several kinds."""
     return {
         "box": lambda: box_mesh((-1, -0.5, 0), (1, 0.7, 0.3)),
         "ball": lambda: icosphere(1),
         "nested": nested,
-        "needles": needles,
+        "thin": flat_and_thin,
     }
 
 
@@ -50,7 +40,7 @@ def test_values_are_within_their_errors_of_exact_fractions(shape: Shape):
     vertices, faces = shape()
     mesh = sdf.Mesh(vertices, faces)
     source = torch.Generator().manual_seed(0)
-    size = mesh.triangles.diagonal
+    size, truth = mesh.triangles.diagonal, signed_distance(vertices, faces)
     points = vertices.mean(0) + torch.randn(12, 3, generator=source, dtype=torch.float64) * size / 4
     # Near the surface, where signs and small distances are hardest.
     corners = mesh.triangles.corners[torch.randint(len(faces), (12,), generator=source)]
@@ -60,9 +50,7 @@ def test_values_are_within_their_errors_of_exact_fractions(shape: Shape):
     assert float(found.error.max()) <= 1e-12 * size
     for point, value, error in zip(points.tolist(), found.value.tolist(), found.error.tolist(), strict=True):
         with mpmath.workdps(40):
-            distance = mesh_distance(point, mesh.triangles.corners)
-            true = distance if round(float(winding_number(point, mesh.triangles.corners))) != 0 else -distance
-            assert abs(value - true) <= error
+            assert abs(value - truth(point)) <= error
 
 
 def test_a_box_has_its_closed_form_also_on_edges_and_diagonals():
