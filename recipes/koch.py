@@ -4,15 +4,15 @@ ring between two Koch snowflakes, and |f| is then a certificate that is as large
     lipkit train recipes/koch.py --out runs/koch
 
 Data: points of the square [-200, 200]^2, made from seeds; the distance is computed. Seeds: one. Hardware: one CPU core,
-about ten minutes. The number to watch is the mean absolute error of f, in units of the square.
+about five minutes. The number to watch is the mean absolute error of f, in units of the square.
 Published (Béthune 2024, example 4.2): a 128 x 5 network of that kind with mean squared error, stopped once the mean
-absolute error is below 1.
+absolute error is below 1. Here: 128 x 8, orthonormal weights near the identity at the start, moved by Muon on the
+Stiefel manifold, the absolute error as the loss, and 400,000 points, each seen a few times.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -24,21 +24,23 @@ from lipkit.certify import head_pairwise
 from lipkit.certify.attacks import PGD
 from lipkit.cli.training import Goal, Recipe, Sets
 from lipkit.data import Outline, snowflake_ring
-from lipkit.losses import Progress
+from lipkit.losses import Progress, Schedule, WarmCosineSchedule
+from lipkit.optim import StiefelMuon, split_orthonormal
 
 
 @dataclass(frozen=True)
 class Koch(Recipe):
-    """Orthogonal layers and a full sort, regression of a signed distance, positive in the ring."""
+    """Orthonormal layers and MaxMin, regression of a signed distance, positive in the ring."""
 
-    epochs: int = 200
-    batch: int = 256
+    epochs: int = 8
+    batch: int = 512
     width: int = 128
-    depth: int = 5
+    depth: int = 8
     iterations: int = 4
-    count: int = 20_000
+    count: int = 400_000
     held: int = 2000
-    learning_rate: float = 1e-2
+    learning_rate: float = 5e-3
+    warm: float = 0.03
     eps: tuple[float, ...] = (1.0, 2.0, 5.0, 10.0, 20.0)
     attack_steps: int = 40
 
@@ -65,23 +67,38 @@ class Koch(Recipe):
 
     def model(self) -> nn.Module:
         """f(x) = 200 g(x/200) with g of constant 1, behind (-f/2, f/2): the radius of a point is |f|."""
-        sizes = [2, *[self.width] * self.depth]
-        hidden = [
-            part
-            for cols, rows in pairwise(sizes)
-            for part in (lnn.Linear(cols, rows, method=lnn.Cayley()), lnn.FullSort())
-        ]
+        first = nn.Linear(2, self.width)
+        nn.init.orthogonal_(first.weight)
+        parts: list[nn.Module] = [first, lnn.MaxMin(lnn.ChannelPairing.HALVES)]
+        for _ in range(self.depth - 1):
+            layer = nn.Linear(self.width, self.width)
+            layer.weight = nn.Parameter(lnn.near_identity(self.width))
+            nn.init.zeros_(layer.bias)
+            parts += [layer, lnn.MaxMin(lnn.ChannelPairing.HALVES)]
+        last = nn.Linear(self.width, 1)
+        nn.init.orthogonal_(last.weight)
         halves = nn.Linear(1, 2, bias=False)
         halves.weight = nn.Parameter(torch.tensor([[-100.0], [100.0]]), requires_grad=False)
-        return nn.Sequential(lnn.Scale(1 / 200), *hidden, lnn.Linear(self.width, 1), halves)
+        return nn.Sequential(lnn.Scale(1 / 200), *parts, last, halves)
 
     def loss(self, model: nn.Module, inputs: Tensor, labels: Tensor, progress: Progress) -> Tensor:
-        """Mean squared error, in units of the square."""
-        return nn.functional.mse_loss(score(model(inputs)), self.distance(inputs))
+        """Mean absolute error, in units of the square: its gradients do not fade where the network is nearly right."""
+        return nn.functional.l1_loss(score(model(inputs)), self.distance(inputs))
 
     def optimizers(self, model: nn.Module) -> Sequence[torch.optim.Optimizer]:
-        """Adam on the free numbers behind the weights."""
-        return [torch.optim.Adam(model.parameters(), lr=self.learning_rate)]
+        """Muon on the orthonormal weights, Adam on the biases."""
+        tied, others = split_orthonormal(model)
+        free = [parameter for parameter in others if parameter.requires_grad]
+        return [StiefelMuon(tied, lr=self.learning_rate), torch.optim.Adam(free, lr=self.learning_rate)]
+
+    @property
+    def rate(self) -> Schedule:
+        """Up over the first steps, then a cosine."""
+        return WarmCosineSchedule(self.warm)
+
+    def settled(self, model: nn.Module) -> None:
+        """Steps leave weights orthonormal up to their fourth power: pull them onto norm one."""
+        lnn.orthonormal_([weight for weight in model.parameters() if weight.ndim == 2 and weight.requires_grad])
 
     def constant(self, model: nn.Module) -> float:
         """The mean absolute error on points that are not trained on."""
@@ -102,7 +119,16 @@ class Koch(Recipe):
     def quick(self) -> "Koch":
         """One epoch of a small network."""
         return replace(
-            self, attack_steps=2, epochs=1, width=16, depth=2, iterations=2, count=2000, held=40, eps=(1.0, 5.0)
+            self,
+            attack_steps=2,
+            epochs=1,
+            batch=256,
+            width=16,
+            depth=2,
+            iterations=2,
+            count=2000,
+            held=40,
+            eps=(1.0, 5.0),
         )
 
 

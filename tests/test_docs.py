@@ -23,6 +23,8 @@ from support.printed.dynamics import NUMBERS as OF_DYNAMICS
 from support.printed.layers import NUMBERS as OF_LAYERS
 from support.printed.losses import NUMBERS as OF_LOSSES
 from support.printed.privacy import NUMBERS as OF_PRIVACY
+from support.printed.sdf_fields import NUMBERS as OF_SDF_FIELDS
+from support.printed.sdf_rays import NUMBERS as OF_SDF_RAYS
 from support.printed.smoothing import NUMBERS as OF_SMOOTHING
 from support.printed.spectra import NUMBERS as OF_SPECTRA
 from support.printed.votes import NUMBERS as OF_VOTES
@@ -327,6 +329,8 @@ NUMBERS: dict[str, Callable[[], list[str]]] = {
     **OF_NETWORKS,
     **OF_LAYERS,
     **OF_LOSSES,
+    **OF_SDF_RAYS,
+    **OF_SDF_FIELDS,
     **OF_SMOOTHING,
     **OF_ANALYSIS,
     **OF_DYNAMICS,

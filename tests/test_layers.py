@@ -21,6 +21,7 @@ LAYERS = (
         "errors",
         "rounding",
         "_files",
+        "_png",
         "_checksums",
         "_locks",
         "_version",

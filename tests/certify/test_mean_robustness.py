@@ -7,7 +7,14 @@ import pytest
 import torch
 
 from lipkit.bound import L2, Bound, Kind, Metric, Scope
-from lipkit.certify.mean_robustness import certifiable_auroc, mean_certifiable_robustness, signed_radii
+from lipkit.certify.attacks import PGD, Constant
+from lipkit.certify.mean_robustness import (
+    Moves,
+    attacked_auroc,
+    certifiable_auroc,
+    mean_certifiable_robustness,
+    signed_radii,
+)
 from lipkit.errors import ArgumentError, KindError, NonFiniteError, ShapeError
 
 
@@ -75,6 +82,68 @@ def test_auroc_against_all_pairs_and_the_worst_attack():
     # For f(x) = x the attack x - y eps does exactly that.
     moved = scores - labels * 0.3
     assert certifiable_auroc(scores, labels, bound(1.0), 0.3) <= certifiable_auroc(moved, labels, bound(1.0), 0.0)
+
+
+@pytest.mark.parametrize(("eps", "expected"), [(0.0, 0.856), (0.2, 0.782), (0.5, 0.638)])
+def test_the_certified_auroc_of_two_gaussians(eps: float, expected: float):
+    # N(1, 1) against N(-1/2, 1): P(s- + eps < s+ - eps) = Phi((1.5 - 2 eps)/sqrt(2)); their quantiles as samples.
+    normal = torch.distributions.Normal(0.0, 1.0)
+    q = normal.icdf((torch.arange(4000, dtype=torch.float64) + 0.5) / 4000)
+    scores, labels = torch.cat([q + 1.0, q - 0.5]), torch.cat([torch.ones(4000), torch.zeros(4000)]).long()
+    truth = float(normal.cdf(torch.tensor((1.5 - 2 * eps) / math.sqrt(2))))
+    # The quantiles leave out tails of 1/8000 on each side.
+    assert certifiable_auroc(scores, labels, bound(1.0), eps) == pytest.approx(truth, abs=2e-4)
+    assert truth == pytest.approx(expected, abs=6e-4)
+    for moves in (Moves.ANOMALIES, Moves.NORMALS):
+        # One class that moves by 2 eps is as bad as two that move by eps.
+        assert certifiable_auroc(scores, labels, bound(1.0), 2 * eps, moves) == pytest.approx(truth, abs=2e-4)
+
+
+def test_each_attacker_moves_its_own_class_and_stays_above_the_certificate():
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(60, 3, generator=generator, dtype=torch.float64)
+    labels = torch.randint(2, (60,), generator=generator)
+    x[labels == 0] *= 2
+
+    def score(points: torch.Tensor) -> torch.Tensor:
+        return 1.0 - torch.linalg.vector_norm(points, dim=1)
+
+    def attacked(moves: Moves, eps: float) -> float:
+        attack = PGD(eps, steps=20, step_size=max(0.1 * eps, 1e-9), restarts=2, schedule=Constant())
+        return attacked_auroc(score, x, labels, attack, moves, torch.Generator().manual_seed(0))
+
+    plain = certifiable_auroc(score(x), labels, bound(1.0), 0.0)
+    assert attacked(Moves.BOTH, 0.0) == plain
+    for eps in (0.1, 0.4):
+        # The worst moves of this score are known: straight out for normal samples, straight in for anomalies.
+        length = torch.linalg.vector_norm(x, dim=1)
+        worst = {True: 1.0 - (length + eps), False: 1.0 - (length - eps).clamp(min=0.0)}
+        for moves in Moves:
+            scores = score(x)
+            for normal, idle in ((True, Moves.ANOMALIES), (False, Moves.NORMALS)):
+                if moves is not idle:
+                    rows = (labels == 1) == normal
+                    scores[rows] = worst[normal][rows]
+            truth = certifiable_auroc(scores, labels, bound(1.0), 0.0)
+            found, proven = attacked(moves, eps), certifiable_auroc(score(x), labels, bound(1.0), eps, moves)
+            assert proven <= truth <= found <= plain
+            # Steps of a tenth of the radius end within 1e-2 of the worst point; a pair is 1/900 of the mean.
+            assert found <= truth + 0.02
+            assert str(moves)
+
+
+def test_the_printed_formula_raises_the_auroc():
+    # Proposition 12 prints p_1(t - 2 eps), which is attackers who help.
+    normal = torch.distributions.Normal(0.0, 1.0)
+    t = torch.linspace(-12, 12, 48001, dtype=torch.float64)
+    step = float(t[1] - t[0])
+
+    def area(shift: float) -> float:
+        return float((normal.cdf(t + 0.5) * normal.log_prob(t + shift - 1.0).exp()).sum()) * step
+
+    plain, printed, right = area(0.0), area(-0.4), area(0.4)
+    assert [round(v, 4) for v in (plain, printed, right)] == [0.8556, 0.9104, 0.7817]
+    assert right < plain < printed
 
 
 def test_what_proves_nothing_is_refused():

@@ -35,7 +35,7 @@ def test_a_bias_without_the_root_of_its_places(monkeypatch: pytest.MonkeyPatch):
     found = captured_sensitivity.Sensitivity._parameter
 
     def once(self: captured_sensitivity.Sensitivity, tensor: torch.Tensor) -> object:
-        return captured_sensitivity._Found(found(self, tensor).name, 1)
+        return captured_sensitivity._Found(found(self, tensor).name, 1.0)
 
     monkeypatch.setattr(captured_sensitivity.Sensitivity, "_parameter", once)
     # The gradient is sqrt(64) times the wrong limit.

@@ -1,12 +1,16 @@
 """Models whose gradients of single records have no proven bound are refused in a sentence."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 import lipkit.nn as lnn
 from lipkit import privacy
-from lipkit.errors import ArgumentError, CaptureError, LipkitError, ShapeError, UnsupportedError
+from lipkit.bound import Bound, Kind
+from lipkit.errors import ArgumentError, CaptureError, LipkitError, NotProvenError, ShapeError, UnsupportedError
+from lipkit.norms import Lanczos
 
 
 class Noise(nn.Module):
@@ -43,6 +47,16 @@ class Centered(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x - x.mean(0, keepdim=True)
+
+
+class Chance(nn.Module):
+    """Declares a constant that may be wrong."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / 2
+
+    def declared_lipschitz(self, in_shape: tuple[int, ...]) -> Bound:
+        return replace(Bound.from_value(0.5, Kind.UPPER, "a draw"), failure=0.1)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +99,15 @@ def test_complex_tensors_are_refused():
     model = nn.Linear(4, 4, dtype=torch.complex64)
     with pytest.raises((UnsupportedError, CaptureError), match="complex"):
         privacy.sensitivity(model, nn.CrossEntropyLoss(), privacy.Inputs((4,), 1.0))
+
+
+def test_norms_and_constants_that_hold_but_for_a_chance_are_refused():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    with pytest.raises(NotProvenError, match="a chance of 1e-09, which no epsilon counts"):
+        privacy.sensitivity(model, nn.CrossEntropyLoss(), privacy.Inputs((4,), 1.0), norm=Lanczos(failure=1e-9))
+    declared = nn.Sequential(nn.Linear(4, 4), Chance(), nn.Linear(4, 4))
+    with pytest.raises(NotProvenError, match=r"with probability 0\.1"):
+        privacy.sensitivity(declared, nn.CrossEntropyLoss(), privacy.Inputs((4,), 1.0))
 
 
 def test_the_model_is_not_changed():

@@ -58,6 +58,22 @@ def drawn_records(shape: tuple[int, ...], radius: float, count: int, dtype: torc
     return (flat / norms * radius * sizes * (1 - 1e-6)).reshape(x.shape).to(dtype)
 
 
+def natural_records(shape: tuple[int, ...], radius: float, count: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Records in the ball that are like photographs: amplitudes 1/f, no negative entry, some with flat halves."""
+    generator = torch.Generator().manual_seed(1)
+    noise = torch.randn(count, *shape, generator=generator, dtype=torch.float64)
+    axes = tuple(range(-min(2, len(shape)), 0))
+    steps = [torch.fft.fftfreq(shape[axis], dtype=torch.float64) * shape[axis] for axis in axes]
+    frequency = torch.stack(torch.meshgrid(*steps, indexing="ij")).square().sum(0).sqrt().clamp(min=1.0)
+    x = torch.fft.ifftn(torch.fft.fftn(noise, dim=axes) / frequency, dim=axes).real
+    x = x - x.flatten(1).amin(1).reshape(-1, *(1,) * len(shape))
+    half = shape[-1] // 2
+    x[::5, ..., half:] = x[::5, ..., :1]
+    sizes = torch.rand(count, generator=generator, dtype=torch.float64).sqrt()
+    norms = torch.linalg.vector_norm(x.flatten(1), dim=1).clamp(min=1e-12) / (radius * sizes * (1 - 1e-6))
+    return (x / norms.reshape(-1, *(1,) * len(shape))).to(dtype)
+
+
 def climb(
     norms: Callable[[Tensor], Mapping[str, Tensor]], x: Tensor, radius: float, steps: int = 25, rate: float = 0.3
 ) -> Tensor:

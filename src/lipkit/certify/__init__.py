@@ -22,6 +22,8 @@ from lipkit.certify.evaluate.proportion import Proportion as Proportion
 from lipkit.certify.evaluate.records import Records as Records
 from lipkit.certify.evaluate.records import SampleResult as SampleResult
 from lipkit.certify.evaluate.running_sums import RunningMetric as RunningMetric
+from lipkit.certify.mean_robustness import Moves as Moves
+from lipkit.certify.mean_robustness import attacked_auroc as attacked_auroc
 from lipkit.certify.mean_robustness import certifiable_auroc as certifiable_auroc
 from lipkit.certify.mean_robustness import mean_certifiable_robustness as mean_certifiable_robustness
 from lipkit.certify.mean_robustness import signed_radii as signed_radii

@@ -41,6 +41,7 @@ from lipkit.privacy.plan import usual_delta as usual_delta
 from lipkit.privacy.private_moments import Moments as Moments
 from lipkit.privacy.private_moments import release_moments as release_moments
 from lipkit.privacy.private_steps.training import Training as Training
+from lipkit.privacy.private_steps.views import Views as Views
 from lipkit.privacy.record_limits.captured_sensitivity import Sensitivity as Sensitivity
 from lipkit.privacy.record_limits.captured_sensitivity import sensitivity as sensitivity
 from lipkit.privacy.record_limits.dense_bounds import DenseNetwork as DenseNetwork

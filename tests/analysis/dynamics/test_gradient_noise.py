@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from lipkit import analysis
+from lipkit.analysis.dynamics import gradient_noise
 from lipkit.analysis.dynamics.gram_decomposition import decompose_gram, spectral_norm_by_gram
 from lipkit.errors import NonFiniteError
 
@@ -26,6 +27,15 @@ def test_the_form_is_that_of_a_decomposition(shape: tuple[int, int]):
     assert form == pytest.approx(float(analysis.singular_value_hessian(matrix).form(change)), rel=1e-10, abs=1e-13)
     assert gram.value == pytest.approx(float(torch.linalg.matrix_norm(matrix, 2)), rel=1e-14)
     assert gram.gap == pytest.approx(analysis.taylor(matrix, [change]).radius * 2 * norm(change), rel=1e-10)
+
+
+@pytest.mark.parametrize("shape", [(6, 10), (10, 6), (5, 5), (1, 4), (4, 1)])
+def test_the_diagonal_is_that_of_unit_matrices(shape: tuple[int, int]):
+    matrix = normal(*shape, seed=sum(shape))
+    units = torch.eye(matrix.numel(), dtype=torch.float64).reshape(-1, *shape)
+    expected = analysis.singular_value_hessian(matrix).form(units).reshape(shape)
+    # Both are in float64; gaps here are above a tenth of the value.
+    assert torch.allclose(decompose_gram(matrix).diagonal(), expected, rtol=1e-10, atol=1e-13)
 
 
 def norm(matrix: Tensor) -> float:
@@ -119,6 +129,117 @@ def test_noise_terms_are_those_of_stored_gradients(case: str, reduction: str):
         # The same sums in another order, in float64.
         assert float(layer.kappa[0]) == pytest.approx(float(kappa), rel=1e-9)
         assert float(layer.diffusion[0]) == pytest.approx(float(diffusion), rel=1e-9)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_parts_are_those_of_the_whole_covariance(case: str):
+    """Sigma as a matrix over all entries, from stored gradients, and its diagonal, its mean variance and its rest."""
+    torch.manual_seed(0)
+    model, shape = CASES[case]
+    model = model.double()
+    count, rate = 9, 0.01
+    x, y = normal(count, *shape, seed=1), torch.arange(count) % 3
+    model(x)
+    model.zero_grad()
+    weights = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+    def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(functional_call(model, parameters, (x[None],)), y[None])
+
+    stored = vmap(grad(loss), in_dims=(None, 0, 0))(weights, x, y)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    with analysis.Profiler(model, optimizer, x[:1], every=1, split=True) as profile:
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    assert profile.history.refused == {}
+    for layer in profile.history.layers:
+        matrix = weights[f"{layer.name}.weight"].flatten(1)
+        rows = stored[f"{layer.name}.weight"].flatten(1)
+        covariance = torch.cov(rows.mT) / count
+        hessian = analysis.singular_value_hessian(matrix)
+        units = torch.eye(matrix.numel(), dtype=torch.float64).reshape(-1, *matrix.shape)
+        dense = hessian.apply(units).flatten(1)
+        value, u, v = hessian.triplet()
+        slope = torch.outer(u, v).flatten()
+        variances = torch.diag(covariance.diagonal())
+        mean = covariance.diagonal().mean() * torch.eye(len(covariance), dtype=torch.float64)
+        wanted = {"": covariance, "_variance": variances, "_covariance": covariance - variances, "_scalar": mean}
+        for part, sigma in wanted.items():
+            kappa, diffusion = getattr(layer, f"kappa{part}"), getattr(layer, f"diffusion{part}")
+            # The same sums in another order, in float64; parts of one whole may cancel.
+            assert float(kappa[0]) == pytest.approx(rate * float((dense * sigma).sum()) / (2 * value), rel=1e-8)
+            expected = rate * float(slope @ sigma @ slope) / value**2
+            assert float(diffusion[0]) == pytest.approx(expected, rel=1e-8)
+        # The parts tell something: they are not all alike.
+        assert layer.kappa_variance is not None
+        assert layer.kappa_scalar is not None
+        assert float((layer.kappa_variance - layer.kappa_scalar).abs()) > 1e-3 * float(layer.kappa_variance)
+
+
+def test_parts_of_terms_in_float32_and_of_many_samples_at_once(monkeypatch: pytest.MonkeyPatch):
+    delta, rows = normal(20, 3, 4, seed=1), normal(20, 3, 5, seed=2)
+    each = torch.einsum("spm,spn->smn", delta, rows)
+    expected = (each - each.mean(0)).square().sum(0)
+    torch.testing.assert_close(gradient_noise.squares_of_products(delta, rows), expected)
+    monkeypatch.setattr(gradient_noise, "_TOGETHER", 50)
+    torch.testing.assert_close(gradient_noise.squares_of_products(delta, rows), expected)
+    single = gradient_noise.squares_of_products(delta[:, :1], rows[:, :1])
+    torch.testing.assert_close(single, (delta[:, 0, :, None] * rows[:, 0, None]).var(0) * 19)
+    # A sample that is all of the gradient: nothing is left but rounding, and never less than zero.
+    same = gradient_noise.squares_of_products(delta[:1, :1].expand(7, 1, 4), rows[:1, :1].expand(7, 1, 5))
+    assert float(same.min()) >= 0
+    assert float(same.max()) < 1e-14 * float(each.abs().max()) ** 2 * 7
+
+
+def test_layers_that_are_heard_by_signs_are_not_split():
+    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(27, 2)).double()
+    x = normal(6, 2, 5, 5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with analysis.Profiler(model, optimizer, x[:1], 1, convolutions=analysis.AsOperator(), split=True) as profile:
+        model(x).square().mean().backward()
+        optimizer.step()
+    first, last = profile.history.layers
+    assert "'0' is heard by random signs" in profile.history.refused["split"]
+    assert first.kappa is not None
+    assert first.kappa_variance is first.kappa_covariance is first.diffusion_covariance is None
+    optimizer.zero_grad()
+    with analysis.Profiler(model, optimizer, x[:1], every=1) as profile:
+        model(x).square().mean().backward()
+        optimizer.step()
+    assert profile.history.refused == {}
+    assert last.name == profile.history.layers[1].name
+    assert profile.history.layers[1].kappa_variance is None
+
+
+def test_a_split_profile_is_resumed():
+    data = [(normal(8, 4, seed=seed), torch.arange(8) % 2) for seed in range(9)]
+
+    def start() -> tuple[nn.Module, torch.optim.Optimizer, analysis.Profiler]:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 2).double()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        return model, optimizer, analysis.Profiler(model, optimizer, data[0][0][:1], every=2, split=True)
+
+    def train(model: nn.Module, optimizer: torch.optim.Optimizer, part: slice) -> None:
+        for x, y in data[part]:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+    model, optimizer, whole = start()
+    with whole:
+        train(model, optimizer, slice(9))
+    model, optimizer, first = start()
+    with first:
+        train(model, optimizer, slice(5))
+        state = first.state_dict()
+    second = analysis.Profiler(model, optimizer, data[0][0][:1], every=2, split=True)
+    second.load_state_dict(state)
+    with second:
+        train(model, optimizer, slice(5, 9))
+    one, other = whole.history.layers[0], second.history.layers[0]
+    for name in ("kappa", "kappa_variance", "diffusion_variance", "kappa_scalar", "diffusion_scalar"):
+        assert torch.equal(getattr(one, name), getattr(other, name)), name
 
 
 def test_one_step_has_the_drift_and_the_variance_of_the_model():

@@ -72,3 +72,21 @@ def test_what_is_no_matrix_is_refused(arguments: tuple[int, int, float]):
 def test_no_layers_are_refused():
     with pytest.raises(ArgumentError, match="at least one layer"):
         initialisation_law([])
+
+
+def test_layers_scaled_to_norm_one_lose_their_signal():
+    source, width = torch.Generator().manual_seed(5), 512
+    weights = torch.randn(5, width, width, generator=source, dtype=torch.float64)
+    plain = InitialNorm(width, width, 1.0)
+    # Twice the root of 512, less a fluctuation of order one.
+    assert plain.edge == pytest.approx(45.25, abs=0.01)
+    norms = torch.linalg.matrix_norm(weights, 2)
+    assert bool(((norms > plain.edge - 1.5) & (norms < plain.edge + 0.5)).all())
+    tangent, unit = torch.ones(2, width, dtype=torch.float64)
+    for weight, norm in zip(weights, norms, strict=True):
+        assert float(norm) / math.sqrt(width) == pytest.approx(2, rel=0.04)
+        assert float(norm) / plain.edge == pytest.approx(1, rel=0.04)
+        tangent, unit = weight @ tangent / math.sqrt(width), weight @ unit / plain.edge
+    # Sums of 512 squares scatter by (2 / 512)^(1/2) = 6 % in each of five layers; three deviations.
+    assert float(tangent.square().mean()) == pytest.approx(1, rel=0.42)
+    assert float(unit.square().mean()) == pytest.approx(0.25**5, rel=0.42)

@@ -101,6 +101,28 @@ def test_a_forecast_has_the_mean_of_the_expected_tracker():
     assert found.kind is Kind.ESTIMATE
 
 
+def test_a_forecast_takes_the_covariance_that_it_is_asked_for():
+    model, (x, y) = network(), clusters(24)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    with analysis.Profiler(model, optimizer, x[:1], every=1, split=True) as profile:
+        for rows in torch.arange(24).split(8):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x[rows]), y[rows]).backward()
+            optimizer.step()
+    layers = profile.history.layers
+    for noise, part in (
+        (analysis.NoiseModel.FULL, ""),
+        (analysis.NoiseModel.DIAGONAL, "_variance"),
+        (analysis.NoiseModel.SCALAR, "_scalar"),
+    ):
+        found = analysis.forecast(profile.history, 0.05, noise)
+        sums = [0.05 * sum(float(getattr(one, name + part).sum()) for one in layers) for name in ("kappa", "diffusion")]
+        # The same sums in another order.
+        assert [found.curvature, found.diffusion] == pytest.approx(sums, rel=1e-12)
+    with pytest.raises(UnsupportedError, match="split=True"):
+        analysis.forecast(profiled(steps=3), 0.05, analysis.NoiseModel.SCALAR)
+
+
 class Residual(nn.Module):
     """log K is not the sum of log norms here: K = (1 + a) b."""
 
@@ -215,7 +237,7 @@ def test_shares_outside_of_their_interval_are_refused(wrong: float):
     calls: list[Callable[[], object]] = [
         lambda: analysis.gradient_noise_law(PLAIN, wrong),
         lambda: analysis.label_noise_law(PLAIN, wrong),
-        lambda: analysis.mix_noise_into_gradients_([], wrong, 1.0, draws),
+        lambda: analysis.mix_noise_into_gradients_([], wrong, analysis.GaussianGradientNoise(), draws),
         lambda: analysis.corrupt_labels(torch.zeros(3, dtype=torch.int64), 2, wrong, draws),
     ]
     for call in calls:
@@ -241,8 +263,8 @@ def test_gradients_are_mixed_as_said():
     for parameter in (kept, noisy):
         parameter.grad = torch.full((100_000,), 3.0)
     draws = torch.Generator().manual_seed(0)
-    analysis.mix_noise_into_gradients_([kept, unused], 1.0, 5.0, draws)
-    analysis.mix_noise_into_gradients_([noisy], 0.25, 2.0, draws)
+    analysis.mix_noise_into_gradients_([kept, unused], 1.0, analysis.GaussianGradientNoise(5.0), draws)
+    analysis.mix_noise_into_gradients_([noisy], 0.25, analysis.GaussianGradientNoise(2.0), draws)
     assert unused.grad is None
     assert kept.grad is not None
     assert noisy.grad is not None
@@ -250,6 +272,41 @@ def test_gradients_are_mixed_as_said():
     # sqrt(.25) 3 and sqrt(.75) 2, known to 1.73 / 316 = 0.0055 and 0.0039; four times over.
     assert float(noisy.grad.mean()) == pytest.approx(1.5, abs=0.022)
     assert float(noisy.grad.std()) == pytest.approx(math.sqrt(3), abs=0.016)
+
+
+def test_uniform_noise_is_uniform_and_has_its_own_law():
+    noise = analysis.UniformGradientNoise()
+    drawn = noise.draw(torch.Size([100_000]), torch.Generator().manual_seed(1))
+    assert float(drawn.abs().max()) <= 0.5
+    # Kolmogorov's statistic against [-1/2, 1/2]: above 2 / 316 once in a thousand draws.
+    ranks = torch.arange(1, 100_001) / 100_000
+    assert float((drawn.sort().values + 0.5 - ranks).abs().max()) < 2 / math.sqrt(100_000)
+    assert noise.deviation == pytest.approx(1 / math.sqrt(12))
+    # A variance of uniform draws is known to (1.8 - 1)^(1/2) / 316 of it; four times over.
+    assert float(drawn.var()) == pytest.approx(noise.deviation**2, rel=0.012)
+    parameter = nn.Parameter(torch.zeros(100_000))
+    parameter.grad = torch.full((100_000,), 3.0)
+    analysis.mix_noise_into_gradients_([parameter], 0.25, noise, torch.Generator().manual_seed(1))
+    torch.testing.assert_close(parameter.grad, 1.5 + math.sqrt(0.75) * drawn.float())
+    for law in (analysis.UniformGradientNoise, analysis.GaussianGradientNoise):
+        with pytest.raises(ArgumentError, match="at least 0"):
+            law(-1.0)
+
+
+def test_one_step_of_uniform_noise_bends_the_norm_as_the_law_says():
+    """Only the deviation of the noise counts: the mean of log sigma after a step along it."""
+    weight = torch.randn(4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    law, rate, draws = analysis.UniformGradientNoise(), 0.1, torch.Generator().manual_seed(4)
+    terms = analysis.isotropic_noise(weight, law.deviation)
+    moves = rate * law.draw(torch.Size([20_000, 4, 6]), draws)
+    logs = (torch.linalg.matrix_norm(torch.stack([weight + moves, weight - moves]), 2)).log().mean(0)
+    found = logs - torch.linalg.matrix_norm(weight, 2).log()
+    expected = rate**2 * (terms.curvature - terms.diffusion / 2)
+    # Four standard errors of the mean over pairs, and 2 % for fourth order at this rate.
+    assert float(found.mean()) == pytest.approx(
+        expected, abs=4 * float(found.std()) / math.sqrt(20_000) + 0.02 * expected
+    )
+    assert expected > 20 * float(found.std()) / math.sqrt(20_000)
 
 
 def test_labels_are_replaced_with_their_probability():
@@ -276,15 +333,19 @@ def test_wrong_labels_lower_the_constant_of_a_training():
 @pytest.mark.train
 def test_scaled_gradients_lower_the_constant_and_unit_noise_raises_it():
     ends: dict[tuple[float, float], float] = {}
-    for share, deviation in ((1.0, 0.0), (0.25, 0.0), (0.25, 1.0)):
+    none, normal = analysis.GaussianGradientNoise(0.0), analysis.GaussianGradientNoise(1.0)
+    uniform = analysis.UniformGradientNoise()
+    for share, noise in ((1.0, none), (0.25, none), (0.25, normal), (0.25, uniform)):
         model, draws = network(), torch.Generator().manual_seed(0)
 
-        def change(model: nn.Module = model, share: float = share, deviation: float = deviation) -> None:
-            analysis.mix_noise_into_gradients_(model.parameters(), share, deviation, draws)  # noqa: B023
+        def change(model: nn.Module = model, share: float = share, noise: analysis.GradientNoise = noise) -> None:
+            analysis.mix_noise_into_gradients_(model.parameters(), share, noise, draws)  # noqa: B023
 
         train(model, 400, 0.05, change)
-        ends[share, deviation] = log_constant(model)
+        ends[share, noise.deviation] = log_constant(model)
     assert ends[0.25, 0.0] < ends[1.0, 0.0] < ends[0.25, 1.0]
+    # Uniform noise has a twelfth of the variance, so it raises K by less.
+    assert ends[0.25, 0.0] < ends[0.25, uniform.deviation] < ends[0.25, 1.0]
 
 
 @pytest.mark.train

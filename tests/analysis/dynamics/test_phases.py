@@ -63,6 +63,7 @@ def test_amplification_is_the_norm_of_the_hessian():
     history, weights = profiled(1)
     for place, factors in enumerate(analysis.driving_factors(history)):
         assert factors.kind is Kind.ESTIMATE
+        assert factors.amplification is not None
         for step, value in enumerate(factors.amplification.tolist()):
             hessian = analysis.singular_value_hessian(weights[step][place])
             # 1 / gap: rounding grows with sigma / gap, which is below 1e3 here.
@@ -70,6 +71,23 @@ def test_amplification_is_the_norm_of_the_hessian():
         layer = history.layers[place]
         assert layer.diffusion is not None
         torch.testing.assert_close(factors.directional_noise.square(), layer.diffusion)
+
+
+def test_layers_that_are_followed_as_operators_have_no_amplification():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.Flatten(), nn.Linear(32, 3))
+    x, labels = torch.randn(8, 1, 4, 4), torch.arange(8) % 3
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    with analysis.Profiler(model, optimizer, x[:1], every=1, convolutions=analysis.AsOperator()) as profile:
+        for _ in range(3):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), labels).backward()
+            optimizer.step()
+    for factors in analysis.driving_factors(profile.history):
+        # Everything else is there: only the gap of an operator says nothing about its kernel.
+        assert factors.amplification is None
+        assert bool((factors.directional_noise > 0).all())
+        assert float(factors.curvature.min()) > 0
 
 
 def test_histories_without_noise_are_refused():

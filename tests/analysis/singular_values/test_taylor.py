@@ -236,17 +236,6 @@ def test_derivatives_of_singular_vectors():
         assert torch.allclose(numeric[1], dv, atol=1e-6)
 
 
-def test_the_mean_of_a_repeated_value_has_a_derivative():
-    matrix = torch.diag(torch.tensor([2.0, 2.0, 1.0], dtype=torch.float64))
-    change = random_matrices(5, 1)[0].new_tensor([[0.3, 1.0, 0.2], [-0.4, -0.9, 0.1], [0.5, 0.7, 0.6]])
-    found = analysis.cluster_mean_derivative(matrix, change, [0, 1])
-    means = [torch.linalg.svdvals(matrix + x * change)[:2].mean() for x in (1e-6, -1e-6)]
-    assert float(found) == pytest.approx(float(means[0] - means[1]) / 2e-6, abs=1e-8)
-    for members, word in (([0], "include all"), ([0, 2], "a run of"), ([3], "within 0 to 2"), ([], "a run of")):
-        with pytest.raises(ArgumentError, match=word):
-            analysis.cluster_mean_derivative(matrix, change, members)
-
-
 def test_what_has_no_series_is_refused():
     double = torch.diag(torch.tensor([2.0, 2.0, 1.0]))
     change = torch.ones(3, 3)

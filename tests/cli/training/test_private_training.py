@@ -56,6 +56,9 @@ def test_the_journal_has_three_numbers_no_loss_and_no_time(tmp_path: Path) -> No
     plan = PrivateBlobs().plan()
     schedule = CosineSchedule(1.0, 0.0)
     assert found.journal[-1]["step"] == 40
+    state = checkpoint.load(tmp_path / "checkpoint.safetensors")
+    # Times of steps would tell the sizes of Poisson batches.
+    assert state["seconds"] == 0.0
     for entry in found.journal:
         # Both are functions of the planned step alone.
         assert entry["epsilon"] == plan.epsilon_after(entry["step"])

@@ -54,10 +54,86 @@ def kantorovich() -> list[str]:
     return [f"{gradient.norm():.5f}"]
 
 
+def infimum() -> list[str]:
+    """Of (f(0) - f(1)) / 2 over f with |f(0) - f(1)| <= 1."""
+    return [f"{min((a - b) / 2 for a in (0.0, 1.0) for b in (0.0, 1.0))}", "the distance is 1."]
+
+
+def concentration() -> list[str]:
+    b, u = 10_000, 0.1
+    gap = (u - 2 / math.sqrt(b)) ** 2
+    return [f"{math.exp(-math.sqrt(b) / 8 * gap):.3f}", f"{math.exp(-b / 8 * gap):.6f}"]
+
+
+def middle_term() -> list[str]:
+    depth, x, bias = 100, 1.0, 0.01
+    return [f"{math.sqrt(x * bias * depth * (depth + 1)):.2f}", f"√(BXT) is {math.sqrt(bias * x * depth):.0f}."]
+
+
+def _above(z: float) -> float:
+    return math.erfc(z / math.sqrt(2)) / 2
+
+
+def shuffled() -> list[str]:
+    """Of T results the record is in one: at 2 with it and at 1 without, where those of all others are at 0."""
+    sigma, batches, delta = 0.7, 1_000, 1e-5
+
+    def largest(at: float, end: float) -> float:
+        ours, theirs = _above((end - at) / sigma), _above(end / sigma)
+        return -math.expm1(math.log1p(-ours) + (batches - 1) * math.log1p(-theirs))
+
+    ends = [3 + 0.001 * k for k in range(4_000)]
+    least = max(math.log((largest(2, e) - delta) / largest(1, e)) for e in ends if largest(2, e) > delta)
+    orders: list[float] = []
+    for a in range(2, 60):
+        terms = [
+            math.lgamma(a + 1) - math.lgamma(k + 1) - math.lgamma(a - k + 1) + (a - k) * math.log1p(-1 / batches)
+            - k * math.log(batches) + (k * k - k) / (2 * sigma**2)
+            for k in range(a + 1)
+        ]  # fmt: skip
+        top = max(terms)
+        divergence = batches * (top + math.log(math.fsum(math.exp(t - top) for t in terms))) / (a - 1)
+        orders.append(divergence + math.log(1 - 1 / a) - (math.log(delta) + math.log(a)) / (a - 1))
+    low, high = 0.0, 20.0
+    for _ in range(60):
+        e = (low + high) / 2
+        lost = _above(e * sigma - 0.5 / sigma) - math.exp(e) * _above(e * sigma + 0.5 / sigma)
+        low, high = (e, high) if lost > delta else (low, e)
+    return [f"{min(orders):.2f}", f"{least:.2f}", f"{high:.2f}"]
+
+
+def centering() -> list[str]:
+    def beside(*records: float) -> float:
+        return 3 - math.fsum((3, *records)) / (1 + len(records))
+
+    return [
+        f"becomes {beside(1.0):.0f} beside a record 1, and {beside(5.0):.0f} beside a record 5",
+        f"is {beside():.0f}.",
+    ]
+
+
+def clip() -> list[str]:
+    loss, batch, limit = math.sqrt(2), 1_000, 0.1
+    wrong, right = min(loss / batch, limit), min(loss, limit) / batch
+    return [f"{wrong:.6f}", f"{right}", f"{wrong / right:.2f}"]
+
+
+def delta() -> list[str]:
+    records = 1_000
+    return [f"{10.0 ** -math.ceil(math.log10(records))}", f"{10.0 ** -len(str(records)):.4f}"]
+
+
 NUMBERS: dict[str, Callable[[], list[str]]] = {
     "Activations for a slope other than one": activations,
     "The global bound for a slope other than one": gradients,
     "A bias that is added at many places": bias,
     "Kernels under reflect padding": reflect,
     "The constant of KR with many classes": kantorovich,
+    "The infimum of the binary KR loss": infimum,
+    "Concentration of the mean gradient": concentration,
+    "A root in the bound for networks with biases": middle_term,
+    "Shuffled batches billed as Poisson batches": shuffled,
+    "Centering over the batch": centering,
+    "A clip that lowers no noise": clip,
+    "The default δ at powers of ten": delta,
 }

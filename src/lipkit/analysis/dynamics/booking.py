@@ -42,6 +42,10 @@ class Sums:
     bending: float = 0.0
 
 
+# No noise at all.
+_SILENCE = Noise(0.0, 0.0)
+
+
 @final
 class Booking:
     """The books of one layer. With X the step that was made, and vectors that follow the weight:
@@ -79,7 +83,7 @@ class Booking:
             rate: The rate of the step.
             draw: A normal number, for the diffusion of the sampled tracker.
         """
-        noise = self.noise or Noise(0.0, 0.0)
+        noise = self.noise or _SILENCE
         mean = rate**2 * (noise.curvature - noise.diffusion / 2)
         return Causes(decay, mean, rate * math.sqrt(noise.diffusion) * draw)
 
@@ -120,19 +124,16 @@ class Booking:
         self.open(measured)
         known = sums.drift + sums.curvature + sums.decay
         rest = self.log_norm - before - sums.drift - sums.curvature - sums.decay
-        heard = noise or Noise(0.0, 0.0)
-        self.record.entries.append(
-            Entry(
-                *(sums.drift, sums.curvature, sums.decay, rest),
-                *(rate * heard.curvature, rate * heard.diffusion, crossings, int(noise is not None)),
-            )
-        )
+        heard, split = int(noise is not None), int(noise is not None and noise.diagonal is not None)
+        terms = tuple(rate * term for term in _numbers(noise or _SILENCE))
+        causes = (sums.drift, sums.curvature, sums.decay, rest)
+        self.record.entries.append(Entry(*causes, *terms, crossings=crossings, known=heard, split=split))
         mean = sums.drift + sums.decay + sums.mean
         self._note(moment.realised + known, moment.expected + mean, moment.sampled + mean + sums.diffused)
 
     def state(self) -> dict[str, Tensor]:
         """Everything that the next step needs, but for the weights and vectors, as tensors on the CPU."""
-        noise = [] if self.noise is None else [self.noise.curvature, self.noise.diffusion]
+        noise = [] if self.noise is None else [*_numbers(self.noise), float(self.noise.diagonal is not None)]
         return {
             **self.record.state(),
             "sums": torch.tensor(astuple(self._sums), dtype=torch.float64),
@@ -146,8 +147,22 @@ class Booking:
         self.open(measured)
         self.record.restore(state)
         self._sums = Sums(*state["sums"].tolist())
-        self.noise = Noise(*state["noise"].tolist()) if state["noise"].numel() else None
+        self.noise = _noise(state["noise"].tolist()) if state["noise"].numel() else None
         self._rate, self._crossings = float(state["rate"]), int(state["crossings"])
 
     def _note(self, realised: float, expected: float, sampled: float) -> None:
         self.record.moments.append(Moment(self.measured.value, self.measured.gap, realised, expected, sampled))
+
+
+def _numbers(noise: Noise) -> list[float]:
+    """Curvature and diffusion of all, of the diagonal and of the mean variance, zero where these are not known."""
+    parts = (noise, noise.diagonal or _SILENCE, noise.scalar or _SILENCE)
+    return [number for part in parts for number in (part.curvature, part.diffusion)]
+
+
+def _noise(numbers: list[float]) -> Noise:
+    """What `_numbers` were of; the last number says whether there are parts."""
+    curvature, diffusion, *parts, split = numbers
+    if not split:
+        return Noise(curvature, diffusion)
+    return Noise(curvature, diffusion, Noise(parts[0], parts[1]), Noise(parts[2], parts[3]))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -17,6 +17,9 @@ from lipkit.errors import ArgumentError, UnsupportedError
 # The type of the weights decides how well sums over a batch agree; float32 over 10^4 terms keeps this share.
 _AGREES = 1e-3
 
+# Numbers that are held at once where samples' gradients are formed.
+_TOGETHER = 2**23
+
 # Samples meet in these, while they use the statistics of the batch.
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 
@@ -24,10 +27,24 @@ BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 @final
 @dataclass(frozen=True)
 class Noise:
-    """One layer's noise terms without the rate: kappa = rate * `curvature`, |lambda|^2 = rate * `diffusion`."""
+    """One layer's noise terms without the rate: kappa = rate * `curvature`, |lambda|^2 = rate * `diffusion`.
+
+    They are linear in the covariance S of the gradient. `diagonal` are those of its diagonal, the variances of entries,
+    and `scalar` those of mean variance * identity, if they were asked for; both are covariances too. What is left,
+    `off_diagonal`, is of the covariances of entries: no law of noise has it alone, and it may be negative.
+    """
 
     curvature: float
     diffusion: float
+    diagonal: "Noise | None" = None
+    scalar: "Noise | None" = None
+
+    @property
+    def off_diagonal(self) -> "Noise | None":
+        """The terms of S without its diagonal."""
+        if self.diagonal is None:
+            return None
+        return Noise(self.curvature - self.diagonal.curvature, self.diffusion - self.diagonal.diffusion)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,10 +68,14 @@ class Heard(ABC):
 @final
 @dataclass(frozen=True, eq=False)
 class Contractions(Heard):
-    """For each sample, its part S_i of the batch gradient (their sum) times both vectors: a_i = S_i v, b_i = S_i'u."""
+    """For each sample, its part S_i of the batch gradient (their sum) times both vectors: a_i = S_i v, b_i = S_i'u.
+
+    `squares` is the sum over samples of the squared entries of centred S_i, if it was asked for.
+    """
 
     a: Float[Tensor, "samples m"]
     b: Float[Tensor, "samples n"]
+    squares: Float64[Tensor, "m n"] | None = None
 
     @property
     def samples(self) -> int:
@@ -86,17 +107,25 @@ class Contractions(Heard):
         a, b = a - a.mean(0), b - b.mean(0)
         factor = a.shape[0] / (a.shape[0] - 1)
         curvature = factor * float(gram.form(a, b).sum()) / (2 * gram.value)
-        return Noise(curvature, factor * float((a @ gram.left).square().sum()) / gram.value**2)
+        diffusion = factor * float((a @ gram.left).square().sum()) / gram.value**2
+        if self.squares is None:
+            return Noise(curvature, diffusion)
+        return Noise(curvature, diffusion, *_of_variances(gram, factor * self.squares))
 
 
 def contract(
-    module: nn.Module, x: Float[Tensor, "samples ..."], gradient: Float[Tensor, "samples ..."], gram: GramDecomposition
+    module: nn.Module,
+    x: Float[Tensor, "samples ..."],
+    gradient: Float[Tensor, "samples ..."],
+    gram: GramDecomposition,
+    split: bool = False,
 ) -> Contractions:
     """The contractions of one use of a layer, from its input and the gradient of its output.
 
     Linear: S_i = sum over positions of delta x'. Conv2d: S_i = delta_i X_i' with unfolded inputs X_i, so S_i v is a
     convolution with one kernel, and S_i'u a sum of products with shifted inputs; nothing is unfolded.
-    Cost: a small part of the layer's own backward pass, and memory for M (m + n) numbers.
+    Cost: a small part of the layer's own backward pass, and memory for M (m + n) numbers; with `split` as much as the
+    gradient of the weight, and memory for M m c numbers, c the channels of the input.
     """
     left, right = gram.left.to(gradient), gram.right.to(gradient)
     x = x.to(gradient)
@@ -106,7 +135,8 @@ def contract(
         delta = gradient.reshape(gradient.shape[0], -1, module.out_features)
         rows = x.reshape(x.shape[0], -1, module.in_features)
         a = torch.einsum("spm,sp->sm", delta, rows @ right)
-        return Contractions(a, torch.einsum("spn,sp->sn", rows, delta @ left))
+        squares = squares_of_products(delta, rows) if split else None
+        return Contractions(a, torch.einsum("spn,sp->sn", rows, delta @ left), squares)
     if not isinstance(module, nn.Conv2d) or module.groups != 1:
         raise UnsupportedError(f"noise terms exist for nn.Linear and nn.Conv2d without groups, not for {module}")
     if x.ndim != 4:
@@ -117,13 +147,49 @@ def contract(
     a = torch.einsum("smhw,shw->sm", gradient, shown[:, 0])
     weights = torch.einsum("smhw,m->shw", gradient, left).flatten(1).unsqueeze(2)
     columns = [torch.bmm(part.flatten(2), weights)[:, :, 0] for part in _shifts(module, padded, gradient)]
-    return Contractions(a, torch.stack(columns, dim=2).flatten(1))
+    squares = None
+    if split:
+        # Positions are summed over, so they take the place of those of a linear layer, for each entry of the kernel.
+        delta = gradient.flatten(2).mT
+        each = [squares_of_products(delta, part.flatten(2).mT) for part in _shifts(module, padded, gradient)]
+        squares = torch.stack(each, dim=2).flatten(1)
+    return Contractions(a, torch.stack(columns, dim=2).flatten(1), squares)
+
+
+def squares_of_products(
+    delta: Float[Tensor, "samples positions m"], rows: Float[Tensor, "samples positions n"]
+) -> Float64[Tensor, "m n"]:
+    """sum_i (S_i - mean S)^2, entry by entry, for S_i = sum over positions of delta x'.
+
+    With one position S_i^2 is (delta^2)(x^2)', and no S_i is formed; otherwise some samples at a time.
+    """
+    count = len(delta)
+    if delta.shape[1] == 1:
+        left, right = delta[:, 0].to(torch.float64), rows[:, 0].to(torch.float64)
+        found = left.square().mT @ right.square() - (left.mT @ right).square() / count
+        return found.clamp(min=0)
+    mean = torch.einsum("spm,spn->mn", delta, rows) / count
+    found = mean.new_zeros(mean.shape, dtype=torch.float64)
+    together = max(1, _TOGETHER // mean.numel())
+    for some, beside in zip(delta.split(together), rows.split(together), strict=True):
+        found += (some.mT @ beside - mean).to(torch.float64).square().sum(0)
+    return found
 
 
 def has_contractions(module: nn.Module, measured: Measurement) -> bool:
     """Whether the noise of a layer that is used once comes from its input and the gradient of its output."""
     plain = isinstance(module, nn.Linear) or (isinstance(module, nn.Conv2d) and module.groups == 1)
     return plain and measured.gram is not None
+
+
+def _of_variances(gram: GramDecomposition, variances: Float64[Tensor, "m n"]) -> tuple[Noise, Noise]:
+    """The terms of a diagonal covariance, and those of the same with the mean variance in every entry."""
+    hessian = gram.diagonal()
+    slopes = torch.outer(gram.left.square(), gram.right.square())
+    curvature = float((hessian * variances).sum()) / (2 * gram.value)
+    diagonal = Noise(curvature, float((slopes * variances).sum()) / gram.value**2)
+    mean = float(variances.mean())
+    return diagonal, Noise(mean * float(hessian.sum()) / (2 * gram.value), mean / gram.value**2)
 
 
 def _gram(measured: Measurement) -> GramDecomposition:

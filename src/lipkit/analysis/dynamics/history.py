@@ -20,6 +20,10 @@ class LayerHistory:
     of which intervals the first step was more than gap / 2, outside of that radius; `kappa` and `diffusion` are the
     noise terms of the first step of each interval, times its rate; None if they are refused. `share` is
     d log K / d log norm: 1 in a chain, less in a branch, 0 where the output does not see the layer.
+
+    A profiler with `split` also has the parts of kappa and diffusion that are due to the variances of single entries of
+    the gradient, and what they were if all entries were independent with the mean variance (`scalar`). The rest,
+    `kappa_covariance` and `diffusion_covariance`, is due to entries that vary together, and may be negative.
     """
 
     name: str
@@ -33,6 +37,20 @@ class LayerHistory:
     kappa: Float64[Tensor, " changes"] | None
     diffusion: Float64[Tensor, " changes"] | None
     share: Float64[Tensor, " times"] | None = None
+    kappa_variance: Float64[Tensor, " changes"] | None = None
+    diffusion_variance: Float64[Tensor, " changes"] | None = None
+    kappa_scalar: Float64[Tensor, " changes"] | None = None
+    diffusion_scalar: Float64[Tensor, " changes"] | None = None
+
+    @property
+    def kappa_covariance(self) -> Float64[Tensor, " changes"] | None:
+        """kappa - kappa_variance."""
+        return _difference(self.kappa, self.kappa_variance)
+
+    @property
+    def diffusion_covariance(self) -> Float64[Tensor, " changes"] | None:
+        """diffusion - diffusion_variance."""
+        return _difference(self.diffusion, self.diffusion_variance)
 
 
 @final
@@ -45,7 +63,8 @@ class History:
     `realised` starts with the first ones and adds the second-order series of the steps that were made, for any
     optimizer. `expected` adds the model's drift, kappa and -|lambda|^2 / 2, and `sampled` a draw of its diffusion
     besides; both are of plain SGD, and None where the model does not apply. `refused` says why, also if weight decay
-    cannot be told from drift, and if the network cannot be read ("fold"): then K is the product of all norms.
+    cannot be told from drift, if noise terms cannot be split ("split"), and if the network cannot be read ("fold"):
+    then K is the product of all norms.
     """
 
     label: str
@@ -56,3 +75,7 @@ class History:
     sampled: Float64[Tensor, " times"] | None
     layers: tuple[LayerHistory, ...]
     refused: Mapping[str, str]
+
+
+def _difference(whole: Tensor | None, part: Tensor | None) -> Tensor | None:
+    return None if whole is None or part is None else whole - part

@@ -15,7 +15,10 @@ from lipkit.analysis.dynamics.history import LayerHistory
 @final
 @dataclass(frozen=True)
 class Entry:
-    """The causes of one change of log norm of one layer, in the order of `LayerHistory`; kappa 0.0 if not `known`."""
+    """The causes of one change of log norm of one layer, in the order of `LayerHistory`; kappa 0.0 if not `known`.
+
+    The last four numbers are parts of kappa and diffusion, 0.0 if not `split`.
+    """
 
     drift: float
     curvature: float
@@ -23,8 +26,13 @@ class Entry:
     rest: float
     kappa: float
     diffusion: float
+    kappa_variance: float
+    diffusion_variance: float
+    kappa_scalar: float
+    diffusion_scalar: float
     crossings: int
     known: int
+    split: int
 
 
 @final
@@ -52,6 +60,7 @@ class LayerRecord:
         """The record so far, with the share of the layer in the constant."""
         gaps = [one.gap for one in self.moments if one.gap is not None]
         known = all(one.known for one in self.entries)
+        split = known and bool(self.entries) and all(one.split for one in self.entries)
         return LayerHistory(
             self.name,
             _row([one.norm for one in self.moments]),
@@ -64,6 +73,10 @@ class LayerRecord:
             _row([one.kappa for one in self.entries]) if known else None,
             _row([one.diffusion for one in self.entries]) if known else None,
             share,
+            _row([one.kappa_variance for one in self.entries]) if split else None,
+            _row([one.diffusion_variance for one in self.entries]) if split else None,
+            _row([one.kappa_scalar for one in self.entries]) if split else None,
+            _row([one.diffusion_scalar for one in self.entries]) if split else None,
         )
 
     def log_norms(self) -> list[float]:
@@ -90,8 +103,8 @@ class LayerRecord:
         ]
         return {
             "moments": torch.tensor(moments, dtype=torch.float64).reshape(-1, 5),
-            "causes": torch.tensor([astuple(one)[:6] for one in self.entries], dtype=torch.float64).reshape(-1, 6),
-            "flags": torch.tensor([astuple(one)[6:] for one in self.entries], dtype=torch.int64).reshape(-1, 2),
+            "causes": torch.tensor([astuple(one)[:10] for one in self.entries], dtype=torch.float64).reshape(-1, 10),
+            "flags": torch.tensor([astuple(one)[10:] for one in self.entries], dtype=torch.int64).reshape(-1, 3),
         }
 
     def restore(self, state: Mapping[str, Tensor]) -> None:

@@ -24,9 +24,15 @@ class NoiseListener:
     """
 
     def __init__(
-        self, model: nn.Module, books: Sequence[Booking], refusal: str | None, probes: int, draws: torch.Generator
+        self,
+        model: nn.Module,
+        books: Sequence[Booking],
+        refusal: str | None,
+        probes: int,
+        draws: torch.Generator,
+        split: bool = False,
     ) -> None:
-        self._model, self._books, self._probes, self._draws = model, books, probes, draws
+        self._model, self._books, self._probes, self._draws, self._split = model, books, probes, draws, split
         self.refusal = refusal
         self.listening = False
         self._probing = False
@@ -144,7 +150,7 @@ class NoiseListener:
         wide = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
         try:
             with torch.no_grad(), torch.autocast(gradient.device.type, enabled=False):
-                self._heard[index].append(contract(module, x, wide, gram))
+                self._heard[index].append(contract(module, x, wide, gram, self._split))
         except LipkitError as error:
             self.refuse(f"Layer {self._books[index].layer.name!r}: {error}.")
 

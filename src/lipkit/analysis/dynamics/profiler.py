@@ -21,7 +21,7 @@ from lipkit.errors import ArgumentError, LipkitError
 from lipkit.regularizers.linear_layers import Example, layers_of
 
 # The form of a stored state; a later form has another number.
-_VERSION = 1
+_VERSION = 2
 
 
 @final
@@ -57,6 +57,8 @@ class Profiler:
         every: Steps between two measurements. First-order terms are booked at each step, second-order ones are held.
         convolutions: How a convolution is read.
         seed: Of the draws of the sampled tracker and of random signs, which have a generator of their own.
+        split: Whether noise terms are also split into variances and covariances of entries of the gradient, which costs
+            about another gradient of the weights after each measurement.
         probes: Backward passes with random signs after each measurement, if a layer needs them; the noise terms of one
             deviate by about their own size, and a mean over many does not.
     """
@@ -71,6 +73,7 @@ class Profiler:
         convolutions: Reading | None = None,
         seed: int = 0,
         probes: int = 1,
+        split: bool = False,
     ) -> None:
         if every < 1:
             raise ArgumentError(f"A profiler measures every 1 or more steps, got every={every}.")
@@ -85,7 +88,7 @@ class Profiler:
         self._model, self._optimizer, self._every, self._probes = model, optimizer, every, probes
         self._reading = AsMatrix() if convolutions is None else convolutions
         self._layers = self._reading.track(layers_of(model, example))
-        self._seed = seed
+        self._seed, self._split = seed, split
         self._handles: list[Any] = []
         self._books: Books | None = None
         self._resumes = False
@@ -131,6 +134,11 @@ class Profiler:
             refused["decay"] = self._decays.refusal
         if missing is not None:
             refused["fold"] = missing
+        if self._split and (refusal or self._listener.probed):
+            refused["split"] = refusal or (
+                f"Layer {self._layers[min(self._listener.probed)].name!r} is heard by random signs, which do not show "
+                "the variances of single entries; its noise terms are not split."
+            )
         what = "fold of" if missing is None else "sum of log"
         return History(
             f"{what} sigma_1 over {len(books)} layers; {self._reading.label}; normalisation, activations, pools "
@@ -214,7 +222,7 @@ class Profiler:
         self._decays = DecayShares(self._optimizer)
         self._draws = torch.Generator().manual_seed(self._seed)
         refusal = why_not_plain_sgd(self._optimizer) or self._unmodelled()
-        self._listener = NoiseListener(self._model, self._books.each, refusal, self._probes, self._draws)
+        self._listener = NoiseListener(self._model, self._books.each, refusal, self._probes, self._draws, self._split)
         self._step, self._steps = 0, [0]
         self._factors: list[float] = []
         # Read before the first step: weights that are no numbers any more would not be understood.

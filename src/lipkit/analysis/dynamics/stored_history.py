@@ -59,7 +59,7 @@ class StoredSpectra:
 @final
 @dataclass(frozen=True)
 class StoredLayer:
-    """One layer: the fields of `LayerHistory` as tuples, and its spectra if they were recorded."""
+    """One layer: the fields of `LayerHistory` as tuples but for the parts of noise terms, and its spectra if known."""
 
     name: str
     norm: Row

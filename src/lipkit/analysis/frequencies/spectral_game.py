@@ -19,9 +19,10 @@ from lipkit.analysis.frequencies.frequency_bands import (
     check_bands,
     check_images,
 )
+from lipkit.analysis.frequencies.likelihoods import log_likelihoods
 from lipkit.analysis.frequencies.robustness_score import ScoreForm, SignedScore, importance, score
 from lipkit.analysis.frequencies.shapley_values import shapley
-from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
+from lipkit.errors import ArgumentError, ShapeError
 
 # Bands up to which all coalitions are evaluated: 4096 forward passes for each image.
 _ALL_COALITIONS = 12
@@ -176,27 +177,5 @@ class SpectralGame:
         found: list[Tensor] = []
         for some in choice.split(max(1, self.batch // len(images))):
             mixed = (some @ columns).view(-1, *images.shape[1:])
-            found.append(self._log_likelihood(mixed, labels.repeat(len(some))).view(len(some), -1))
+            found.append(log_likelihoods(self.model, mixed, labels.repeat(len(some))).view(len(some), -1))
         return torch.cat(found).mT
-
-    def _log_likelihood(self, images: Tensor, labels: Tensor) -> Float64[Tensor, " images"]:
-        logits = self.model(images)
-        if not isinstance(logits, Tensor):
-            raise ShapeError(
-                f"The model must give one tensor of logits, got {type(logits).__name__}; wrap it to give its logits."
-            )
-        if logits.ndim != 2 or len(logits) != len(images) or logits.shape[1] < 2:
-            raise ShapeError(
-                f"The model must give at least two logits for each image, got shape {tuple(logits.shape)}."
-            )
-        low, high = int(labels.min()), int(labels.max())
-        if low < 0 or high >= logits.shape[1]:
-            raise ArgumentError(
-                f"Labels of {logits.shape[1]} classes lie in 0..{logits.shape[1] - 1}, got {low}..{high}."
-            )
-        found = torch.log_softmax(logits.double(), 1).gather(1, labels[:, None])[:, 0]
-        if not bool(torch.isfinite(found).all()):
-            raise NonFiniteError(
-                "The model gave NaN or infinite log-likelihoods for filtered images; check its weights."
-            )
-        return found

@@ -6,11 +6,9 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-from lipkit.errors import ArgumentError, LipkitError, NonFiniteError, ShapeError
+from lipkit.errors import ArgumentError, LipkitError, ShapeError
 from lipkit.privacy.input_ball import Inputs
-
-# Sums of float32 labels of 2^16 classes are off by less.
-_SUM_OF_SHARES = 1e-4
+from lipkit.privacy.private_steps.accepted_labels import check_labels
 
 
 @final
@@ -43,7 +41,7 @@ class Records:
             raise ArgumentError(f"Records are of the model's type {outputs.dtype}, got {x.dtype}; convert them.")
         self.x = torch.cat([inputs(part) for part in x.detach().split(chunk)] or [inputs(x)])
         self.y = y.detach().clone()
-        _check_labels(self.y, loss, outputs.shape[1] if outputs.ndim > 1 else 1)
+        check_labels(self.y, loss, tuple(outputs.shape[1:]))
         for part in self.y.split(chunk):
             _try_loss(loss, part.to(outputs.device), outputs)
 
@@ -55,35 +53,24 @@ class Records:
         return self.x[chosen.to(self.x.device)].to(device), self.y[chosen.to(self.y.device)].to(device)
 
 
+def two_tensors(records: object) -> tuple[Tensor, Tensor]:
+    """Records and labels; loaders, data sets and iterators are refused before anything is asked of them."""
+    match records:
+        case (Tensor() as x, Tensor() as y):
+            return x, y
+        case _:
+            raise ArgumentError(
+                f"Records are a pair of tensors (inputs, labels), got {type(records).__name__}; batches are drawn by "
+                "the plan, because those of a loader have another law than the one that is billed."
+            )
+
+
 def summed(loss: nn.Module, outputs: Tensor, labels: Tensor) -> Tensor:
     """The sum over records of the loss of each record alone."""
     value = loss(outputs, labels)
     if getattr(loss, "reduction", "none") == "mean":
         return value * len(outputs)
     return value.sum()
-
-
-def _check_labels(y: Tensor, loss: nn.Module, outputs: int) -> None:
-    if y.is_complex():
-        raise ArgumentError(f"Labels are whole or real numbers, got {y.dtype}.")
-    if y.is_floating_point():
-        if not bool(torch.isfinite(y).all()):
-            raise NonFiniteError("Some label is NaN or infinite; remove such records by a rule for single records.")
-        inside = bool(((y >= 0) & (y <= 1)).all())
-        if isinstance(loss, nn.BCEWithLogitsLoss) and not inside:
-            raise ArgumentError("Binary labels lie in [0, 1], and some do not; the loss has no constant for others.")
-        shares = isinstance(loss, nn.CrossEntropyLoss) and y.ndim == 2
-        if shares and not (inside and bool(((y.sum(1) - 1).abs() <= _SUM_OF_SHARES).all())):
-            raise ArgumentError("Labels of a cross-entropy are class indices or probabilities; some rows are neither.")
-        return
-    # One whole number a record is a class, where there are classes.
-    if y.ndim == 1 and outputs > 1:
-        if y.dtype != torch.int64:
-            raise ArgumentError(f"Class labels are torch.int64, got {y.dtype}; convert them with .long().")
-        if len(y) and not bool(((y >= 0) & (y < outputs)).all()):
-            raise ArgumentError(
-                f"Class labels lie in 0..{outputs - 1}, the outputs of the model, got {int(y.min())}..{int(y.max())}."
-            )
 
 
 def _try_loss(loss: nn.Module, labels: Tensor, outputs: Tensor) -> None:

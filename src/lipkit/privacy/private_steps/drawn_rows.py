@@ -1,5 +1,6 @@
 """The rows of each step, drawn as the plan says."""
 
+from collections.abc import Iterator
 from typing import final
 
 import torch
@@ -35,3 +36,19 @@ class Batches:
                 return self._order[at * size : (at + 1) * size]
             case other:
                 raise UnsupportedError(f"No batches are drawn by {other}; use Poisson(), Whole() or Shuffled().")
+
+    def pieces(self, step: int, most: int) -> Iterator[Int64[Tensor, " chosen"]]:
+        """The rows of a step in pieces of at most `most` rows; one row more or less changes one piece alone.
+
+        Rounding of a sum in float32 depends on all that is in it. So the pieces of a Poisson batch are cut at fixed
+        rows of the table, not by counting: other pieces stay the same to the bit without a record.
+        """
+        chosen = self.draw(step)
+        if not isinstance(self._plan.sampling, Poisson):
+            yield from (piece for piece in chosen.split(most) if len(piece))
+            return
+        # So many rows of the table have fewer than `most` in a batch, but once in 1e9.
+        width = max(1, int(max(most / 2, most - 6 * most**0.5) / self._plan.rate))
+        counts = (chosen // width).unique_consecutive(return_counts=True)[1]
+        for block in chosen.split(counts.tolist()):
+            yield from (piece for piece in block.split(most) if len(piece))

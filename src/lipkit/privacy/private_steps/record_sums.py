@@ -23,8 +23,11 @@ class RecordSums:
     loss: nn.Module
     clip: Clip | None
 
-    def add(self, x: Tensor, y: Tensor, totals: dict[str, Tensor]) -> float:
-        """Add the gradients of these records to `totals`, in float64; the centered count of `Quantile` is returned."""
+    def add(self, x: Tensor, y: Tensor, totals: dict[str, Tensor], share: float = 1.0) -> float:
+        """Add the gradients of these records to `totals`, in float64; the centered count of `Quantile` is returned.
+
+        Both are multiplied by `share`: that of one view of each record, where there are several.
+        """
         if not len(x):
             return 0.0
         tensors = {name: p for name, p in self.plain.named_parameters() if p.requires_grad}
@@ -35,11 +38,11 @@ class RecordSums:
         if len(x) > 1 and not all(bool(torch.isfinite(g).all()) for g in gradients):
             del outputs, ends, gradients
             half = len(x) // 2
-            return self.add(x[:half], y[:half], totals) + self.add(x[half:], y[half:], totals)
+            return self.add(x[:half], y[:half], totals, share) + self.add(x[half:], y[half:], totals, share)
         for name, gradient in zip(tensors, gradients, strict=True):
             # Only a single record still has entries that are not finite here.
-            totals[name] += gradient if len(x) > 1 else gradient.nan_to_num(0.0, 0.0, 0.0)
-        return count
+            totals[name].add_(gradient if len(x) > 1 else gradient.nan_to_num(0.0, 0.0, 0.0), alpha=share)
+        return count * share
 
     def _ends(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, float]:
         """The gradients in the outputs, clipped; and how many lie below the limit, less half of all."""

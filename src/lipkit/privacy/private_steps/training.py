@@ -1,6 +1,5 @@
 """Private training: noised sums of gradients without clipping, each counted on the disk before it is released."""
 
-import inspect
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -11,24 +10,28 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lipkit.errors import ArgumentError, UnsupportedError
+from lipkit.errors import ArgumentError
 from lipkit.nn import condense
 from lipkit.norms import Auto, Norm
-from lipkit.optim import SAM, WeightNoise
 from lipkit.privacy.allocations import Allocation, Optimal
 from lipkit.privacy.entropy import Entropy, SystemEntropy
 from lipkit.privacy.gradient_clipping import Clip, Quantile
 from lipkit.privacy.input_ball import Inputs
 from lipkit.privacy.ledger import MOST_RESERVED, Ledger, Spent
 from lipkit.privacy.plan import Plan
-from lipkit.privacy.private_steps.accepted_records import Records
+from lipkit.privacy.private_steps.accepted_records import Records, two_tensors
+from lipkit.privacy.private_steps.circumstances import refuse_circumstances, refuse_optimizer, refuse_types
 from lipkit.privacy.private_steps.drawn_rows import Batches
 from lipkit.privacy.private_steps.free_numbers import FreeNumbers
+from lipkit.privacy.private_steps.piece_sizes import most_rows, piece_size
 from lipkit.privacy.private_steps.record_sums import RecordSums
+from lipkit.privacy.private_steps.separate_records import refuse_mixing_loss, refuse_mixing_model
+from lipkit.privacy.private_steps.views import Views
 from lipkit.privacy.record_limits.captured_sensitivity import Sensitivity, refuse_layers
 from lipkit.privacy.record_limits.limits import Limits
+from lipkit.privacy.record_limits.loss_constants import stated_gradient
+from lipkit.privacy.record_limits.own_derivatives import refuse_longer_gradients
 
-_TYPES = (torch.float32, torch.float64)
 _OPTIMAL, _SYSTEM = Optimal(), SystemEntropy()
 
 
@@ -68,8 +71,9 @@ class Training:
         clip: How gradients in the outputs are clipped, if they are.
         allocation: How the noise is shared among the tensors.
         after: Called after each step, to project weights for example. It must not read the records.
+        views: How each record is changed before it is used, if it is; it counts once, whatever the number of views.
         entropy: Where noise and batches come from.
-        chunk: How many records are in memory at once.
+        chunk: How many records are in memory at once, at most; fewer where float32 cannot add up so many well enough.
         norm: How operators are measured, without chance.
         at_least: How many steps a checkpoint knows of; a ledger with fewer is refused.
         reserve: How many steps the ledger writes down at once, and a kill may take at most.
@@ -88,6 +92,7 @@ class Training:
         clip: Clip | None = None,
         allocation: Allocation = _OPTIMAL,
         after: Callable[[], object] | None = None,
+        views: Views | None = None,
         entropy: Entropy = _SYSTEM,
         chunk: int = 4096,
         norm: Norm = Auto(failure=0),
@@ -96,20 +101,33 @@ class Training:
     ) -> None:
         if isinstance(chunk, bool) or chunk < 1:
             raise ArgumentError(f"chunk is a number of records, 1 or more, got {chunk}.")
-        _refuse_types(model, loss)
-        _refuse_circumstances(_device(model))
-        _refuse_optimizer(optimizer, model)
+        x, y = two_tensors(records)
+        refuse_types(model, loss)
+        refuse_circumstances(_device(model))
+        refuse_optimizer(optimizer, model)
         refuse_layers(model)
         self._loss, self._optimizer, self._plan, self._inputs = loss, optimizer, plan, inputs
         self._clip, self._allocation, self._after, self._entropy = clip, allocation, after, entropy
-        self._chunk, self._norm = chunk, norm
+        self._norm, self._views = norm, views
         self._plain = condense(model)
         self._device = _device(self._plain)
         self._sensitivity = Sensitivity(self._plain, inputs)
         self._free = FreeNumbers(model, self._plain)
-        self._allocation.deviations(self._limits(), self._noise_multiplier())
-        x, y = records
-        self._records = Records(x, y, inputs, loss, self._example_outputs(), chunk)
+        limits = self._limits()
+        allocation.deviations(limits, self._noise_multiplier())
+        outputs = self._example_outputs()
+        if clip is not None:
+            clip(outputs)
+        refuse_longer_gradients(self._plain, inputs)
+        stated = stated_gradient(loss, outputs[0].numel())
+        end = stated.norm if clip is None else min(stated.norm, clip.limit)
+        most = most_rows(plan, chunk)
+        refuse_mixing_model(self._plain, inputs, most)
+        self._piece = piece_size(self._plain, inputs, limits.values_by_name(), end, most)
+        if views is not None:
+            views.refuse_mixing(inputs, outputs)
+        self._records = Records(x, y, inputs, loss, outputs, chunk)
+        refuse_mixing_loss(loss, self._records.y.to(self._device), outputs, stated, most)
         self._batches = Batches(plan, len(self._records), entropy)
         self._ledger = Ledger.open(ledger, plan, at_least, reserve)
 
@@ -120,7 +138,7 @@ class Training:
 
     def step(self) -> None:
         """Make one step: count it, add up the gradients of a batch, add noise, and let the optimizer use the result."""
-        _refuse_circumstances(self._device)
+        refuse_circumstances(self._device)
         self._free.write()
         if not self._sensitivity.follows:
             self._sensitivity = Sensitivity(self._plain, self._inputs)
@@ -158,9 +176,13 @@ class Training:
 
     def _add_batch(self, number: int, totals: dict[str, Tensor]) -> float:
         sums, count = RecordSums(self._plain, self._loss, self._clip), 0.0
-        for chosen in self._batches.draw(number).split(self._chunk):
+        for chosen in self._batches.pieces(number, self._piece):
             x, y = self._records.rows(chosen, self._device)
-            count += sums.add(x, y, totals)
+            if self._views is None:
+                count += sums.add(x, y, totals)
+                continue
+            for view in self._views.each(x, self._inputs):
+                count += sums.add(view, y, totals, 1 / self._views.count)
         return count
 
     def _limits(self) -> Limits:
@@ -178,56 +200,3 @@ class Training:
 
 def _device(model: nn.Module) -> torch.device:
     return next((p.device for p in model.parameters()), torch.device("cpu"))
-
-
-def _refuse_types(model: nn.Module, loss: nn.Module) -> None:
-    for name, p in model.named_parameters():
-        if p.is_floating_point() and p.dtype not in _TYPES:
-            raise UnsupportedError(
-                f"{name} is {p.dtype}, in which the sum of a batch is rounded by more than one record's gradient; "
-                "train in float32."
-            )
-    if any(p.requires_grad for p in loss.parameters()):
-        raise UnsupportedError(
-            f"{type(loss).__name__} has trained parameters, for which there is no rule; freeze them."
-        )
-
-
-def _refuse_circumstances(device: torch.device) -> None:
-    if torch.is_autocast_enabled(device.type):
-        raise UnsupportedError(
-            "Autocast rounds the sum of a batch by more than one record's gradient; leave its block."
-        )
-    if device.type == "cuda" and (torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32):
-        raise UnsupportedError(
-            "TF32 rounds products by more than the limits allow for; set torch.backends.cuda.matmul.allow_tf32 and "
-            "torch.backends.cudnn.allow_tf32 to False."
-        )
-    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    if distributed and torch.distributed.get_world_size() > 1:
-        raise UnsupportedError(
-            f"Private training runs in one process, and this is one of {torch.distributed.get_world_size()}: each "
-            "would draw noise of its own; train in one."
-        )
-
-
-def _refuse_optimizer(optimizer: Optimizer, model: nn.Module) -> None:
-    closure = inspect.signature(optimizer.step).parameters.get("closure")
-    required = closure is not None and closure.default is inspect.Parameter.empty
-    if required or isinstance(optimizer, SAM | WeightNoise):
-        raise UnsupportedError(
-            f"{type(optimizer).__name__} evaluates a closure, which would be further releases; use an optimizer whose "
-            "step needs none, such as torch.optim.SGD."
-        )
-    known = {id(p): name for name, p in model.named_parameters()}
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    if held - known.keys():
-        raise ArgumentError(
-            f"The optimizer has {len(held - known.keys())} parameters that are not the model's; give it "
-            "model.parameters()."
-        )
-    if left := [known[id(p)] for p in model.parameters() if p.requires_grad and id(p) not in held]:
-        raise ArgumentError(
-            f"{', '.join(left)}: trained, but not by the optimizer, so noise would be spent on them for nothing; give "
-            "them to it, or freeze them."
-        )

@@ -12,7 +12,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from lipkit.bound import Bound, Kind
 from lipkit.bounds.lipschitz import network_of
-from lipkit.errors import ArgumentError, CaptureError, ShapeError, UnsupportedError
+from lipkit.errors import ArgumentError, CaptureError, NotProvenError, ShapeError, UnsupportedError
 from lipkit.nn import condense
 from lipkit.norms import Auto, Norm
 from lipkit.privacy.gradient_clipping import Clip
@@ -20,11 +20,19 @@ from lipkit.privacy.input_ball import Inputs
 from lipkit.privacy.record_limits.gradient_fold import Cotangent, NormFold, input_ball
 from lipkit.privacy.record_limits.limits import Limits
 from lipkit.privacy.record_limits.loss_constants import logit_gradient
+from lipkit.privacy.record_limits.own_derivatives import (
+    refuse_foreign_derivatives,
+    refuse_hooks,
+    refuse_longer_gradients,
+)
+from lipkit.privacy.record_limits.public_records import public_records
 from lipkit.regions import Reach
+from lipkit.rounding.slacks import MILLIONS_OF_ROUNDINGS
 from lipkit.trace import Network
 from lipkit.trace.nodes.declared import Declared
 
-# Sums over a batch in float32 are off by up to 6e-4 of one record's gradient at 50,000 records (measured): ten times.
+# Room for the rounding of sums over a batch, in one record's gradient. `private_steps.piece_sizes` adds up no more
+# records in float32 than fit into it; pieces are added up in float64.
 FLOAT_SLACK = 2.0**-7
 
 
@@ -48,12 +56,16 @@ def sensitivity(
         clip: How gradients in the outputs are clipped, if they are.
         norm: How operators are measured, without chance.
 
-    Guarantee: UPPER, for a pass in float32 or float64, enlarged by 1 + 2^-7 for the rounding of sums over a batch.
+    Guarantee: UPPER in real arithmetic and for a pass in float64, enlarged by 1 + 2^-7 for the rounding of sums over a
+    batch. A pass in float32 is allowed what was measured (2^-16 of what is added up), which is not proven.
     Layers that mix records, keep statistics or draw numbers, and trained tensors without a rule are refused by name.
     Cost: one capture, one norm a layer. Reference: Béthune 2024, section 6.2; graphs, counts and ranges are ours.
     """
     refuse_layers(model)
-    return Sensitivity(condense(model), inputs).limits(loss, clip, norm)
+    plain = condense(model)
+    known = Sensitivity(plain, inputs)
+    refuse_longer_gradients(plain, inputs)
+    return known.limits(loss, clip, norm)
 
 
 @final
@@ -77,16 +89,21 @@ class Sensitivity:
         if example is None or not self._named:
             raise ArgumentError("No tensor of the model is trained, so there is no gradient to bound; unfreeze one.")
         self._example = torch.zeros((1, *inputs.shape), dtype=example.dtype, device=example.device)
+        refuse_hooks(plain)
         _refuse_training_mode(plain, inputs, self._example)
+        refuse_foreign_derivatives(plain, inputs, self._example)
         self._network = self._read("", self._example)
         self._opened: dict[str, Network] = {}
 
     @property
     def follows(self) -> bool:
-        """Whether the limits follow the tensors: not where a trained module declared a constant when it was read."""
-        return not any(
+        """Whether the limits follow the tensors: not where a trained module declared a constant when it was read, or
+        where the network holds numbers that were computed from parameters then."""
+        declared = any(
             isinstance(node, Declared) and any(t.requires_grad for t in node.tensors()) for node in self._network.nodes
         )
+        live = [t for t in self._network.tensors() if t.requires_grad]
+        return not declared and all(_is_view(t, leaf) for t in live for leaf in _leaves(t))
 
     def limits(self, loss: nn.Module, clip: Clip | None = None, norm: Norm = Auto(failure=0)) -> Limits:
         """The bounds for the tensors as they are now."""
@@ -117,7 +134,7 @@ class Sensitivity:
         fold = NormFold(network, start, end, norm)
         for use in fold.uses():
             found = self._parameter(use.tensor)
-            yield found.name, use.bound * found.copies**0.5
+            yield found.name, use.bound * found.stretch
         for k, node in enumerate(network.nodes, 1):
             trained = [t for t in node.tensors() if t.requires_grad]
             if not trained:
@@ -141,10 +158,16 @@ class Sensitivity:
             network = network_of(part, example)
         if any(isinstance(node, Declared) and node.path.partition("@")[0] == "" for node in network.nodes):
             raise CaptureError(f"What {path or 'the model'} computes cannot be read; freeze it, or replace it.")
+        for node in network.nodes:
+            if isinstance(node, Declared) and node.promise.failure > 0:
+                raise NotProvenError(
+                    f"The constant {node} may be wrong with probability {node.promise.failure:.3g}, which no epsilon "
+                    "counts; declare one that is proven without chance."
+                )
         return network
 
     def _parameter(self, tensor: Tensor) -> "_Found":
-        """The parameter that a tensor is a view of, and how often its entries occur in it."""
+        """The parameter that a tensor is a view of or a number computed from."""
         leaves = _leaves(tensor)
         names = [self._named[id(leaf)] for leaf in leaves if id(leaf) in self._named]
         if len(leaves) != 1 or not names:
@@ -153,22 +176,32 @@ class Sensitivity:
                 "from it, for which there is no rule; freeze it with requires_grad_(False)."
             )
         leaf = leaves[0]
-        if tensor.untyped_storage().data_ptr() != leaf.untyped_storage().data_ptr():
+        if tensor is leaf:
+            return _Found(names[0], 1.0)
+        if tensor.numel() == 1:
+            # A number h of a few others, such as the share of a branch: |d loss / d w| = |d loss / d h| |d h / d w|.
+            (slopes,) = torch.autograd.grad(tensor.sum(), leaf, retain_graph=True)
+            return _Found(names[0], float(torch.linalg.vector_norm(slopes.double())) * (1 + MILLIONS_OF_ROUNDINGS))
+        if not _is_view(tensor, leaf):
             raise UnsupportedError(
                 f"{names[0]}: the network uses numbers computed from it, for which there is no rule; freeze it with "
                 "requires_grad_(False), or condense the model first."
             )
-        if tensor is leaf:
-            return _Found(names[0], 1)
         (counts,) = torch.autograd.grad(tensor.sum(), leaf, retain_graph=True)
-        return _Found(names[0], int(counts.max().round()))
+        return _Found(names[0], float(counts.max().round()) ** 0.5)
 
 
 @final
 @dataclass(frozen=True)
 class _Found:
+    """The parameter behind a tensor, and how much longer its gradient can be than that of the tensor."""
+
     name: str
-    copies: int
+    stretch: float
+
+
+def _is_view(tensor: Tensor, leaf: Tensor) -> bool:
+    return tensor.untyped_storage().data_ptr() == leaf.untyped_storage().data_ptr()
 
 
 def _leaves(tensor: Tensor) -> list[Tensor]:
@@ -207,7 +240,8 @@ def _silent(part: nn.Module) -> Iterator[None]:
 
 
 def refuse_layers(model: nn.Module) -> None:
-    """Refuse layers that are known to mix records, keep statistics of them, or draw numbers in their present mode."""
+    """Refuse hooks, and layers that are known to mix records, keep statistics, or draw numbers in their mode."""
+    refuse_hooks(model)
     for name, part in model.named_modules():
         place = f"{type(part).__name__}{f' at {name}' if name else ''}"
         if isinstance(part, _BatchNorm) and (part.training or not part.track_running_stats):
@@ -227,9 +261,7 @@ def _refuse_training_mode(plain: nn.Module, inputs: Inputs, like: Tensor) -> Non
     """
     if not any(part.training for part in plain.modules()):
         return
-    generator = torch.Generator().manual_seed(0)
-    drawn = torch.randn(3, *inputs.shape, generator=generator, dtype=torch.float64)
-    x = inputs(drawn * inputs.radius / drawn[0].numel() ** 0.5 + torch.as_tensor(inputs.center).cpu()).to(like)
+    x = public_records(inputs, 3, like)
     modes = {part: part.training for part in plain.modules()}
     before = {name: buffer.clone() for name, buffer in plain.named_buffers()}
     with torch.random.fork_rng(devices=[]):

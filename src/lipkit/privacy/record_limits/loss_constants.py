@@ -51,7 +51,7 @@ def logit_gradient(loss: nn.Module, outputs: int, clip: Clip | None = None) -> C
     """
     if getattr(loss, "reduction", None) not in (None, "none", "mean", "sum"):
         raise UnsupportedError(f"The reduction of {type(loss).__name__} must be 'none', 'mean' or 'sum'.")
-    found = _constant(loss, outputs)
+    found = stated_gradient(loss, outputs)
     if clip is not None:
         return Cotangent(min(found.norm, clip.limit), found.spread)
     if not math.isfinite(found.norm):
@@ -76,7 +76,8 @@ def _differences(spread: float) -> Cotangent:
     return Cotangent(spread * _SQRT_2, spread)
 
 
-def _constant(loss: nn.Module, outputs: int) -> Cotangent:
+def stated_gradient(loss: nn.Module, outputs: int) -> Cotangent:
+    """What is known or stated of the gradient of a loss, unclipped; its norm may be infinite."""
     found = _of_torch(loss, outputs) or _of_lipkit(loss, outputs)
     if found is not None:
         return found

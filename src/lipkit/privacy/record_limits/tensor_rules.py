@@ -1,5 +1,6 @@
 """Bounds of the gradients of tensors inside a linear operator, from norms of what goes in and what comes back."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import singledispatch
@@ -17,6 +18,7 @@ from lipkit.linops import (
     CircularConv,
     Compose,
     Conv,
+    ConvExponential,
     ConvTranspose,
     Dense,
     DenseStack,
@@ -29,9 +31,12 @@ from lipkit.linops import (
     Sum,
 )
 from lipkit.linops.composites import parts_of
+from lipkit.norms.convolutions.skew_series import is_skew
 from lipkit.privacy.record_limits.kernel_counts import kernel_factor
+from lipkit.rounding.slacks import MILLIONS_OF_ROUNDINGS
 
 Size = Callable[[LinearOperator], float]
+_UP = 1 + MILLIONS_OF_ROUNDINGS
 
 
 @final
@@ -75,6 +80,8 @@ def uses(op: LinearOperator, x: float, g: float, size: Size) -> Iterator[Use]:
         case Sum() | BlockRow() | BlockColumn():
             for part in parts_of(op):
                 yield from uses(part, x, g, size)
+        case ConvExponential():
+            yield Use(_weight(op), x * g * kernel_factor(op.conv) * _series_slope(op, size(op.conv)))
         case _:
             yield Use(_weight(op), x * g * gradient_factor(op))
 
@@ -85,6 +92,20 @@ def _added(found: Iterator[Use]) -> dict[Tensor, float]:
     for use in found:
         total[use.tensor] = total.get(use.tensor, 0.0) + use.bound
     return total
+
+
+def _series_slope(op: ConvExponential, a: float) -> float:
+    """A bound of |d S(A) / d A| for S(A) = sum over j <= n of A^j / j! and |A| <= a: sum over j < n of a^j / j!.
+
+    The derivative of exp at A in the direction E is the integral of exp((1 - s) A) E exp(s A) over s in [0, 1], of norm
+    at most |E| for a skew A, whose exponentials are orthogonal. The terms beyond n that S leaves out add at most
+    sum over j >= n of a^j / j!, which is at most a^n / n! / (1 - a / (n + 1)).
+    """
+    n = op.degree
+    every = math.fsum(a**j / math.factorial(j) for j in range(n))
+    if not is_skew(op) or a >= n + 1:
+        return every * _UP
+    return min(every, 1 + a**n / math.factorial(n) / (1 - a / (n + 1))) * _UP
 
 
 def _size(op: LinearOperator, size: Size) -> float:

@@ -1,15 +1,14 @@
 """Images as data, to the bit, and as PNG files inside a page."""
 
 import base64
-import struct
-import zlib
 from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 from torch import Tensor
 
+from lipkit._png import encode_png
 from lipkit.errors import RecordError
 
 _TYPES = {"float32": "<f4", "float64": "<f8"}
@@ -52,16 +51,4 @@ def png(image: Float[np.ndarray, "channels height width"], low: float, high: flo
     """A data URL of an image, `low` black and `high` white, to eight bits."""
     span = high - low if high > low else 1.0
     levels = np.clip(np.rint((image.astype(np.float64) - low) / span * 255), 0, 255).astype(np.uint8)
-    return "data:image/png;base64," + base64.b64encode(_encode_png(levels)).decode()
-
-
-def _encode_png(levels: UInt8[np.ndarray, "channels height width"]) -> bytes:
-    channels, height, width = levels.shape
-    rows = np.moveaxis(levels, 0, 2).reshape(height, width * channels)
-    # Each line begins with the number of its filter, 0 for none.
-    lines = np.concatenate([np.zeros((height, 1), np.uint8), rows], axis=1).tobytes()
-    header = struct.pack(">IIBBBBB", width, height, 8, 0 if channels == 1 else 2, 0, 0, 0)
-    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(lines, 9)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in parts
-    )
+    return "data:image/png;base64," + base64.b64encode(encode_png(levels)).decode()

@@ -1,5 +1,6 @@
 """The stochastic model's prediction of the constant after a training, as plain numbers that the laws change."""
 
+import enum
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +11,14 @@ from torch import Tensor
 from lipkit.analysis.dynamics.history import History, LayerHistory
 from lipkit.bound import Kind
 from lipkit.errors import ArgumentError, UnsupportedError
+
+
+class NoiseModel(enum.Enum):
+    """Which covariance of the gradient a forecast takes. Covariances without variances are none, so no law has them."""
+
+    FULL = "the covariance of all entries"
+    DIAGONAL = "the variance of each entry, without covariances"
+    SCALAR = "the mean variance in every entry, without covariances"
 
 
 @final
@@ -69,7 +78,7 @@ class Forecast:
         return 2 * self.log_mean + self.diffusion + math.log(-math.expm1(-self.diffusion))
 
 
-def forecast(history: History, rate: float) -> Forecast:
+def forecast(history: History, rate: float, noise: NoiseModel = NoiseModel.FULL) -> Forecast:
     """What the model predicts of a training that a profiler recorded, with the drift of its own batches.
 
     Noise terms are those of the first step of each interval, held to its end. Its `mean_log` is the last value of
@@ -80,14 +89,16 @@ def forecast(history: History, rate: float) -> Forecast:
     Args:
         history: Of plain SGD at one rate, with noise terms, of a chain of layers.
         rate: The rate of every step.
+        noise: Which covariance of the gradient; all but the full one need a profiler with `split`.
     """
     require_chain(history)
     times = step_lengths(history, rate)
+    kappa, diffusion = _TERMS[noise]
     return Forecast(
         float(history.log_constant[0]),
         sum(float((layer.drift + layer.decay).sum()) for layer in history.layers),
-        float(sum_layers(history, lambda layer: layer.kappa) @ times),
-        float(sum_layers(history, lambda layer: layer.diffusion) @ times),
+        float(sum_layers(history, kappa) @ times),
+        float(sum_layers(history, diffusion) @ times),
     )
 
 
@@ -117,11 +128,21 @@ def sum_layers(history: History, term: Callable[[LayerHistory], Tensor | None]) 
     parts = [term(layer) for layer in history.layers]
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
-        reason = history.refused.get("expected", "Not every step had them.")
+        reason = history.refused.get("expected", history.refused.get("split", "Not every step had them."))
         raise UnsupportedError(
-            f"This history has no noise terms, so the model predicts nothing. {reason} Profile a training by plain SGD."
+            f"This history has no such noise terms, so the model predicts nothing. {reason} Profile a training by "
+            "plain SGD, with split=True for parts of them."
         )
     total = known[0]
     for part in known[1:]:
         total = total + part
     return total
+
+
+_Term = Callable[[LayerHistory], Tensor | None]
+
+_TERMS: dict[NoiseModel, tuple[_Term, _Term]] = {
+    NoiseModel.FULL: (lambda layer: layer.kappa, lambda layer: layer.diffusion),
+    NoiseModel.DIAGONAL: (lambda layer: layer.kappa_variance, lambda layer: layer.diffusion_variance),
+    NoiseModel.SCALAR: (lambda layer: layer.kappa_scalar, lambda layer: layer.diffusion_scalar),
+}

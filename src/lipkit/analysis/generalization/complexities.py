@@ -1,8 +1,7 @@
 """How rich a class of Lipschitz functions is on given points, and what this says about data that was not seen."""
 
 import math
-from collections.abc import Sequence
-from itertools import pairwise, product
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -23,13 +22,6 @@ class Complexity(NamedTuple):
 
     value: float
     standard_error: float
-
-
-class PackingBounds(NamedTuple):
-    """Two sides of a packing number."""
-
-    low: float
-    high: float
 
 
 def rademacher_lipschitz(
@@ -89,38 +81,6 @@ def generalization_bound(complexity: float, loss_constant: float, count: int, fa
             f"{complexity}, {loss_constant}, {count}, {failure}."
         )
     return 2 * loss_constant * complexity + 3 * math.sqrt(math.log(2 / failure) / (2 * count))
-
-
-def path_norm(weights: Sequence[Float[Tensor, "rows cols"]]) -> float:
-    """Largest sum over paths to an output of products of |weights|, of a ReLU network with these layers in order.
-
-    It bounds the constant from l_inf to l_inf, and stays when a neuron's weights are scaled by c and 1/c.
-    Guarantee: a bound up to rounding. Cost: one forward pass of |W| on ones.
-    Reference: Neyshabur, Tomioka, Srebro 2015.
-    """
-    if not weights or any(a.shape[0] != b.shape[1] for a, b in pairwise(weights)):
-        raise ShapeError(f"Layers must fit each other, got shapes {[tuple(one.shape) for one in weights]}.")
-    paths = torch.ones(weights[0].shape[1], dtype=torch.float64, device=weights[0].device)
-    for weight in weights:
-        paths = weight.detach().double().abs() @ paths
-    if not bool(torch.isfinite(paths).all()):
-        raise NonFiniteError("Some weights are NaN or infinite, or their product overflows.")
-    return float(paths.max())
-
-
-def margin_vc_bounds(volume: float, dimension: int, margin: float) -> PackingBounds:
-    """Two sides of the VC dimension of 1-Lipschitz classifiers that reject where |f| < margin.
-
-        (1/(2m))^n vol(X) / vol(B)  <=  VC  <=  (3/m)^n vol(X) / vol(B),   B the unit ball.
-
-    The VC dimension is the largest number of points at mutual distance 2m. The upper side needs a convex X that
-    contains a ball of radius m/2. Reference: Bethune 2024, proposition 10, whose lower side lacks the 2.
-    """
-    if not (0 < volume < math.inf and dimension >= 1 and 0 < margin < math.inf):
-        raise ArgumentError(f"Volume, dimension and margin are > 0, got {volume}, {dimension}, {margin}.")
-    log_ball = dimension / 2 * math.log(math.pi) - math.lgamma(dimension / 2 + 1)
-    log_ratio = math.log(volume) - log_ball
-    return PackingBounds(*(math.exp(dimension * math.log(f / margin) + log_ratio) for f in (0.5, 3.0)))
 
 
 def _cheapest(apart: Float64[np.ndarray, "count count"], signs: np.ndarray) -> float:

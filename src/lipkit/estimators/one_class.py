@@ -1,0 +1,293 @@
+"""A detector of anomalies with a proven constant, as an estimator of scikit-learn."""
+
+import copy
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
+from typing import Any, Self, cast, final
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, OutlierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor, nn
+
+from lipkit.bound import Bound
+from lipkit.errors import ArgumentError, NonFiniteError, RecordError
+from lipkit.estimators.detector_field import DetectorField
+from lipkit.estimators.standardised import Standardise, standardise
+from lipkit.nn import condense
+from lipkit.sdf.one_class import (
+    GaussianColumns,
+    Health,
+    OneClass,
+    Proposal,
+    UniformBox,
+    orthogonal_mlp,
+    rows_needed,
+    threshold,
+)
+
+# Rows that are evaluated at once.
+_BATCH = 8192
+# Updates for each row that a small table is worth.
+_STEPS_A_ROW = 5
+# Rows that exact distances are measured to; of more a random choice is kept.
+_NEAREST = 10_000
+
+
+@final
+class OneClassSDF(OutlierMixin, BaseEstimator):
+    """One-class detector: a network of proven constant that is positive on the rows and falls with their distance.
+
+    Columns are standardised inside, a network of orthogonal layers is trained by `sdf.one_class.OneClass`. The score
+    is its value, mixed with the exact distance to the nearest training row, which knows local structure best; a convex
+    combination keeps the constant. Rows with low scores are anomalies. Scores are computed in float64.
+
+    Guarantee: |score(x) - score(x')| <= K |x - x'| for all rows, in units of X, with K = `bound_`. With `calibration`,
+    a normal row is flagged with probability at most `contamination`, even after it was moved by `eps`, if it is
+    exchangeable with the rows of `fit`. Without calibration `contamination` is the share of the training rows that is
+    flagged, which promises nothing.
+    Cost: `steps` steps on batches of 384; a query searches 10,000 rows at most. Limits: constant columns and NaN are
+    refused; without calibration the distance of a training row is 0, so new rows are flagged more often than those.
+    Reference: Béthune 2024, chapter 5; the regression of distances and the mixture are ours.
+
+    Args:
+        margin: Margin of the hinge, in standardised units; see `sdf.one_class.OneClass`.
+        weight: Weight of the hinge against KR.
+        widths: Even numbers of neurons, one for each hidden layer.
+        steps: Number of updates; at most five for each row.
+        distance: Factor on the regression of distances to the rows.
+        separation: Factor on HKR against complementary samples.
+        nearest: Share of the exact distance in the score, in [0, 1); 0 leaves the network alone, whose queries do not
+            depend on the number of rows.
+        contamination: Share of rows that is flagged, in (0, 0.5].
+        calibration: Share of the rows that is held out for the threshold, in [0, 1); 0 promises nothing.
+        eps: Length of moves against which the threshold is kept, in units of X; needs a calibration.
+        network: A module of constant 1 with one output for each row, or a function that makes one; it is copied. Its
+            rows are those of X as they are, not standardised, so it begins with `torch.nn.Unflatten` for images, and
+            complementary samples are uniform between the least and the largest entry of X. None for orthogonal layers.
+        random_state: Where random numbers start: a number, a `RandomState`, or None.
+    """
+
+    n_features_in_: int
+    feature_names_in_: np.ndarray
+
+    def __init__(
+        self,
+        margin: float = 0.05,
+        weight: float = 100.0,
+        widths: Sequence[int] = (128, 128, 128, 128),
+        steps: int = 500,
+        distance: float = 0.02,
+        separation: float = 1.0,
+        nearest: float = 0.5,
+        contamination: float = 0.1,
+        calibration: float = 0.0,
+        eps: float = 0.0,
+        network: nn.Module | Callable[[], nn.Module] | None = None,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.margin = margin
+        self.weight = weight
+        self.widths = widths
+        self.steps = steps
+        self.distance = distance
+        self.separation = separation
+        self.nearest = nearest
+        self.contamination = contamination
+        self.calibration = calibration
+        self.eps = eps
+        self.network = network
+        self.random_state = random_state
+
+    def fit(self, X: ArrayLike, y: object = None) -> Self:
+        """Train on rows of the one class; `y` is not looked at."""
+        del y
+        self._check()
+        rows = self._table(X, True)
+        random = check_random_state(self.random_state)
+        seed = int(random.randint(2**31 - 1))
+        learn, held = self._split(rows, random)
+        self.field_, self.health_ = self._train(learn, seed)
+        if not len(held):
+            self.offset_ = float(np.percentile(self._scores(rows), 100 * self.contamination))
+        else:
+            self.offset_ = self._calibrated(held)
+        return self
+
+    def score_samples(self, X: ArrayLike) -> np.ndarray:
+        """Scores in float64; normal rows score high, and `bound_` is their constant."""
+        check_is_fitted(self, "offset_")
+        return self._scores(self._table(X, False))
+
+    def decision_function(self, X: ArrayLike) -> np.ndarray:
+        """Scores minus `offset_`: negative for anomalies. Divided by `bound_`, a distance that proves the sign."""
+        return self.score_samples(X) - self.offset_
+
+    def predict(self, X: ArrayLike) -> np.ndarray:
+        """-1 for anomalies, 1 for normal rows."""
+        return np.where(self.decision_function(X) < 0, -1, 1)
+
+    @property
+    def bound_(self) -> Bound:
+        """The constant of `score_samples` in l2, in units of X; proven when it is first asked for."""
+        check_is_fitted(self, "offset_")
+        return self.field_.bound
+
+    def to_state(self) -> tuple[dict[str, Tensor], dict[str, str]]:
+        """Tensors and strings from which `from_state` makes an estimator with the same scores, without pickle."""
+        check_is_fitted(self, "offset_")
+        settings = {name: value for name, value in self.get_params(deep=False).items() if name != "network"}
+        if not isinstance(self.random_state, Integral):
+            settings["random_state"] = None
+        field = self.field_
+        tensors = {f"network.{name}": value for name, value in field.network.state_dict().items()}
+        tensors |= {"mean": field.first.mean, "factor": field.first.factor}
+        if field.points is not None:
+            tensors["rows"] = field.points.points
+        tensors["offset"] = torch.tensor(self.offset_, dtype=torch.float64)
+        names = getattr(self, "feature_names_in_", None)
+        about = {
+            "settings": json.dumps(settings),
+            "features": json.dumps(self.n_features_in_),
+            "names": json.dumps(None if names is None else list(names)),
+            "health": json.dumps([vars(one) for one in self.health_]),
+        }
+        return tensors, about
+
+    @classmethod
+    def from_state(
+        cls, tensors: Mapping[str, Tensor], about: Mapping[str, str], network: nn.Module | None = None
+    ) -> Self:
+        """The estimator of a state.
+
+        Args:
+            tensors: Of `to_state`.
+            about: Of `to_state`.
+            network: The module that the estimator was made with, if it was; only its layers matter.
+        """
+        try:
+            settings, width = json.loads(about["settings"]), json.loads(about["features"])
+            names, health = json.loads(about["names"]), json.loads(about["health"])
+            found = cls(**settings, network=network)
+            found.widths = tuple(found.widths)
+            plain = found._plain(found._network(width, 0))
+            weights = {name.removeprefix("network."): v for name, v in tensors.items() if name.startswith("network.")}
+            plain.load_state_dict(weights)
+            first = Standardise(tensors["mean"], tensors["factor"])
+            rows = tensors["rows"] if found.nearest else torch.empty(0, width, dtype=torch.float64)
+            found.field_ = DetectorField(first, plain, rows, found.nearest, found.margin)
+            found.offset_ = float(tensors["offset"])
+            found.health_ = tuple(Health(**one) for one in health)
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise RecordError(
+                f"The state is not that of this estimator ({error}); give what to_state returned, and its network."
+            ) from error
+        found.n_features_in_ = width
+        if names is not None:
+            found.feature_names_in_ = np.asarray(names, dtype=object)
+        return found
+
+    def _table(self, X: ArrayLike, reset: bool) -> np.ndarray:
+        least = 3 if reset else 1
+        found = validate_data(
+            self, cast(Any, X), reset=reset, dtype=np.float64, ensure_min_samples=least, ensure_all_finite=False
+        )
+        return _finite(np.asarray(found))
+
+    def _check(self) -> None:
+        if not 0 < self.contamination <= 0.5:
+            raise ArgumentError(f"contamination lies in (0, 0.5], got {self.contamination}.")
+        if not 0 <= self.calibration < 1:
+            raise ArgumentError(f"calibration is a share of the rows in [0, 1), got {self.calibration}.")
+        if not 0 <= self.nearest < 1:
+            raise ArgumentError(f"nearest is the share of the exact distance, in [0, 1), got {self.nearest}.")
+        if not 0 <= self.eps < math.inf:
+            raise ArgumentError(f"eps is a finite length >= 0, got {self.eps}.")
+        if self.eps and not self.calibration:
+            raise ArgumentError(
+                f"eps={self.eps:g} keeps a promise that only held-out rows give; set calibration, such as 0.3, too."
+            )
+
+    def _split(self, rows: np.ndarray, random: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
+        """The rows to learn from, and those that are held out."""
+        if not self.calibration:
+            return rows, rows[:0]
+        count = int(self.calibration * len(rows))
+        needed = rows_needed(self.contamination)
+        if count < needed or len(rows) - count < 3:
+            raise ArgumentError(
+                f"contamination={self.contamination:g} needs {needed} rows held out and 3 to learn from; "
+                f"calibration={self.calibration:g} of {len(rows)} rows holds out {count}. Give more rows or change it."
+            )
+        order = random.permutation(len(rows))
+        return rows[order[count:]], rows[order[:count]]
+
+    def _train(self, rows: np.ndarray, seed: int) -> tuple[DetectorField, tuple[Health, ...]]:
+        first, model = self._before(rows), self._network(rows.shape[1], seed)
+        kind = next(iter(model.parameters()), torch.empty(0))
+        inner = first(torch.tensor(rows))
+        recipe = OneClass(
+            self.margin,
+            self.weight,
+            self.distance,
+            self.separation,
+            min(self.steps, _STEPS_A_ROW * len(rows)),
+            proposal=self._proposal(rows),
+        )
+        health = recipe(model, inner.to(kind), seed)
+        if len(inner) > _NEAREST:
+            inner = inner[torch.randperm(len(inner), generator=torch.Generator().manual_seed(seed))[:_NEAREST]]
+        return DetectorField(first, self._plain(model), inner, self.nearest, self.margin), health
+
+    @staticmethod
+    def _plain(model: nn.Module) -> nn.Module:
+        return condense(model, torch.float64).cpu().eval().requires_grad_(False)
+
+    def _proposal(self, rows: np.ndarray) -> Proposal:
+        if self.network is None:
+            return GaussianColumns()
+        return UniformBox(float(rows.min()), float(rows.max()))
+
+    def _before(self, rows: np.ndarray) -> Standardise:
+        if self.network is None:
+            return standardise(rows)
+        width = rows.shape[1]
+        return Standardise(torch.zeros(width, dtype=torch.float64), torch.ones(width, dtype=torch.float64))
+
+    def _network(self, width: int, seed: int) -> nn.Module:
+        if self.network is None:
+            return orthogonal_mlp(width, tuple(self.widths), torch.Generator().manual_seed(seed))
+        model = copy.deepcopy(self.network) if isinstance(self.network, nn.Module) else self.network()
+        if not isinstance(model, nn.Module):
+            raise ArgumentError(f"network is a torch.nn.Module or makes one, got {type(model).__name__}.")
+        return model
+
+    def _scores(self, rows: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            parts = [self.field_.fast(part) for part in torch.tensor(rows).split(_BATCH)]
+        return torch.cat(parts).numpy()
+
+    def _calibrated(self, held: np.ndarray) -> float:
+        if not self.eps:
+            return float(threshold(torch.from_numpy(self._scores(held)), self.contamination))
+        # True scores move by K eps at most; computed ones are off by their rounding before and after the move, and four
+        # times the largest error of the held-out rows is room for rows that round worse than those.
+        found = self.field_.measure(torch.tensor(held))
+        level = float(threshold(found.value, self.contamination))
+        shift = float(self.field_.bound.value.detach()) * self.eps
+        return math.nextafter(level - math.nextafter(shift, math.inf) - 4 * float(found.error.max()), -math.inf)
+
+
+def _finite(rows: np.ndarray) -> np.ndarray:
+    wrong = np.argwhere(~np.isfinite(rows))
+    if len(wrong):
+        row, column = wrong[0].tolist()
+        raise NonFiniteError(
+            f"X is NaN or infinite in row {row}, column {column} ({len(wrong)} entries in all); remove or fill them."
+        )
+    return rows

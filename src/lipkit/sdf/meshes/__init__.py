@@ -1,0 +1,1 @@
+"""Triangle meshes: exact distances to them, files, level sets, and how far a field is from one."""

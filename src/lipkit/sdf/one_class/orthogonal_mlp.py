@@ -1,0 +1,33 @@
+"""The network of tables: plain orthogonal layers, for optimizers that keep them so."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from lipkit.errors import ArgumentError
+from lipkit.nn import ChannelPairing, MaxMin
+
+
+def orthogonal_mlp(dim: int, widths: Sequence[int], source: torch.Generator | None = None) -> nn.Sequential:
+    """Dense layers with orthonormal rows or columns, a MaxMin behind each but the last, and one output.
+
+    Orthogonal matrices and sorted pairs keep the norm of gradients, so the network can have slope one everywhere, as a
+    distance has. Nothing is computed in the forward pass: train it with `optim.StiefelMuon`.
+
+    Guarantee: constant 1 up to rounding at the start; lipkit proves that of the trained weights.
+
+    Args:
+        dim: How many coordinates a point has.
+        widths: Even numbers of neurons, one for each hidden layer; at least one.
+        source: Where the weights are drawn from; torch's global generator if None.
+    """
+    if not widths or any(isinstance(w, bool) or int(w) != w or w < 2 or w % 2 for w in widths):
+        raise ArgumentError(f"widths are even numbers of neurons, one for each hidden layer, got {tuple(widths)}.")
+    layers: list[nn.Module] = []
+    for before, after in zip((dim, *widths), (*widths, 1), strict=True):
+        layer = nn.Linear(before, after)
+        nn.init.orthogonal_(layer.weight, generator=source)
+        nn.init.zeros_(layer.bias)
+        layers += [layer, MaxMin(pairing=ChannelPairing.HALVES)]
+    return nn.Sequential(*layers[:-1])

@@ -1,0 +1,234 @@
+"""OneClassSDF: scikit-learn's own checks, its constant against difference quotients, its thresholds by counting."""
+
+import copy
+import math
+import pickle
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import GridSearchCV, StratifiedKFold
+from sklearn.neighbors import NearestNeighbors
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import RobustScaler
+from sklearn.utils.estimator_checks import check_estimator
+from torch import nn
+
+from lipkit import nn as lnn
+from lipkit.cli.inputs.safetensors_file import tensors_from, tensors_to
+from lipkit.errors import ArgumentError, NonFiniteError, RecordError
+from lipkit.estimators import OneClassSDF, PyODSigns
+
+# Small enough for a fit in a second.
+SMALL = {"widths": (32, 32), "steps": 60, "random_state": 0}
+
+
+def rows(count: int = 200, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(count, 3)) * [1.0, 0.1, 20.0] + [0.0, 5.0, -3.0]
+
+
+def copied(detector: OneClassSDF) -> OneClassSDF:
+    """scikit-learn's copy without what was fitted."""
+    found = clone(detector)
+    assert isinstance(found, OneClassSDF)
+    return found
+
+
+@pytest.fixture(scope="module")
+def fitted() -> OneClassSDF:
+    return OneClassSDF(**SMALL).fit(rows())
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+def test_every_check_of_scikit_learn_passes():
+    found = check_estimator(OneClassSDF(widths=(8, 8), steps=20), on_skip=None)
+    assert len(found) > 40
+    # Only checks of packages that are not installed are left out.
+    skipped = {one["check_name"] for one in found if one["status"] != "passed"}
+    assert skipped <= {"check_array_api_input", "check_classifier_data_not_an_array"}
+
+
+def test_the_constant_holds_in_units_of_x_and_is_reached_up_to_training(fitted: OneClassSDF):
+    x = rows(400, 1)
+    pairs = x + np.random.default_rng(2).normal(size=x.shape) * [1.0, 0.1, 20.0] * 0.1
+    slopes = np.abs(fitted.score_samples(x) - fitted.score_samples(pairs)) / np.linalg.norm(x - pairs, axis=1)
+    constant = float(fitted.bound_.value)
+    # The column with the smallest deviation decides: 1/std, and the network has constant 1 up to float32.
+    assert constant == pytest.approx(1 / rows().std(0).min(), rel=1e-4)
+    # Scores are rounded in float64.
+    assert slopes.max() <= constant * (1 + 1e-9)
+    gradients = np.linalg.norm(fitted.field_.gradient(torch.from_numpy(x)).numpy(), axis=1)
+    assert gradients.max() > 0.3 * constant
+
+
+def test_the_field_is_the_score(fitted: OneClassSDF):
+    x = rows(20, 3)
+    found = fitted.field_.measure(torch.from_numpy(x))
+    assert np.all(np.abs(found.value.numpy() - fitted.score_samples(x)) <= 2 * found.error.numpy())
+    assert fitted.score_samples(x).dtype == np.float64
+
+
+def test_the_score_is_the_mixture_of_its_parts(fitted: OneClassSDF):
+    x = rows(30, 9)
+    inner = (x - rows().mean(0)) / rows().std(0)
+    exact = np.linalg.norm(inner[:, None] - ((rows() - rows().mean(0)) / rows().std(0))[None], axis=2).min(1)
+    with torch.no_grad():
+        smooth = fitted.field_.network(torch.from_numpy(inner)).flatten().numpy()
+    # Sums of three squares in float64.
+    np.testing.assert_allclose(fitted.score_samples(x), 0.5 * smooth + 0.5 * (0.05 - exact), atol=1e-12)
+    alone = OneClassSDF(nearest=0.0, **SMALL).fit(rows())
+    np.testing.assert_allclose(alone.score_samples(x), smooth, atol=1e-12)
+    assert alone.field_.points is None
+
+
+def test_anomalies_score_low_and_further_ones_lower(fitted: OneClassSDF):
+    inside, outside = rows(300, 4), rows(300, 4) * 4
+    labels = np.r_[np.zeros(300), np.ones(300)]
+    scores = fitted.score_samples(np.r_[inside, outside])
+    distance = NearestNeighbors(n_neighbors=1).fit(rows() / rows().std(0))
+    exact = distance.kneighbors(np.r_[inside, outside] / rows().std(0))[0][:, 0]
+    # A short training comes close to what the exact distances tell apart; 0.03 is what 60 steps leave.
+    assert roc_auc_score(labels, -scores) > roc_auc_score(labels, exact) - 0.03
+
+
+def test_one_seed_gives_one_detector_and_two_give_two():
+    first, again = OneClassSDF(**SMALL).fit(rows()), OneClassSDF(**SMALL).fit(rows())
+    other = OneClassSDF(**{**SMALL, "random_state": 1}).fit(rows())
+    assert np.array_equal(first.score_samples(rows()), again.score_samples(rows()))
+    assert not np.array_equal(first.score_samples(rows()), other.score_samples(rows()))
+
+
+def test_pickle_copies_and_files_give_equal_scores(fitted: OneClassSDF, tmp_path: Path):
+    x, file = rows(50, 5), tmp_path / "detector.safetensors"
+    assert fitted.bound_ is not None
+    file.write_bytes(tensors_to(*fitted.to_state()))
+    stored = OneClassSDF.from_state(*tensors_from(file, sealed=True))
+    for one in (pickle.loads(pickle.dumps(fitted)), copy.deepcopy(fitted), stored):
+        assert np.array_equal(one.score_samples(x), fitted.score_samples(x))
+        assert one.offset_ == fitted.offset_
+        assert one.health_ == fitted.health_
+        assert one.get_params() == fitted.get_params()
+        assert float(one.bound_.value) == float(fitted.bound_.value)
+
+
+def test_a_state_of_something_else_is_refused(fitted: OneClassSDF):
+    tensors, about = fitted.to_state()
+    with pytest.raises(RecordError, match="not that of this estimator"):
+        OneClassSDF.from_state({}, about)
+    with pytest.raises(RecordError, match="settings"):
+        OneClassSDF.from_state(tensors, {})
+
+
+@pytest.mark.train
+def test_it_works_in_a_pipeline_and_in_a_grid_search():
+    pipe = make_pipeline(RobustScaler(), OneClassSDF(**SMALL)).fit(rows())
+    assert pipe.predict(rows(10)).shape == (10,)
+    labels = np.r_[np.ones(200), -np.ones(200)]
+    x = np.r_[rows(), rows(seed=6) * 5]
+    search = GridSearchCV(OneClassSDF(**SMALL), {"margin": [0.05, 0.5]}, scoring="roc_auc", cv=StratifiedKFold(2))
+    assert search.fit(x, labels).best_params_["margin"] in (0.05, 0.5)
+    assert copied(OneClassSDF(**SMALL)).get_params() == OneClassSDF(**SMALL).get_params()
+
+
+def test_calibrated_thresholds_are_order_statistics_of_held_out_rows():
+    found = OneClassSDF(calibration=0.5, **SMALL).fit(rows())
+    scores = np.sort(found.score_samples(rows()))
+    assert found.offset_ in scores
+    lowered = OneClassSDF(calibration=0.5, eps=0.05, **SMALL).fit(rows())
+    # The same random numbers, so the same network and the same rows: lowered by K eps, and by rounding, of which the
+    # field bounds 1e-7, because layers that declare their constants are trusted to half of their digits.
+    shift = float(lowered.bound_.value) * 0.05
+    assert found.offset_ - shift - 1e-6 <= lowered.offset_ < found.offset_ - shift
+
+
+def test_the_default_threshold_is_a_share_of_the_training_rows(fitted: OneClassSDF):
+    assert np.mean(fitted.predict(rows()) == -1) == pytest.approx(0.1, abs=1 / 200)
+    assert np.array_equal(fitted.predict(rows()) == -1, fitted.decision_function(rows()) < 0)
+
+
+@pytest.mark.train
+def test_false_alarms_stay_below_the_share_under_attack():
+    random, fresh = np.random.default_rng(7), 400
+    detector = OneClassSDF(calibration=0.5, eps=0.2, contamination=0.1, widths=(16, 16), steps=40)
+    alarms, plain = [], []
+    for seed in range(12):
+        x = random.normal(size=(78 + fresh, 2))
+        found = copied(detector).set_params(random_state=seed).fit(x[:78])
+        normal = torch.from_numpy(x[78:])
+        gradient = found.field_.gradient(normal)
+        moved = normal - 0.2 * gradient / gradient.norm(dim=1, keepdim=True).clamp(min=1e-12)
+        alarms.append(np.mean(found.predict(moved.numpy()) == -1))
+        plain.append(np.mean(found.score_samples(moved.numpy()) < found.offset_ + float(found.bound_.value) * 0.2))
+    # Expected at most 10 %; three deviations of a mean of 12 rates, each spread by its 39 held-out rows (0.048).
+    assert np.mean(alarms) <= 0.1 + 3 * 0.048 / math.sqrt(12)
+    # Without the shift the same attack breaks the share, so the test can fail.
+    assert np.mean(plain) > 0.1 + 3 * 0.048 / math.sqrt(12)
+
+
+@pytest.mark.train
+def test_a_network_of_the_users_is_copied_and_its_constant_proven():
+    pictures = np.random.default_rng(8).random((60, 16))
+    pictures[:, 0] = 0.0
+    network = nn.Sequential(
+        nn.Unflatten(1, (1, 4, 4)), lnn.Conv2d(1, 4, 3, padding=1), lnn.MaxMin(), nn.Flatten(), lnn.Linear(64, 1)
+    )
+    before = copy.deepcopy(network.state_dict())
+    found = OneClassSDF(steps=10, network=network, random_state=0).fit(pictures)
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    assert float(found.bound_.value) <= 1 + 1e-5
+    assert found.score_samples(pictures).shape == (60,)
+    made = OneClassSDF(steps=10, network=lambda: copy.deepcopy(network), random_state=0).fit(pictures)
+    assert np.array_equal(found.score_samples(pictures), made.score_samples(pictures))
+    stored = OneClassSDF.from_state(*found.to_state(), network=network)
+    assert np.array_equal(found.score_samples(pictures), stored.score_samples(pictures))
+
+
+def test_the_signs_of_pyod(fitted: OneClassSDF):
+    found = PyODSigns(OneClassSDF(**SMALL)).fit(rows())
+    assert np.array_equal(found.decision_function(rows()), -fitted.score_samples(rows()))
+    assert np.array_equal(found.labels_, (fitted.predict(rows()) == -1).astype(int))
+    assert np.array_equal(found.predict(rows()), found.labels_)
+    assert found.decision_scores_.max() > found.threshold_ > found.decision_scores_.min()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"contamination": 0.7}, r"contamination lies in \(0, 0.5\], got 0.7"),
+        ({"calibration": 1.0}, r"calibration is a share"),
+        ({"eps": 0.1}, "set calibration"),
+        ({"nearest": 1.0}, "nearest is the share"),
+        ({"eps": -1.0}, "eps is a finite length"),
+        ({"calibration": 0.02}, "needs 9 rows held out"),
+        ({"widths": (3,)}, "even numbers"),
+        ({"network": lambda: 3}, "network is a torch.nn.Module"),
+        ({"steps": 0}, "steps is a whole number"),
+        ({"distance": 0.0, "separation": 0.0}, "nothing to learn"),
+    ],
+)
+def test_bad_settings_are_refused_with_a_sentence(change: dict[str, object], message: str):
+    with pytest.raises(ArgumentError, match=message):
+        OneClassSDF(**{**SMALL, **change}).fit(rows())
+
+
+def test_bad_rows_are_refused_with_a_sentence():
+    bad = rows()
+    bad[7, 1] = np.nan
+    with pytest.raises(NonFiniteError, match="row 7, column 1"):
+        OneClassSDF(**SMALL).fit(bad)
+    bad[:, 1] = 5.0
+    with pytest.raises(ArgumentError, match="Column 1 of X is constant"):
+        OneClassSDF(**SMALL).fit(bad)
+    with pytest.raises(ValueError, match="minimum of 3"):
+        OneClassSDF(**SMALL).fit(rows(2))
+
+
+def test_no_warning_is_given():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        OneClassSDF(**{**SMALL, "steps": 5}).fit(rows()).predict(rows())
