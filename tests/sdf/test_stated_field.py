@@ -47,10 +47,11 @@ def test_larger_numbers_on_the_way_have_to_be_stated() -> None:
 
 
 def test_the_error_is_the_stated_one() -> None:
-    field = sdf.Function(lambda x: x[:, 0] + 3, 1, 1.0, roundings=10, absolute=0.25)
-    found = field.measure(torch.tensor([[2.0]]))
-    # 10 u (|f| + K |x| + |f(0)|) + absolute, up to the roundings of the formula itself.
-    assert float(found.error) == pytest.approx(0.25 + 10 * 2.0**-53 * (5 + 2 + 3), rel=1e-12)
+    # gamma(10) (|f| + K |x| + |f(0)|) + absolute; gamma counts one rounding more, for itself.
+    for absolute in (0.0, 1e-15):
+        field = sdf.Function(lambda x: x[:, 0] + 3, 1, 1.0, roundings=10, absolute=absolute)
+        found = field.measure(torch.tensor([[2.0]]))
+        assert float(found.error) == pytest.approx(absolute + 11 * 2.0**-53 * (5 + 2 + 3), rel=1e-9, abs=0)
 
 
 def test_the_constant_is_stated_and_certifies() -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 
 import pytest
 import torch
@@ -114,6 +115,17 @@ def test_a_seam_moves_by_the_stated_width(blend: sdf.Blend) -> None:
         added = side * (smooth(x) - sharp(x))
         assert float(added.min()) >= -1e-12
         assert float(added.max()) == pytest.approx(0.4 * BLENDS[blend], rel=1e-6)
+
+
+def test_the_rounding_of_a_blend_is_counted() -> None:
+    # Coordinates have no error here, so all of it is that of the blend.
+    a, b = (sdf.Function(lambda p, i=i: p[:, i], 2, 1.0, roundings=0) for i in (0, 1))
+    x = 1e-3 * torch.randn(300, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = sdf.SmoothUnion(a, b, 0.1).measure(x)
+    for (p, q), value, error in zip(x.tolist(), found.value.tolist(), found.error.tolist(), strict=True):
+        left, right, width = Fraction(p), Fraction(q), Fraction(0.1)
+        truth = max(left, right) + (width - abs(left - right)) ** 2 / (4 * width)
+        assert abs(Fraction(value) - truth) <= Fraction(error)
 
 
 def test_blends_that_end_change_nothing_beyond_the_width() -> None:

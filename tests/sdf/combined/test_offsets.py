@@ -1,6 +1,7 @@
 """Solids that grow and walls around surfaces, against closed forms."""
 
 import math
+from fractions import Fraction
 
 import pytest
 import torch
@@ -43,6 +44,19 @@ def test_constants_stay_what_they_are() -> None:
         assert constant_of(make(BOX)) == 1.0
         assert make(steep).bound.kind is Kind.UPPER
         assert constant_of(make(steep)) == constant_of(steep)
+
+
+def test_the_rounding_of_the_sum_is_counted() -> None:
+    # The coordinate itself has no error, so all of it is that of the last operation.
+    x = X[:, :1] * 1e-3
+    line = sdf.Function(lambda p: p[:, 0], 1, 1.0, roundings=0)
+    for field, side in ((sdf.Offset(line, 0.1), 1), (sdf.Shell(line, 0.2), -1)):
+        found = field.measure(x)
+        for at, value, error in zip(x[:, 0].tolist(), found.value.tolist(), found.error.tolist(), strict=True):
+            truth = Fraction(field._shift) / (1 if side > 0 else 2) + side * (
+                Fraction(at) if side > 0 else abs(Fraction(at))
+            )
+            assert abs(Fraction(value) - truth) <= Fraction(error)
 
 
 def test_bad_numbers_are_refused() -> None:

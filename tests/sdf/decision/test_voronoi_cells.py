@@ -5,6 +5,7 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
+from lipkit.sdf.decision import voronoi_cells
 from lipkit.sdf.decision.voronoi_cells import reach
 
 
@@ -44,3 +45,21 @@ def test_it_encloses_what_another_solver_finds(seed: int) -> None:
     # SLSQP stops at about half the digits.
     assert found.least - 1e-6 <= float(np.sqrt(solved.fun)) <= found.most + 1e-6
     assert found.most - found.least < 1e-10
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_the_solver_says_is_not_believed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = torch.Generator().manual_seed(seed)
+    own, other, x = (torch.randn(*shape, generator=random, dtype=torch.float64) for shape in ((6, 2), (2,), (2,)))
+    right = reach(x, own, other)
+    plain = voronoi_cells._least_distance
+
+    def wrong(rows: torch.Tensor, limits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        point, weights = plain(rows, limits)
+        return 0.8 * point, weights + torch.rand(len(weights), generator=random, dtype=torch.float64)
+
+    monkeypatch.setattr(voronoi_cells, "_least_distance", wrong)
+    found = reach(x, own, other)
+    # Wider, and still around the distance.
+    assert found.least <= right.most
+    assert right.least <= found.most
