@@ -150,6 +150,17 @@ def dense(layer: nn.Module, *shape: int) -> Tensor:
     return (layer(units) - layer(0 * units)).detach().flatten(1).mT
 
 
+# Their kernels are orthogonal with circular borders.
+ORTHOGONAL = (lnn.AOC(), lnn.BCOP(), lnn.SOC())
+
+
+def disturb(layer: nn.Module) -> None:
+    """Other free numbers than those of the start, which is an orthogonal matrix at the central tap."""
+    raw = layer.get_parameter("parametrizations.weight.original")
+    with torch.no_grad():
+        raw.add_(torch.randn_like(raw))
+
+
 def test_norms_of_groups_are_not_multiplied() -> None:
     """Groups act on different channels: the norm is the largest of theirs, for layers and for the measure."""
     torch.manual_seed(0)
@@ -169,11 +180,18 @@ def test_norms_of_groups_are_not_multiplied() -> None:
     for method in (lnn.AOL(), lnn.Spectral(), lnn.RKO()):
         grouped = lnn.Conv2d(4, 4, 3, padding=1, groups=2, method=method).double()
         assert float(torch.linalg.svdvals(dense(grouped, 4, 6, 6))[0]) <= 1 + 1e-12
+    for method in ORTHOGONAL:
+        grouped = lnn.Conv2d(4, 4, 3, padding=1, groups=2, padding_mode="circular", method=method).double()
+        disturb(grouped)
+        values = torch.linalg.svdvals(dense(grouped, 4, 6, 6))
+        # Were norms of groups multiplied anywhere, groups would be divided by too much or by too little. The series of
+        # SOC loses up to 2.5e-6.
+        assert 1 - 3e-6 <= float(values[-1]) <= float(values[0]) <= 1 + 1e-12
 
 
 @pytest.mark.parametrize("mode", ["reflect", "replicate"])
 def test_repeated_borders_are_refused(mode: Any) -> None:
-    for method in (lnn.AOL(), lnn.RKO(), lnn.Frobenius()):
+    for method in (lnn.AOL(), lnn.RKO(), lnn.Frobenius(), *ORTHOGONAL):
         with pytest.raises(UnsupportedError, match="repeats entries of the border"):
             lnn.Conv2d(4, 4, 3, padding=1, padding_mode=mode, method=method)
     # Without padding there is nothing to repeat.
@@ -186,6 +204,16 @@ def test_rectangular_kernels(kernel: tuple[int, int]) -> None:
     for method in (lnn.AOL(), lnn.Rescale(2), lnn.Spectral(), lnn.RKO(), lnn.Frobenius(), convex.NonNegative()):
         layer = lnn.Conv2d(3, 4, kernel, padding=(1, 0), method=method).double()
         assert float(torch.linalg.svdvals(dense(layer, 3, 6, 6))[0]) <= 1 + 1e-12
+    for method in ORTHOGONAL:
+        if isinstance(method, lnn.SOC) and kernel == (2, 5):
+            with pytest.raises(UnsupportedError, match="odd on every axis"):
+                lnn.Conv2d(4, 3, kernel, method=method)
+            continue
+        # Circular borders as wide as the kernel leave the size as it is, so the map is one onto fewer channels.
+        layer = lnn.Conv2d(4, 3, kernel, padding="same", padding_mode="circular", method=method).double()
+        disturb(layer)
+        values = torch.linalg.svdvals(dense(layer, 4, 6, 6))
+        assert 1 - 3e-6 <= float(values[-1]) <= float(values[0]) <= 1 + 1e-12
 
 
 def test_a_constant_for_one_layer() -> None:

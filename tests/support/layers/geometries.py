@@ -46,6 +46,8 @@ FILLS: dict[str, Callable[[Tensor], Tensor]] = {
     "zero": torch.zeros_like,
     "huge": lambda raw: 1e30 * torch.randn_like(raw),
     "tiny": lambda raw: 1e-37 * torch.randn_like(raw),
+    # Subnormal in float32 and bfloat16: their inverses are infinite there.
+    "denormal": lambda raw: 1e-40 * torch.randn_like(raw),
 }
 
 

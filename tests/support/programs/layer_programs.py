@@ -116,10 +116,20 @@ def each_sample() -> int:
 def without_gradients() -> int:
     """Compiled under no_grad, and with parameters that need no gradient: functions with their own derivative too."""
     failures = 0
-    for method in (lnn.AOL(), lnn.Bjorck(), lnn.Cayley(), lnn.NewtonSchulz(), lnn.Polar(), lnn.SingularClip()):
+    matrices = (lnn.AOL(), lnn.Bjorck(), lnn.Cayley(), lnn.NewtonSchulz(), lnn.Polar(), lnn.SingularClip())
+    size = (4, 4)
+    kernels = (lnn.AOC(), lnn.BCOP(), lnn.SOC(), lnn.LOT(size), lnn.BRO(size), lnn.FourierCayley(size))
+    for method in (*matrices, *kernels):
         for grad in (True, False):
             torch.compiler.reset()
-            model, x = lnn.Linear(16, 4, method=method).requires_grad_(not grad), torch.randn(2, 16)
+            if method in kernels:
+                model, x = (
+                    lnn.Conv2d(2, 2, 3, padding=1, padding_mode="circular", method=method),
+                    torch.randn(2, 2, *size),
+                )
+            else:
+                model, x = lnn.Linear(16, 4, method=method), torch.randn(2, 16)
+            model.requires_grad_(not grad)
             try:
                 with torch.set_grad_enabled(grad):
                     found = torch.compile(model, fullgraph=True, backend="eager")(x)

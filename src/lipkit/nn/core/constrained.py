@@ -111,9 +111,9 @@ def constrain(module: nn.Module, name: str, method: WeightMethod, geometry: Geom
         )
     refuse_complex(method, geometry, getattr(module, name).dtype)
     constraint = Constrained(method, geometry)
-    # torch refuses free numbers of another shape than the weight, unless it is told not to look.
-    other = constraint.free_shape != constraint.kernel.weight_shape
-    torch_parametrize.register_parametrization(module, name, constraint, unsafe=other)
+    # "unsafe" means that torch does not compute a weight only to compare its type and shape, which are right by
+    # construction: that is dear for some methods, and most free numbers are drawn anew after this.
+    torch_parametrize.register_parametrization(module, name, constraint, unsafe=True)
     return module
 
 

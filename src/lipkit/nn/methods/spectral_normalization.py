@@ -9,6 +9,7 @@ from lipkit.errors import ArgumentError
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.core.precision import store
 from lipkit.nn.methods._arithmetic.filter_gram import split_phases
+from lipkit.nn.methods._arithmetic.safe_scaling import LEAST
 from lipkit.nn.methods._arithmetic.symbol_norm import norm_above
 from lipkit.nn.methods._base import Blocks, WeightMethod
 
@@ -28,12 +29,13 @@ class DividedByNorm(WeightMethod):
             raise ArgumentError(f"{name}.slack must lie in [1e-4, 1), got {self.slack}.")
 
     def divide(self, raw: Blocks, geometry: Geometry) -> Blocks:
-        """raw / b in float64, each block by its own b; blocks of zeros stay zero."""
+        """raw / b in float64, each block by its own b, or by `LEAST` if that is larger; blocks of zeros stay zero."""
+        # Where the result depends on the scale, it is `LEAST`: this divisor needs no gradient.
         largest = raw.detach().flatten(1).abs().amax(1).reshape(-1, *(1,) * (raw.ndim - 1)).to(torch.float64)
-        # The result does not depend on the scale, so this factor needs no gradient.
-        wide = raw.to(torch.float64) / torch.where(largest > 0, largest, 1.0)
+        wide = raw.to(torch.float64) / largest.clamp(min=LEAST)
         bound = norm_above(split_phases(wide, geometry), self.steps, self.slack).reshape(largest.shape)
-        return wide / torch.where(bound > 0, bound, 1.0)
+        # No norm is smaller than an entry, and one entry is 1 unless all are below `LEAST`.
+        return wide / bound.clamp(min=1.0)
 
 
 @final
@@ -50,7 +52,8 @@ class Spectral(DividedByNorm):
     convolutions. All singular values are divided by the same number: the condition of the weight stays.
     Cost: `steps` products of the smaller side in float64; for a 3 x 3 kernel, three real ones at each of 544
     frequencies, which makes it by far the slowest method there. The backward pass touches one frequency only.
-    Gradient: of the returned value, so of the Schatten norm. Reference: Miyato et al. 2018 for the division; Delattre
+    Gradient: of the returned value, so of the Schatten norm; weights all below 2^-60 count as small and are not blown
+    up. Reference: Miyato et al. 2018 for the division; Delattre
     et al. 2023 for Gram iteration; grid and rounding are ours.
 
     Args:

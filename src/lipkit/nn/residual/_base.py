@@ -37,7 +37,7 @@ class Coefficient(Computed):
             wide = weight if weight.dtype in (torch.float32, torch.float64) else weight.to(torch.float32)
             blocks = self.geometry.blocks(wide)
             # c is homogeneous of degree -2 in the blocks, so this scale needs no gradient; its rounding is counted.
-            scale = largest(blocks.detach())
+            scale = largest(blocks.detach(), torch.finfo(blocks.dtype).tiny)
             inverse = self.inverse_square(blocks / scale, *parameters[1:])
             return _down(inverse, scale.view(-1, 1), weight.dtype).flatten()
 

@@ -16,11 +16,13 @@ from lipkit.nn.methods._arithmetic.filter_gram import (
     launches_count,
     with_rounding,
 )
+from lipkit.nn.methods._arithmetic.safe_scaling import LEAST
 from lipkit.rounding.slacks import ROUNDINGS_128
 
 # Channels with smaller sums count as zero. `TINY` is less than a unit of the last digit of all others, and the cube of
-# their inverse root, which derivatives need, does not overflow.
-_LEAST = {torch.float32: 2.0**-76, torch.float64: 2.0**-900}
+# their inverse root, which derivatives need, does not overflow. With a divisor of at least `LEAST` derivatives in the
+# free numbers are at most 2^98 times those in the weights in float32.
+_LEAST = {torch.float32: 2.0**-76, torch.float64: 2.0**-600}
 
 
 def worth_it(tall: Float[Tensor, "groups rows cols *taps"]) -> bool:
@@ -61,13 +63,13 @@ def inverse_root(sums: Float64[Tensor, "*any"], dtype: torch.dtype) -> Float[Ten
     return torch.threshold(sums, _LEAST[dtype], math.inf).rsqrt().to(dtype)
 
 
-def largest(tall: Float[Tensor, "groups rows cols *taps"]) -> Float[Tensor, "groups 1 1 *ones"]:
-    """The largest entries of the blocks, or the smallest normal number: what they are divided by, without gradient.
+def largest(tall: Float[Tensor, "groups rows cols *taps"], least: float = LEAST) -> Float[Tensor, "groups 1 1 *ones"]:
+    """The largest entries of the blocks, or `least` if that is larger: what they are divided by, without gradient.
 
     Weights do not depend on the scale of a block, so neither do their derivatives of any order.
     """
     axes = tuple(range(1, tall.ndim))
-    return torch.linalg.vector_norm(tall, math.inf, axes, keepdim=True).clamp(min=torch.finfo(tall.dtype).tiny)
+    return torch.linalg.vector_norm(tall, math.inf, axes, keepdim=True).clamp(min=least)
 
 
 def _forward(tall: Tensor, scale: float, digits: torch.dtype) -> Tensors:

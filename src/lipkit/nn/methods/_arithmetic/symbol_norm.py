@@ -1,11 +1,13 @@
 """Certified norms of matrices and of kernels by Gram iteration, in a fixed number of plain operations."""
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from lipkit._runtime import is_reading
 from lipkit.linops import Shape
 from lipkit.norms.convolutions.symbol_grid import between, points_for
 from lipkit.rounding.slacks import UNIT
@@ -25,6 +27,10 @@ def norm_above(
     Hermitian product, three real products instead of four.
     Gradient: of the frequency with the largest value; the others are not differentiated.
     """
+    return torch.ops.lipkit.norm_above(kernel, steps, slack) if is_reading() else _norm_above(kernel, steps, slack)
+
+
+def _norm_above(kernel: Tensor, steps: int, slack: float) -> Tensor:
     taps = kernel.shape[3:]
     tall = kernel if kernel.shape[1] >= kernel.shape[2] else kernel.transpose(1, 2)
     if all(t == 1 for t in taps):
@@ -41,6 +47,21 @@ def norm_above(
     real, imaginary = (torch.einsum("grct,gt->grc", flat, weight[:, part]) for part in (0, 1))
     carried = schatten(real, imaginary, steps)
     return (largest + _error(fixed) + (carried - carried.detach())) * (factor * (1 + 8 * UNIT))
+
+
+# One operation while a model is read: its two hundred small ones take longer to be written down than to be executed.
+_LIBRARY = torch.library.Library("lipkit", "FRAGMENT")
+_LIBRARY.define("norm_above(Tensor kernel, int steps, float slack) -> Tensor")
+_LIBRARY.impl("norm_above", _norm_above, "CompositeImplicitAutograd")
+
+
+def _several_norms(
+    _info: Any, in_dims: tuple[int, None, None], kernels: Tensor, steps: int, slack: float
+) -> tuple[Tensor, int]:
+    return torch.stack([_norm_above(kernel, steps, slack) for kernel in kernels.movedim(in_dims[0], 0)]), 0
+
+
+torch.library.register_vmap("lipkit::norm_above", _several_norms, lib=_LIBRARY)
 
 
 def small_grid(taps: Shape, slack: float) -> tuple[Shape, float]:
