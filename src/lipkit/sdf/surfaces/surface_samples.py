@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64
 from torch import Tensor
 
 from lipkit._seeds import derive_seed, generator
@@ -16,7 +16,7 @@ from lipkit.sdf.meshes.surface_distances import sample_surface
 # Offsets of points from the surface, as parts of its diagonal; 0 is on it.
 _OFFSETS = (0.0, 0.002, 0.006, 0.02, 0.06)
 # Share of the points that lie near the surface; the others fill a box that is larger than the surface by this factor.
-_NEAR, _ROOM = 0.7, 1.3
+_NEAR, _ROOM = 0.85, 1.3
 # Nearest samples that vote on the side of a point.
 _VOTES = 5
 
@@ -54,12 +54,26 @@ def draw_around_points(
         raise ArgumentError(f"{int((lengths == 0).sum())} of {len(normals)} normals are zero; leave those points out.")
     normals = normals / lengths
     low, high = cloud.amin(0), cloud.amax(0)
+    diagonal = _diagonal(low, high)
     source = generator(derive_seed(seed, 0))
     near = cloud[torch.randint(len(cloud), (round(_NEAR * count),), generator=source)]
     points = _spread(near, low, high, count, derive_seed(seed, 1))
     spacing = -Points(cloud, neighbors=2)(cloud).median()
     values = torch.cat([_signed(part, cloud, normals, spacing) for part in points.split(4096)])
-    return SurfaceSamples(points, values, (low + high) / 2, float(torch.linalg.vector_norm(high - low)))
+    return SurfaceSamples(points, values, (low + high) / 2, diagonal)
+
+
+def labelled(points: Float64[Tensor, "n d"], inside: Bool[Tensor, " n"]) -> SurfaceSamples:
+    """Points that are known to be inside or outside; their values say no more than that by their signs."""
+    low, high = points.amin(0), points.amax(0)
+    return SurfaceSamples(points, torch.where(inside, 1.0, -1.0).to(points), (low + high) / 2, _diagonal(low, high))
+
+
+def _diagonal(low: Tensor, high: Tensor) -> float:
+    found = float(torch.linalg.vector_norm(high - low))
+    if not found > 0:
+        raise ArgumentError("The points are all the same, so there is no surface; give points around one.")
+    return found
 
 
 def _signed(x: Tensor, cloud: Tensor, normals: Tensor, spacing: Tensor) -> Tensor:
