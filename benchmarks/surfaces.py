@@ -1,12 +1,13 @@
 """Meshes as networks: how near they come in two minutes, what is proven of it, and a SIREN of the same time beside.
 
-For each mesh of a folder, holes capped, a network is trained by `sdf.Surface`, and measured, in percent of the diagonal:
+For each mesh of a folder, holes capped, a network is trained by `sdf.Surface`. Measured, in percent of the diagonal:
 mean and largest |f| at points of the surface; the largest |f| on all of it between two proven ends; the Chamfer and
 Hausdorff distances (sampled) of its zero set, extracted by marching cubes, to the mesh.
 
-Beside it a SIREN (Sitzmann et al. 2020: three hidden layers of 256 sines of 30 x), trained by the same distances with Adam for
-as much processor time. Renderers step by its values as if its constant were 1. So rays are traced through both with the
-constant 1 for the SIREN and the proven one for ours; counted are those on which the sign changes before where they ended.
+Beside it a SIREN (Sitzmann et al. 2020: hidden layers of 256 sines of 30 x), trained by the same distances with Adam for
+as much processor time. Renderers step by its values as if its constant were 1. So rays are traced through both with
+the constant 1 for the SIREN and the proven one for ours; counted are those on which the sign changes before where they
+ended.
 
 Results are appended to a file as they come, meshes that stand there are left out, and a table of all is printed.
 
@@ -39,7 +40,7 @@ class Sine(nn.Module):
 
 
 def siren(drawn: SurfaceSamples, seconds: float, seed: int) -> sdf.Field:
-    """A SIREN with its published initial weights after so many seconds of the processor, in the units of the surface."""
+    """A SIREN with its published initial weights after so many seconds of the processor, in the mesh's units."""
     torch.manual_seed(seed)
     layers: list[nn.Module] = []
     for k, (wide, out) in enumerate(((3, 256), (256, 256), (256, 256), (256, 256), (256, 1))):
@@ -136,9 +137,10 @@ def table(rows: list[dict[str, float | str]]) -> str:
     for row in rows:
         beside = f"{row['siren_mean']:.3f}, {row['siren_largest']:.2f}" if "siren_mean" in row else ""
         lines.append(
-            f"| {row['mesh']} | {row['faces']:,} | {row['mean']:.3f} | {row['largest']:.2f} | {row['proven_lower']:.2f} and "
-            f"{row['proven_upper']:.2f} | {row['chamfer']:.3f} | {row['hausdorff']:.2f} | {row['constant']:.6f} | "
-            f"{row['cpu']:.0f} | {row['overstepped']:,} | {beside} | {row.get('siren_overstepped', '')} |"
+            f"| {row['mesh']} | {row['faces']:,} | {row['mean']:.3f} | {row['largest']:.2f} | "
+            f"{row['proven_lower']:.2f} and {row['proven_upper']:.2f} | {row['chamfer']:.3f} | {row['hausdorff']:.2f} | "
+            f"{row['constant']:.6f} | {row['cpu']:.0f} | {row['overstepped']:,} | {beside} | "
+            f"{row.get('siren_overstepped', '')} |"
         )
     return "\n".join(lines)
 

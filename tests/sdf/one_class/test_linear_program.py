@@ -12,7 +12,9 @@ def minimiser(grid: np.ndarray, p: np.ndarray, q: np.ndarray, margin: float) -> 
     """argmin over |f(x) - f(y)| <= |x - y| of sum p [w (m - f)+ - f] + sum q [w (m + f)+ + f]: a linear program."""
     n, steps = len(grid), np.diff(grid)
     rows = np.arange(n - 1)
-    slope = coo_array((np.r_[np.ones(n - 1), -np.ones(n - 1)], (np.r_[rows, rows], np.r_[rows + 1, rows])), (n - 1, n))
+    slope = coo_array(
+        (np.r_[np.ones(n - 1), -np.ones(n - 1)], (np.r_[rows, rows], np.r_[rows + 1, rows])), (n - 1, n)
+    )
     none, one = csr_array((n - 1, n)), csr_array(np.eye(n))
     # Variables f, u, v with u >= m - f, v >= m + f and u, v >= 0.
     left = vstack(

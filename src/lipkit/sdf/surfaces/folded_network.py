@@ -1,6 +1,7 @@
 """Networks of orthonormal layers that are trained with folds, and prove their constant with sorts."""
 
 import math
+from itertools import pairwise
 
 import torch
 from jaxtyping import Float
@@ -12,9 +13,9 @@ from lipkit.nn import ChannelPairing, MaxMin, near_identity, orthonormal_
 class Folding(nn.Module):
     """(a, b) -> (a, |b|) on halves of the neurons: `MaxMin` in coordinates turned by 45 degrees.
 
-    With s = (u + v)/sqrt 2 and d = (v - u)/sqrt 2, sorting (u, v) keeps s and makes d positive. Orthonormal layers on both
-    sides take the turn in, so the networks are the same, and a step of training is a seventh cheaper: one absolute value
-    in the place of two selections.
+    With s = (u + v)/sqrt 2 and d = (v - u)/sqrt 2, sorting (u, v) keeps s and makes d positive. Orthonormal layers on
+    both sides take the turn in, so the networks are the same, and a step of training is a seventh cheaper: one
+    absolute value in the place of two selections.
     """
 
     def forward(self, x: Float[Tensor, "n width"]) -> Float[Tensor, "n width"]:
@@ -32,7 +33,7 @@ def folded_network(dim: int, width: int, depth: int, seed: int) -> nn.Sequential
         torch.manual_seed(seed)
         layers: list[nn.Module] = []
         sizes = [dim, *[width] * depth, 1]
-        for before, after in zip(sizes[:-1], sizes[1:], strict=True):
+        for before, after in pairwise(sizes):
             layer = nn.Linear(before, after)
             if before == after:
                 layer.weight = nn.Parameter(near_identity(after))
@@ -47,7 +48,7 @@ def folded_network(dim: int, width: int, depth: int, seed: int) -> nn.Sequential
 def sorting_network(model: nn.Sequential, center: Float[Tensor, " d"], unit: float) -> nn.Sequential:
     """x -> unit model((x - center)/unit) with sorts for folds, in float64; the layers of the model are changed."""
     linear = [layer for layer in model.double() if isinstance(layer, nn.Linear)]
-    for before, after in zip(linear[:-1], linear[1:], strict=True):
+    for before, after in pairwise(linear):
         before.weight.copy_(_turned(before.weight))
         before.bias.copy_(_turned(before.bias))
         after.weight.copy_(_turned(after.weight.mT).mT)

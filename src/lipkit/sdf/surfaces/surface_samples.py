@@ -45,8 +45,8 @@ def draw_around_points(
 ) -> SurfaceSamples:
     """Distances of points to a cloud with normals that point outwards, estimated.
 
-    A point x has the side on which most of its five nearest samples p see it, by the sign of <p - x, normal>. Its value is
-    the mean of these products where x is nearer than the samples are to each other, and the distance to the nearest
+    A point x has the side on which most of its five nearest samples p see it, by the sign of <p - x, normal>. Its value
+    is the mean of these products where x is nearer than the samples are to each other, and the distance to the nearest
     sample elsewhere. Guarantee: none, both are estimates. Cost: `count` queries of `Points`.
     """
     lengths = torch.linalg.vector_norm(normals, dim=1, keepdim=True)
