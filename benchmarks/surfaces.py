@@ -4,8 +4,8 @@ For each mesh of a folder, holes capped, a network is trained by `sdf.Surface`. 
 mean and largest |f| at points of the surface; the largest |f| on all of it between two proven ends; the Chamfer and
 Hausdorff distances (sampled) of its zero set, extracted by marching cubes, to the mesh.
 
-Beside it a SIREN (Sitzmann et al. 2020: hidden layers of 256 sines of 30 x), trained by the same distances with Adam for
-as much processor time. Renderers step by its values as if its constant were 1. So rays are traced through both with
+Beside it a SIREN (Sitzmann et al. 2020: hidden layers of 256 sines of 30 x), trained by the same distances with Adam
+for as much processor time. Renderers step by its values as if its constant were 1. So rays are traced through both with
 the constant 1 for the SIREN and the proven one for ours; counted are those on which the sign changes before where they
 ended.
 
@@ -130,16 +130,16 @@ def measured(path: Path, args: argparse.Namespace) -> dict[str, float | str]:
 def table(rows: list[dict[str, float | str]]) -> str:
     """The rows of docs/results.md."""
     head = (
-        "| mesh | faces | mean abs(f) | largest, sampled | proven: between | Chamfer | Hausdorff | constant | s of a core "
-        "| rays overstepped | SIREN: mean, largest | SIREN: rays overstepped |"
+        "| mesh | faces | mean abs(f) | largest, sampled | proven: between | Chamfer | Hausdorff | constant "
+        "| s of a core | rays overstepped | SIREN: mean, largest | SIREN: rays overstepped |"
     )
     lines = [head, "|" + "---|" * (head.count("|") - 1)]
     for row in rows:
         beside = f"{row['siren_mean']:.3f}, {row['siren_largest']:.2f}" if "siren_mean" in row else ""
         lines.append(
             f"| {row['mesh']} | {row['faces']:,} | {row['mean']:.3f} | {row['largest']:.2f} | "
-            f"{row['proven_lower']:.2f} and {row['proven_upper']:.2f} | {row['chamfer']:.3f} | {row['hausdorff']:.2f} | "
-            f"{row['constant']:.6f} | {row['cpu']:.0f} | {row['overstepped']:,} | {beside} | "
+            f"{row['proven_lower']:.2f} and {row['proven_upper']:.2f} | {row['chamfer']:.3f} | "
+            f"{row['hausdorff']:.2f} | {row['constant']:.6f} | {row['cpu']:.0f} | {row['overstepped']:,} | {beside} | "
             f"{row.get('siren_overstepped', '')} |"
         )
     return "\n".join(lines)
