@@ -19,6 +19,7 @@ from lipkit.cli.runs.anomaly_files import (
 from lipkit.cli.runs.folder_identity import Identity
 from lipkit.cli.runs.folder_lock import lock_folder
 from lipkit.cli.runs.result_files import write_json
+from lipkit.sdf._base import constant_of
 
 
 def detect_anomalies(request: AnomalyRequest) -> None:
@@ -48,7 +49,7 @@ def detect_anomalies(request: AnomalyRequest) -> None:
         else:
             scores = RowScores.measure(detector, data.rows, "scoring")
             scores.write(request.out / SCORES)
-        contents = gather_anomalies(request, data, detector, scores)
+        contents = gather_anomalies(request, data, detector, scores, constant_of(detector.field_))
         page = publish_anomalies(request.out, contents)
     write_json(request.json, plain_anomalies(contents))
     say = terminal().print

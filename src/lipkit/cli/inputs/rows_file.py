@@ -131,7 +131,7 @@ def _check(path: Path, rows: np.ndarray, labels: np.ndarray | None) -> None:
     if len(wrong):
         row, column = wrong[0].tolist()
         raise NonFiniteError(
-            f"{path} is NaN or infinite in row {row}, column {column} ({len(wrong)} entries in all); remove or fill them."
+            f"{path} is NaN or infinite in row {row}, column {column} ({len(wrong)} entries); remove or fill them."
         )
     constant = np.flatnonzero(np.ptp(rows if labels is None else rows[labels == 0], axis=0) == 0)
     if len(constant):

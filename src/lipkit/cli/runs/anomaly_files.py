@@ -21,7 +21,6 @@ from lipkit.errors import RecordError
 from lipkit.report.html.fields.anomaly_page import write_anomaly_page
 from lipkit.report.results.anomaly_contents import ANOMALY, AnomalyContents
 from lipkit.report.results.gather_anomalies import ScoredRows
-from lipkit.sdf._base import constant_of
 
 if TYPE_CHECKING:
     from lipkit.estimators import OneClassSDF
@@ -69,7 +68,7 @@ class RowScores:
 
     def write(self, path: Path) -> None:
         """Write the scores to a file, whole or not at all."""
-        write_whole(path, to_sealed_json({"score": self.score.tolist(), "radius": self.radius.tolist()}) + b"\n")
+        write_whole(path, to_sealed_json({"score": self.score.tolist(), "radius": self.radius.tolist()}))
 
 
 def store_detector(detector: "OneClassSDF", folder: Path) -> None:
@@ -84,20 +83,26 @@ def read_detector(folder: Path) -> "OneClassSDF":
     return OneClassSDF.from_state(*tensors_from(folder / MODEL, sealed=True))
 
 
+def describe_software() -> str:
+    """The software and the processor, on which the last bits of a training depend."""
+    here = Software.here()
+    threads = f"{here.threads} thread{'s' if here.threads > 1 else ''}"
+    return f"lipkit {here.lipkit}, torch {here.torch}, {here.processor}, {threads}"
+
+
 def gather_anomalies(
-    request: AnomalyRequest, data: LabelledRows, detector: "OneClassSDF", scores: RowScores
+    request: AnomalyRequest, data: LabelledRows, detector: "OneClassSDF", scores: RowScores, constant: float
 ) -> AnomalyContents:
-    """Everything that the page shows. Cost: one capture of the network, and the sorts of certified AUROC."""
+    """Everything that the page shows, with a proven constant of the scores. Cost: the sorts of certified AUROC."""
     chosen = data.choose_training(request.train, request.seed)
     learned = np.zeros(len(data.rows), dtype=bool)
     learned[chosen] = True
     scored = ScoredRows(scores.score, scores.radius, learned, data.labels)
-    constant, (edges, bars) = constant_of(detector.field_), scored.histogram()
-    software = Software.here()
+    edges, bars = scored.histogram()
     return AnomalyContents(
         data=Path(request.data).name, command=request.command,
         settings=tuple(sorted({**request.options, **data.hashes}.items())),
-        software=f"lipkit {software.lipkit}, torch {software.torch}, {software.processor}",
+        software=describe_software(),
         rows=len(data.rows), columns=data.rows.shape[1], learned=len(chosen),
         held=math.floor(request.calibration * len(chosen)), constant=constant, kind=detector.bound_.kind.name.lower(),
         threshold=detector.offset_, contamination=request.contamination, eps=request.eps,

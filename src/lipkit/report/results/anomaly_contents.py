@@ -46,7 +46,7 @@ class ScoreBars:
 @final
 @dataclass(frozen=True)
 class StrangeRow:
-    """A row with a low score: its place in the data, label, score, and how far it stays on its side of the threshold."""
+    """A row with a low score: its place, its label, its score, and how far it stays on its side of the threshold."""
 
     row: int
     label: int | None

@@ -2,11 +2,16 @@
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from lipkit.report.figure_style import INK, LOOKS, Paper, drawing, inline
 from lipkit.report.html.charts import FLAT, TALL, drawing_id
 from lipkit.report.results.anomaly_contents import AnomalyContents, CertifiedAuroc, Labelled
 from lipkit.sdf.one_class import Health
+
+if TYPE_CHECKING:
+    from lipkit.report.figure_style import Axes
 
 # Who moves, as a page says it, and the number that belongs to it.
 ATTACKERS: tuple[tuple[str, Callable[[CertifiedAuroc], float]], ...] = (
@@ -42,7 +47,7 @@ def scores(contents: AnomalyContents, paper: Paper) -> str:
     """The histogram of scores of each kind of rows, one above the other, and the threshold."""
     with drawing(paper.inches, TALL[paper]) as (figure, axes):
         edges = contents.edges
-        widths = [b - a for a, b in zip(edges, edges[1:], strict=False)]
+        widths = [b - a for a, b in pairwise(edges)]
         floor = [0] * len(widths)
         for i, kind in enumerate(contents.bars):
             look = {"color": LOOKS[(2, 0, 1)[i]][0], "edgecolor": INK, "hatch": (None, None, "////")[i]}
@@ -67,10 +72,10 @@ def health(
         ends: list[str] = []
         for (what, value), (colour, dashes, marker) in zip(of, LOOKS, strict=False):
             known = [(one.step, value(one)) for one in entries if math.isfinite(value(one))]
-            axes.plot(
-                *zip(*known, strict=True), color=colour, ls=dashes, marker=marker, ms=3, label=what
-            ) if known else None
-            ends += [f"{what} {known[-1][1]:.3g}"] if known else []
+            if not known:
+                continue
+            axes.plot(*zip(*known, strict=True), color=colour, ls=dashes, marker=marker, ms=3, label=what)
+            ends.append(f"{what} {known[-1][1]:.3g}")
         axes.locator_params(axis="x", integer=True)
         axes.xaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_major_formatter("{x:g}")
@@ -80,6 +85,6 @@ def health(
         return inline(figure, drawing_id(name, paper), f"{label} over training; at last {', '.join(ends)}.")
 
 
-def _place_legend(axes, columns: int) -> None:
+def _place_legend(axes: "Axes", columns: int) -> None:
     """Above the drawing, so that nothing is hidden by its own explanation."""
     axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=columns, columnspacing=1.2, borderaxespad=0.0)

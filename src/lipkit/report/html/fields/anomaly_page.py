@@ -76,7 +76,7 @@ def _lead(contents: AnomalyContents) -> Cell:
 
 def _promise(contents: AnomalyContents) -> Cell:
     if not contents.held:
-        return f"none: the threshold is the score that a share {contents.contamination:g} of the rows learned from is below"
+        return f"none: a share {contents.contamination:g} of the rows learned from scores below the threshold"
     moved = f", even if it was moved by {said_radius(contents.eps)} or less" if contents.eps else ""
     return (
         f"a normal row like those learned from is flagged with probability at most {contents.contamination:g}{moved}, "
