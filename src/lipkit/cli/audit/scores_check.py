@@ -123,8 +123,9 @@ def _read_model(run: AnomalyRun, findings: Findings) -> "OneClassSDF | None":
     wrong = [name for name in wanted if says[name] != wanted[name]]
     for name in wrong:
         findings.differ(file, f"the setting {name}", says[name], wanted[name], ANEW)
-    if found.n_features_in_ != run.data.rows.shape[1]:
-        findings.differ(file, "the number of columns", found.n_features_in_, run.data.rows.shape[1], ANEW)
+    columns = found.field_.dim
+    if columns != run.data.rows.shape[1]:
+        findings.differ(file, "the number of columns", columns, run.data.rows.shape[1], ANEW)
         return None
     return None if wrong else found
 
@@ -174,8 +175,8 @@ def _check_training(run: AnomalyRun, detector: "OneClassSDF", claims: AnomalyCon
     wrong = [name for name in found if not torch.equal(found[name], says[name])]
     for name in wrong:
         differing = (found[name] != says[name]).flatten().nonzero()[0]
-        pair = (float(one[name].flatten()[differing]) for one in (says, found))
-        findings.differ(run.folder / MODEL, f"the tensor {name}", *pair, ANEW)
+        stored, repeated = (float(one[name].flatten()[differing]) for one in (says, found))
+        findings.differ(run.folder / MODEL, f"the tensor {name}", stored, repeated, ANEW)
     if about["health"] != again["health"]:
         findings.differ(run.folder / MODEL, "the journal of the training", about["health"], again["health"], ANEW)
     elif not wrong:
@@ -200,10 +201,10 @@ def _check_contents(
     found = replace(
         gather_anomalies(said, run.data, detector, scores, constant), command=claims.command, software=claims.software
     )
-    plain = (to_plain(one, AnomalyContents) for one in (claims, found))  # pyright: ignore[reportArgumentType]
-    wrong = [one for one in find_differences(*plain) if one[0] != "constant"]
-    for place, says, here in wrong:
-        findings.differ(file, place, says, here, ANEW)
+    stored, here = (to_plain(one, AnomalyContents) for one in (claims, found))
+    wrong = [one for one in find_differences(stored, here) if one[0] != "constant"]
+    for place, says, now in wrong:
+        findings.differ(file, place, says, now, ANEW)
     if not wrong:
         what = "" if claims.labelled is None else ", certified AUROC included,"
         findings.confirm(f"result: every number of {ANOMALY}{what} follows from the scores")
