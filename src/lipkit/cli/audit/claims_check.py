@@ -16,11 +16,10 @@ from lipkit.bounds.certificates.json_codec import to_plain
 from lipkit.certify import Evaluation, find_warnings
 from lipkit.cli.audit.audited_run import ANEW, AuditedRun
 from lipkit.cli.audit.findings import Findings, find_differences
-from lipkit.cli.commands.evaluate import describe_weights
 from lipkit.cli.commands.anomaly_request import AnomalyRequest
+from lipkit.cli.commands.evaluate import describe_weights
 from lipkit.cli.commands.evaluation_request import EvaluationRequest
 from lipkit.cli.commands.run_commands import RunRequest, read_command
-from lipkit.cli.commands.smooth_request import SmoothRequest
 from lipkit.cli.inputs.device import describe_device
 from lipkit.cli.runs.result_files import plain
 from lipkit.cli.runs.run import Order
