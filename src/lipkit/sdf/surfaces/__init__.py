@@ -1,0 +1,1 @@
+"""Networks trained to be the signed distance of a surface."""

@@ -1,0 +1,168 @@
+"""A network that is the signed distance of a surface, with a proven constant."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from lipkit._seeds import check_seed, derive_seed, generator
+from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
+from lipkit.losses import HKR, WarmCosineSchedule
+from lipkit.optim import StiefelMuon, split_orthonormal
+from lipkit.sdf._base import check_points
+from lipkit.sdf.meshes.mesh_field import Mesh
+from lipkit.sdf.meshes.triangles import Triangles
+from lipkit.sdf.network_field import Network
+from lipkit.sdf.surfaces.folded_network import folded_network, sorting_network
+from lipkit.sdf.surfaces.surface_samples import SurfaceSamples, draw_around_mesh, draw_around_points, labelled
+
+# Share of the steps in which the rate rises.
+_WARM = 0.03
+# Matrices move at every so many steps: their products cost half as much as the batch's, however large it is.
+_EVERY = 2
+# Margin of labels, in diagonals, and the weight of the hinge, which must be large for zeros to be where labels change.
+_MARGIN, _HINGE = 0.01, 100.0
+
+
+@final
+@dataclass(frozen=True)
+class Surface:
+    """Trains a network to be the signed distance of a surface: an l1 regression by orthonormal layers and MaxMin.
+
+        f = sdf.Surface()(mesh)                    # a closed mesh: exact distances are the targets
+        f = sdf.Surface().of_points(p, normals)    # samples of a surface: estimated distances
+        f = sdf.Surface().of_labels(x, inside)     # points inside and outside: no distances at all
+
+    The network starts near a product of orthogonal matrices close to the identity, which keeps gradients through many
+    layers, and `StiefelMuon` keeps them orthonormal. Its slope can be one everywhere, as that of a distance.
+
+    Guarantee: the constant of the field is proven for the weights as they are, in the units of the surface; |f| bounds
+    the distance to f's own zero set. How far that is from the surface is what `deviation` proves.
+    Cost: `samples` queries of the mesh, then `steps` steps on batches of `batch` points. Same seed, same field, on one
+    machine and number of threads.
+    Reference: Béthune 2024, examples 4.2 and 5.2, for 1-Lipschitz networks as distances; this training is ours.
+
+    Args:
+        width: Neurons of a hidden layer, an even number.
+        depth: Number of hidden layers.
+        steps: Number of updates.
+        seed: Draws points and weights.
+        batch: Points in one step.
+        samples: Points whose distance is known; each is seen steps batch/samples times.
+        rate: Largest learning rate, in units of the surface's diagonal.
+    """
+
+    width: int = 128
+    depth: int = 8
+    steps: int = 4500
+    seed: int = 0
+    batch: int = 1024
+    samples: int = 400_000
+    rate: float = 5e-3
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        for name, least in (("width", 2), ("depth", 1), ("steps", 1), ("batch", 1), ("samples", 10)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ArgumentError(f"{name} is a whole number of at least {least}, got {value}.")
+        if self.width % 2:
+            raise ArgumentError(f"width is even, because neurons are sorted in pairs, got {self.width}.")
+        if not 0 < self.rate < float("inf"):
+            raise ArgumentError(f"rate is a finite number > 0, got {self.rate}.")
+        if self.batch > self.samples:
+            raise ArgumentError(f"batch is at most samples = {self.samples}, got {self.batch}.")
+
+    def __call__(self, surface: Mesh | Triangles, progress: Callable[[int, int], None] | None = None) -> Network:
+        """The field of a closed mesh; an open one is refused, and `close_holes` caps it.
+
+        Args:
+            surface: The mesh, or its triangles.
+            progress: Called with the steps done and the steps in all, about a hundred times.
+        """
+        mesh = surface if isinstance(surface, Mesh) else Mesh(surface.vertices, surface.faces)
+        return self._train(draw_around_mesh(mesh, self.samples, derive_seed(self.seed, 0)), _mean_error, progress)
+
+    def of_points(
+        self,
+        points: Float[Tensor, "n d"],
+        normals: Float[Tensor, "normals d"],
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Network:
+        """The field of samples of a closed surface with normals that point outwards, in any number of dimensions.
+
+        Signs and distances of the targets are estimates. Without normals nothing tells inside from outside: train
+        `sdf.one_class.OneClass` on the points instead, whose zero set is a thin layer around them.
+        """
+        cloud = check_points(points, points.shape[1] if points.ndim == 2 else 3)
+        if len(cloud) < 4:
+            raise ShapeError(f"A surface needs at least 4 points, got {len(cloud)}.")
+        outwards = check_points(normals, cloud.shape[1])
+        if len(outwards) != len(cloud):
+            raise ShapeError(f"Each of {len(cloud)} points has one normal, got {len(outwards)} normals.")
+        drawn = draw_around_points(cloud, outwards, self.samples, derive_seed(self.seed, 0))
+        return self._train(drawn, _mean_error, progress)
+
+    def of_labels(
+        self,
+        points: Float[Tensor, "n d"],
+        inside: Bool[Tensor, " labels"],
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Network:
+        """The field of points that are known to be inside or outside, and nothing else, by `losses.HKR`.
+
+        Where p points a volume lie inside of the surface and q outside, the zero set moves by m (p - q)/(p + q), m a
+        hundredth of the diagonal, outwards if positive. So draw all of them near the surface from one density.
+
+        Reference: Béthune 2024, theorem 2; what happens where classes touch is ours (`tests/sdf/one_class`).
+        """
+        drawn = check_points(points, points.shape[1] if points.ndim == 2 else 3)
+        if inside.dtype != torch.bool or inside.shape != drawn.shape[:1]:
+            raise ShapeError(
+                f"Each of {len(drawn)} points has a label, True inside and False outside, got {inside.dtype} of shape "
+                f"{tuple(inside.shape)}."
+            )
+        if not bool(inside.any()) or bool(inside.all()):
+            raise ArgumentError(f"Both sides need points, got {int(inside.sum())} of {len(inside)} inside.")
+        # The hinge is the plain mean: class means would make densities differ that are equal.
+        loss = HKR(_MARGIN, _HINGE, balanced_hinge=False)
+        return self._train(labelled(drawn, inside), lambda scores, labels: loss(scores, labels > 0), progress)
+
+    def _train(
+        self,
+        drawn: SurfaceSamples,
+        loss_of: Callable[[Tensor, Tensor], Tensor],
+        progress: Callable[[int, int], None] | None,
+    ) -> Network:
+        # In units of the diagonal, around 0, whatever the units of the surface are.
+        points = ((drawn.points - drawn.center) / drawn.diagonal).float()
+        targets = (drawn.values / drawn.diagonal).float()
+        model = folded_network(points.shape[1], self.width, self.depth, derive_seed(self.seed, 1))
+        tied, others = split_orthonormal(model)
+        optimizers = [StiefelMuon(tied, self.rate, every=_EVERY), torch.optim.Adam(others, self.rate)]
+        schedule, source = WarmCosineSchedule(_WARM), generator(derive_seed(self.seed, 2))
+        order, place = torch.randperm(len(points), generator=source), 0
+        for step in range(self.steps):
+            if place + self.batch > len(order):
+                order, place = torch.randperm(len(points), generator=source), 0
+            chosen, place = order[place : place + self.batch], place + self.batch
+            loss = loss_of(model(points[chosen]).flatten(), targets[chosen])
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            loss.backward()
+            for optimizer in optimizers:
+                for group in optimizer.param_groups:
+                    group["lr"] = self.rate * float(schedule(step / self.steps))
+                optimizer.step()
+            if progress is not None and ((step + 1) % max(1, self.steps // 100) == 0 or step + 1 == self.steps):
+                progress(step + 1, self.steps)
+        if not all(bool(torch.isfinite(p).all()) for p in model.parameters()):
+            raise NonFiniteError(f"Training ended with weights that are not finite; lower the rate {self.rate:g}.")
+        return Network(sorting_network(model, drawn.center, drawn.diagonal), drawn.center[None])
+
+
+def _mean_error(values: Tensor, targets: Tensor) -> Tensor:
+    return (values - targets).abs().mean()
