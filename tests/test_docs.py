@@ -23,7 +23,9 @@ from support.printed.dynamics import NUMBERS as OF_DYNAMICS
 from support.printed.layers import NUMBERS as OF_LAYERS
 from support.printed.losses import NUMBERS as OF_LOSSES
 from support.printed.privacy import NUMBERS as OF_PRIVACY
+from support.printed.sdf_energies import NUMBERS as OF_SDF_ENERGIES
 from support.printed.sdf_fields import NUMBERS as OF_SDF_FIELDS
+from support.printed.sdf_oneclass import NUMBERS as OF_SDF_ONECLASS
 from support.printed.sdf_rays import NUMBERS as OF_SDF_RAYS
 from support.printed.smoothing import NUMBERS as OF_SMOOTHING
 from support.printed.spectra import NUMBERS as OF_SPECTRA
@@ -331,6 +333,8 @@ NUMBERS: dict[str, Callable[[], list[str]]] = {
     **OF_LOSSES,
     **OF_SDF_RAYS,
     **OF_SDF_FIELDS,
+    **OF_SDF_ENERGIES,
+    **OF_SDF_ONECLASS,
     **OF_SMOOTHING,
     **OF_ANALYSIS,
     **OF_DYNAMICS,

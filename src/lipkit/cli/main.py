@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lipkit._version import __version__
+from lipkit.cli.commands.anomaly import detect_anomalies
 from lipkit.cli.commands.audit import AuditRequest, audit_run
 from lipkit.cli.commands.bound import BoundRequest, VerifyRequest, bound_model, verify_certificate
 from lipkit.cli.commands.evaluate import evaluate_model
@@ -43,7 +44,7 @@ def app() -> "Typer":
     )
     add_command(made, "bound", BoundRequest, bound_model)
     add_command(made, "verify", VerifyRequest, verify_certificate)
-    add_run_commands(made, train_recipe, evaluate_model, smooth_model)
+    add_run_commands(made, train_recipe, evaluate_model, smooth_model, detect_anomalies)
     add_command(made, "recertify", RecertifyRequest, recertify_run)
     add_command(made, "spectral", SpectralRequest, play_spectral_game)
     add_command(made, "privacy", PrivacyRequest, state_privacy)

@@ -96,14 +96,15 @@ def add_command(
 
 
 def spell_command(name: str, request: Any, explicit: Collection[str]) -> str:
-    """The command that makes a request again: its model by its place, and its options apart from --json.
+    """The command that makes a request again: its arguments by their places, and its options apart from --json.
 
     Options with their defaults are left out, unless they are `explicit`: a command says what it is about.
     """
-    words = ["lipkit", name, request.model]
+    placed = [one.name for one in fields(request) if "argument" in one.metadata]
+    words = ["lipkit", name, *(str(getattr(request, one)) for one in placed)]
     for one in fields(request):
         value = getattr(request, one.name)
-        if one.name in ("model", "json") or (one.name not in explicit and value == one.default):
+        if one.name in (*placed, "json") or (one.name not in explicit and value == one.default):
             continue
         words.append(f"--{one.name.replace('_', '-')}")
         words += [] if value is True else [str(value)]

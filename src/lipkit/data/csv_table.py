@@ -4,10 +4,11 @@ import csv
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float32
+from jaxtyping import Float32, Float64
 from torch import Tensor
 
 from lipkit.data.examples import Examples
@@ -67,36 +68,56 @@ def _place(path: Path, label: str | None) -> str:
 
 def read_columns(path: Path, label: str | None) -> tuple[Float32[Tensor, "count features"], list[str]]:
     """The features of a table, and the cells of its column of labels as text."""
+    rows, header = _split_header(path, label, labelled=True)
+    at = _column(path, label, header, len(rows[0]))
+    if len(rows[0]) < 2:
+        other = next((one for one in (";", "\t", "|") if one in rows[0][0]), None)
+        more = "" if other is None else f"; it seems to be separated by {other!r}, so save it with commas"
+        raise RecordError(f"{path} has one column, expected features and a label with commas between them{more}.")
+    return torch.from_numpy(_numbers(path, rows, header, at, np.float32)), [row[at].strip() for row in rows]
+
+
+def read_rows(path: Path, label: str | None) -> tuple[Float64[np.ndarray, "count features"], list[str] | None]:
+    """The features of a table in float64, and the cells of its column of labels; all columns and None if `label` is."""
+    rows, header = _split_header(path, label, labelled=label is not None)
+    at = None if label is None else _column(path, label, header, len(rows[0]))
+    if at is not None and len(rows[0]) < 2:
+        raise RecordError(f"{path} has one column, expected features and a label with commas between them.")
+    return _numbers(path, rows, header, at, np.float64), None if at is None else [row[at].strip() for row in rows]
+
+
+def _split_header(path: Path, label: str | None, labelled: bool) -> tuple[list[list[str]], list[str] | None]:
+    """The samples of a table, all of one width, and its names of columns."""
     rows = _rows(path)
-    header, rows = (rows[0], rows[1:]) if not _all_numbers(rows[0], label) else (None, rows)
+    header, rows = (rows[0], rows[1:]) if not _all_numbers(rows[0], label, labelled) else (None, rows)
     if not rows:
         raise RecordError(f"{path} has names of columns and no samples; give at least one.")
     width = len(rows[0])
-    at = _column(path, label, header, width)
     for number, row in enumerate(rows):
         if len(row) != width or (header is not None and len(header) != width):
             expected = width if header is None else len(header)
             raise RecordError(f"{path} has {len(row)} cells for sample {number}, expected {expected} as in line 1.")
-    features = [[cell for j, cell in enumerate(row) if j != at] for row in rows]
-    if width < 2:
-        other = next((one for one in (";", "\t", "|") if one in rows[0][0]), None)
-        more = "" if other is None else f"; it seems to be separated by {other!r}, so save it with commas"
-        raise RecordError(f"{path} has one column, expected features and a label with commas between them{more}.")
-    table = np.empty((len(rows), width - 1), dtype=np.float32)
-    for number, row in enumerate(features):
-        for column, cell in enumerate(row):
-            value = _number(cell)
+    return rows, header
+
+
+def _numbers(
+    path: Path, rows: list[list[str]], header: list[str] | None, at: int | None, dtype: type[np.floating[Any]]
+) -> np.ndarray:
+    """All columns but that of the labels; a cell that is no finite number is refused with its place."""
+    places = [j for j in range(len(rows[0])) if j != at]
+    table = np.empty((len(rows), len(places)), dtype=dtype)
+    for number, row in enumerate(rows):
+        for column, place in enumerate(places):
             # Too large for float32 is infinite there.
             with np.errstate(over="ignore"):
-                table[number, column] = value
+                table[number, column] = _number(row[place])
             if not np.isfinite(table[number, column]):
-                place = column + (column >= at)
                 name = f" ({header[place]})" if header is not None else ""
                 raise RecordError(
-                    f"{path} has {cell[:_LONG]!r} in column {place}{name} of sample {number}, expected a finite number "
-                    "of float32; clean the table first."
+                    f"{path} has {row[place][:_LONG]!r} in column {place}{name} of sample {number}, expected a finite "
+                    f"number of {np.dtype(dtype)}; clean the table first."
                 )
-    return torch.from_numpy(table), [row[at].strip() for row in rows]
+    return table
 
 
 def _rows(path: Path) -> list[list[str]]:
@@ -112,9 +133,11 @@ def _rows(path: Path) -> list[list[str]]:
     return rows
 
 
-def _all_numbers(row: Sequence[str], label: str | None) -> bool:
+def _all_numbers(row: Sequence[str], label: str | None, labelled: bool = True) -> bool:
     """Whether a first line is a sample: its features are numbers, and so is every cell but the label."""
     words = [j for j, cell in enumerate(row) if math.isnan(_number(cell))]
+    if not labelled:
+        return not words
     at = int(label) if label is not None and label.isdecimal() else len(row) - 1
     return not words or words == [at]
 

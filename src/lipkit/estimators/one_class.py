@@ -113,11 +113,23 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
         seed = int(random.randint(2**31 - 1))
         learn, held = self._split(rows, random)
         self.field_, self.health_ = self._train(learn, seed)
-        if not len(held):
-            self.offset_ = float(np.percentile(self._scores(rows), 100 * self.contamination))
-        else:
-            self.offset_ = self._calibrated(held)
+        self.offset_ = self._level(rows, held)
         return self
+
+    def recompute_offset(self, X: ArrayLike) -> float:
+        """`offset_` again, from the rows of `fit` and the network as it is; `random_state` must be a number.
+
+        Guarantee: the same number on the same machine, so that a threshold that somebody states can be checked.
+        """
+        check_is_fitted(self, "offset_")
+        if not isinstance(self.random_state, Integral):
+            raise ArgumentError(
+                f"The rows held out are drawn by random_state={self.random_state}; a number repeats it."
+            )
+        rows = _finite(validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=False))
+        random = check_random_state(self.random_state)
+        random.randint(2**31 - 1)
+        return self._level(rows, self._split(rows, random)[1])
 
     def score_samples(self, X: ArrayLike) -> np.ndarray:
         """Scores in float64; normal rows score high, and `bound_` is their constant."""
@@ -271,6 +283,12 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
         with torch.no_grad():
             parts = [self.field_.fast(part) for part in torch.tensor(rows).split(_BATCH)]
         return torch.cat(parts).numpy()
+
+    def _level(self, rows: np.ndarray, held: np.ndarray) -> float:
+        """The threshold: of the rows that are held out, or if there are none a percentile of all."""
+        if len(held):
+            return self._calibrated(held)
+        return float(np.percentile(self._scores(rows), 100 * self.contamination))
 
     def _calibrated(self, held: np.ndarray) -> float:
         if not self.eps:

@@ -16,10 +16,10 @@ from lipkit.bounds.certificates.json_codec import to_plain
 from lipkit.certify import Evaluation, find_warnings
 from lipkit.cli.audit.audited_run import ANEW, AuditedRun
 from lipkit.cli.audit.findings import Findings, find_differences
+from lipkit.cli.commands.anomaly_request import AnomalyRequest
 from lipkit.cli.commands.evaluate import describe_weights
 from lipkit.cli.commands.evaluation_request import EvaluationRequest
-from lipkit.cli.commands.run_commands import read_command
-from lipkit.cli.commands.smooth_request import SmoothRequest
+from lipkit.cli.commands.run_commands import RunRequest, read_command
 from lipkit.cli.inputs.device import describe_device
 from lipkit.cli.runs.result_files import plain
 from lipkit.cli.runs.run import Order
@@ -82,9 +82,11 @@ def _of_model(run: AuditedRun, about: About, said: EvaluationRequest, findings: 
     return replace(about, model=said.model, fields=tuple(fields.items()))
 
 
-def _file_name(request: Order | EvaluationRequest | SmoothRequest) -> str:
+def _file_name(request: RunRequest) -> str:
     """The file of the recipe or model without its folder; of a model with the name inside it."""
-    return Path(request.recipe).name if isinstance(request, Order) else Path(request.model).name
+    if isinstance(request, Order):
+        return Path(request.recipe).name
+    return Path(request.data if isinstance(request, AnomalyRequest) else request.model).name
 
 
 # Parts of a report that are measured beside the proof, in float32 or by drawn norms: how far they may be apart,

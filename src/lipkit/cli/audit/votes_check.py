@@ -17,6 +17,7 @@ from lipkit.certify.smoothing.log import ImageSamples
 from lipkit.certify.smoothing.sampler import prepared
 from lipkit.cli.audit.audited_run import ANEW, AuditedRun
 from lipkit.cli.audit.findings import Findings, find_differences
+from lipkit.cli.audit.page_check import check_page
 from lipkit.cli.audit.samples_check import as_json, check_indices, choose_places
 from lipkit.cli.commands.smooth_model import casts, make_smoothed
 from lipkit.cli.commands.smooth_request import SmoothRequest
@@ -31,8 +32,6 @@ from lipkit.cli.runs.smoothing_files import (
     read_certificates,
 )
 from lipkit.errors import RecordError
-from lipkit.report.html.claims import read_claims
-from lipkit.report.html.page import has_same_drawer
 from lipkit.report.html.smoothing_page import render_smoothing_page
 from lipkit.report.results.smoothing_contents import SmoothingContents
 
@@ -198,21 +197,7 @@ def check_smoothing_report(run: AuditedRun, request: SmoothRequest, bound: Bound
         if not wrong:
             findings.confirm("report: every number of report.json follows from the votes")
         with findings.reading(page_file):
-            _check_page(page_file, claims, run.folder, findings)
-
-
-def _check_page(file: Path, claims: SmoothingContents, folder: Path, findings: Findings) -> None:
-    page, wanted = file.read_text(encoding="utf-8", errors="replace"), render_smoothing_page(claims)
-    if read_claims(page) != read_claims(wanted):
-        apart = [one for one in read_claims(page) if one not in read_claims(wanted)]
-        said = f"{apart[0].name}: {apart[0].words}" if apart else "less than its data"
-        findings.refuse(file, f"{file} says {said}, which its data do not; draw it again: lipkit report {folder}")
-    elif not has_same_drawer(page):
-        findings.skipped.append(f"The drawings of {file} are of another version of the library; draw it again.")
-    elif page != wanted:
-        findings.refuse(file, f"{file} is not what its data give; draw it again: lipkit report {folder}")
-    else:
-        findings.confirm("page: report.html says what report.json says")
+            check_page(page_file, render_smoothing_page(claims), run.folder, findings)
 
 
 def check_smoothing_shares(file: Path, found: rs.SmoothedEvaluation, findings: Findings) -> None:

@@ -14,6 +14,7 @@ from lipkit.cli.audit.claims_check import check_claims, check_shares, is_same_ma
 from lipkit.cli.audit.constant_check import check_constant
 from lipkit.cli.audit.findings import Findings
 from lipkit.cli.audit.samples_check import check_samples
+from lipkit.cli.audit.scores_check import AnomalyRun, check_anomalies
 from lipkit.cli.audit.training_check import check_training
 from lipkit.cli.audit.votes_check import (
     check_smoothing_report,
@@ -21,11 +22,13 @@ from lipkit.cli.audit.votes_check import (
     check_votes,
     is_machine_of_votes,
 )
+from lipkit.cli.commands.anomaly_request import AnomalyRequest
 from lipkit.cli.commands.run_commands import read_command
 from lipkit.cli.commands.smooth_request import SmoothRequest
 from lipkit.cli.console import progress, terminal
 from lipkit.cli.inputs import load, option_words
 from lipkit.cli.options import ANY_MODEL, argument, option
+from lipkit.cli.runs.folder_identity import Identity
 from lipkit.cli.runs.result_files import write_json
 from lipkit.errors import ArgumentError, AuditError, NotProvenError, PartialAudit
 
@@ -42,7 +45,9 @@ class AuditRequest:
     recorded ones, with 8 after a spot check or where a part could not be repeated, and with 2 if a file is missing.
     """
 
-    run: Path = argument("The --out of train, certify, attack or smooth; or a certificate of `bound --json`.", "RUN")
+    run: Path = argument(
+        "The --out of train, certify, attack, smooth or anomaly; or a certificate of `bound --json`.", "RUN"
+    )
     model: str | None = option(f"The recipe's file, or the model, if it lies elsewhere now; {ANY_MODEL}", None)
     weights: Path | None = option("The --weights of the run, if they lie elsewhere now.", None)
     data: str | None = option("The --data of the run, if they lie elsewhere now.", None)
@@ -61,7 +66,7 @@ def audit_run(request: AuditRequest) -> None:
     say = terminal().print
     findings = Findings(say=lambda sentence: say(sentence, soft_wrap=True, markup=False, highlight=False))
     if not request.run.exists():
-        raise ArgumentError(f"There is no run {request.run}; name the --out of train, certify, attack or smooth.")
+        raise ArgumentError(f"There is no run {request.run}; name the --out of a command that makes one.")
     evaluation = None
     if request.run.is_dir():
         evaluation = _audit_folder(request, findings)
@@ -74,8 +79,17 @@ def audit_run(request: AuditRequest) -> None:
 def _audit_folder(request: AuditRequest, findings: Findings) -> Evaluation | None:
     places = Places(request.model, request.weights, request.data, request.device)
     if not (request.run / "run.json").is_file():
-        raise ArgumentError(f"{request.run} has no run.json; name the --out of train, certify, attack or smooth.")
+        raise ArgumentError(f"{request.run} has no run.json; name the --out of a command that makes one.")
+    begun = None
+    with findings.reading(request.run / "run.json"):
+        begun = read_command(Identity.read(request.run).command)
+    if isinstance(begun, AnomalyRequest):
+        run = AnomalyRun.rebuild(request.run, begun, request.data, findings)
+        check_anomalies(run, findings, request.only, request.retrain, request.shares)
+        return None
     run = None
+    if begun is None:
+        return None
     with findings.reading(request.run / "run.json"):
         run = AuditedRun.rebuild(request.run, places, findings)
     if run is None:

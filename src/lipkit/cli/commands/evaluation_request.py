@@ -123,12 +123,12 @@ def _say_local(local: LocalRadii) -> str:
     return f"near each sample, {local.seconds:g} s each, {local.bisections} bisections"
 
 
-def parse_radii(text: str) -> list[float]:
-    """Numbers and fractions with commas between them."""
+def parse_radii(text: str, name: str = "--eps") -> list[float]:
+    """Numbers and fractions with commas between them, given to the option `name`."""
     try:
         return [_parse_fraction(part) for part in text.split(",")]
     except (ValueError, ZeroDivisionError):
-        raise ArgumentError(f"--eps lists radii such as 0.1,0.5 or 36/255,72/255, got {text!r}.") from None
+        raise ArgumentError(f"{name} lists radii such as 0.1,0.5 or 36/255,72/255, got {text!r}.") from None
 
 
 def _parse_fraction(text: str) -> float:

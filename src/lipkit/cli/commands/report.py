@@ -10,15 +10,18 @@ from lipkit.cli.commands.smooth_request import SmoothRequest
 from lipkit.cli.console import terminal
 from lipkit.cli.inputs import option_words
 from lipkit.cli.options import argument, option
+from lipkit.cli.runs.anomaly_files import plain_anomalies
 from lipkit.cli.runs.folder_identity import Identity, command_in
 from lipkit.cli.runs.result_files import plain, print_warnings, write_json
 from lipkit.cli.runs.smoothing_files import VOTES, gather_report, plain_smoothing, publish_smoothing
 from lipkit.cli.runs.stored_bound import StoredBound
 from lipkit.cli.training.profile import read_profile
 from lipkit.errors import ArgumentError
+from lipkit.report.html.fields.anomaly_page import write_anomaly_page
 from lipkit.report.html.page import write_report
 from lipkit.report.html.profile_section import write_profile_page
 from lipkit.report.html.spectral_page import write_spectral_page
+from lipkit.report.results.anomaly_contents import ANOMALY, AnomalyContents
 from lipkit.report.results.recount import read_report
 from lipkit.report.results.spectral_contents import SPECTRAL, SpectralContents
 
@@ -28,7 +31,7 @@ from lipkit.report.results.spectral_contents import SPECTRAL, SpectralContents
 class ReportRequest:
     """Draw the report of a run again from its report.json."""
 
-    run: Path = argument("The --out of train, certify, attack or smooth; or a report.json.", "RUN")
+    run: Path = argument("The --out of train, certify, attack, smooth or anomaly; or a report.json.", "RUN")
     out: Path | None = option("Folder for report.html; by default that of the run.", None)
     json: Path | None = option("File for the shares.", None)
 
@@ -41,6 +44,9 @@ def redraw_report(request: ReportRequest) -> None:
         return
     if (request.run / SPECTRAL).is_file():
         _redraw_spectral(request)
+        return
+    if (request.run / ANOMALY).is_file():
+        _redraw_anomalies(request)
         return
     run, source = request.run, request.run / "report.json" if request.run.is_dir() else request.run
     if run.is_dir() and not source.exists() and (profile := read_profile(run)) is not None:
@@ -62,6 +68,15 @@ def _redraw_spectral(request: ReportRequest) -> None:
     contents = SpectralContents.from_json(file.read_bytes(), str(file))
     page = write_spectral_page(contents, request.run if request.out is None else request.out)
     terminal().print(f"page in {page}; nothing is certified", soft_wrap=True, markup=False, highlight=False)
+
+
+def _redraw_anomalies(request: ReportRequest) -> None:
+    """Draw the page of a detector again, from its stored result."""
+    file = request.run / ANOMALY
+    contents = AnomalyContents.from_json(file.read_bytes(), str(file))
+    page = write_anomaly_page(contents, request.run if request.out is None else request.out)
+    write_json(request.json, plain_anomalies(contents))
+    terminal().print(f"page in {page}", soft_wrap=True, markup=False, highlight=False)
 
 
 def _redraw_smoothing(request: ReportRequest) -> None:

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from lipkit.cli.commands.anomaly_request import AnomalyRequest
 from lipkit.cli.commands.evaluation_request import ATTACK_OPTIONS, ATTACK_STEPS, EvaluationRequest
 from lipkit.cli.commands.smooth_request import SmoothRequest
 from lipkit.cli.options import add_command, make_app
@@ -12,6 +13,8 @@ from lipkit.errors import RecordError
 
 if TYPE_CHECKING:
     from lipkit.cli.options import Typer
+
+RunRequest = Order | EvaluationRequest | SmoothRequest | AnomalyRequest
 
 _ATTACK = """The same, and the share that survives an attack; ends with 5 if one breaks a certificate.
 
@@ -24,20 +27,22 @@ def add_run_commands(
     train: Callable[[Order], None],
     evaluate: Callable[[EvaluationRequest], None],
     smooth: Callable[[SmoothRequest], None],
+    detect: Callable[[AnomalyRequest], None],
 ) -> None:
-    """Give `app` the commands `train`, `certify`, `attack` and `smooth`, which pass their requests to these."""
+    """Give `app` `train`, `certify`, `attack`, `smooth` and `anomaly`, which pass their requests to these."""
     # Unknown options are settings of the recipe, which knows its fields.
     add_command(app, "train", Order, train, unknown=True)
     add_command(app, "certify", EvaluationRequest, evaluate, leave_out=ATTACK_OPTIONS)
     add_command(app, "attack", EvaluationRequest, evaluate, text=_ATTACK, defaults={"steps": ATTACK_STEPS})
     add_command(app, "smooth", SmoothRequest, smooth)
+    add_command(app, "anomaly", AnomalyRequest, detect)
 
 
-def read_command(text: str) -> Order | EvaluationRequest | SmoothRequest:
+def read_command(text: str) -> RunRequest:
     """The request of a command such as `lipkit train ...`, which is not run; a `RecordError` if it is none."""
-    found: list[Order | EvaluationRequest | SmoothRequest] = []
+    found: list[RunRequest] = []
     app = make_app("", "")
-    add_run_commands(app, found.append, found.append, found.append)
+    add_run_commands(app, *[found.append] * 4)
     try:
         app(shlex.split(text)[1:], standalone_mode=False)
     # typer has a parser of its own, whose errors are no public names.

@@ -1,0 +1,57 @@
+"""`lipkit anomaly`: a detector of anomalies with a proven constant, its scores, and what no attacker can change."""
+
+from pathlib import Path
+
+from lipkit.cli.commands.anomaly_request import AnomalyRequest
+from lipkit.cli.console import progress, terminal
+from lipkit.cli.inputs import option_words
+from lipkit.cli.inputs.rows_file import LabelledRows
+from lipkit.cli.runs.anomaly_files import (
+    MODEL,
+    SCORES,
+    RowScores,
+    gather_anomalies,
+    plain_anomalies,
+    publish_anomalies,
+    read_detector,
+    store_detector,
+)
+from lipkit.cli.runs.folder_identity import Identity
+from lipkit.cli.runs.folder_lock import lock_folder
+from lipkit.cli.runs.result_files import write_json
+from lipkit.sdf._base import constant_of
+
+
+def detect_anomalies(request: AnomalyRequest) -> None:
+    """Train a detector, score all rows, certify, print the result, and write it with a page.
+
+    The folder of `--out` then holds: run.json, model.safetensors, scores.json, anomaly.json and anomaly.html. A model
+    or scores that are there already are used again. Cost: `estimators.OneClassSDF`.
+    """
+    option_words.check_json(request.json)
+    request.check()
+    data = LabelledRows.read(Path(request.data), request.label)
+    chosen = data.choose_training(request.train, request.seed)
+    identity = Identity("", "", {**request.options, **data.hashes}, request.command)
+    identity.check(request.out)
+    with lock_folder(request.out, leads=True):
+        if not (request.out / MODEL).is_file():
+            with progress() as doing:
+                doing(f"learning from {len(chosen)} rows")
+                detector = request.detector().fit(data.rows[chosen])
+            # Settings that fail leave the folder free.
+            identity.settle(request.out, writes=True)
+            store_detector(detector, request.out)
+        # What is scored is what is stored.
+        detector = read_detector(request.out)
+        if (request.out / SCORES).is_file():
+            scores = RowScores.read(request.out / SCORES, len(data.rows))
+        else:
+            scores = RowScores.measure(detector, data.rows, "scoring")
+            scores.write(request.out / SCORES)
+        contents = gather_anomalies(request, data, detector, scores, constant_of(detector.field_))
+        page = publish_anomalies(request.out, contents)
+    write_json(request.json, plain_anomalies(contents))
+    say = terminal().print
+    for line in (*contents.lines(), f"page in {page}"):
+        say(line, soft_wrap=True, markup=False, highlight=False)

@@ -1,0 +1,1 @@
+"""Pages of fields: detectors of anomalies and surfaces."""
