@@ -169,12 +169,8 @@ def smooth(a: Number, b: Number, width: float, excess: Callable[[Number], Number
     return max(a, b) + w * excess(abs(a - b) / w)
 
 
-def quadratic(t: Number) -> Number:
-    return max(1 - t, 0) ** 2 / 4
-
-
-def cubic(t: Number) -> Number:
-    return max(1 - t, 0) ** 3 / 6
+def power(exponent: int, share: int) -> Callable[[Number], Number]:
+    return lambda t: max(1 - t, 0) ** exponent / share
 
 
 def root(t: Number) -> Number:
@@ -236,11 +232,11 @@ EXAMPLES: dict[type[sdf.Field], tuple[Example, ...]] = {
     ),
     sdf.Complement: (Example(sdf.Complement(BOX), lambda x: -box(x), lambda x: ~in_box(x), exact=True),),
     sdf.SmoothUnion: (
-        Example(sdf.SmoothUnion(BALL, BOX, 0.5), lambda x: smooth(ball(x), box(x), 0.5, quadratic)),
-        Example(sdf.SmoothUnion(BALL, BOX, 0.5, sdf.CubicBlend()), lambda x: smooth(ball(x), box(x), 0.5, cubic)),
+        Example(sdf.SmoothUnion(BALL, BOX, 0.5), lambda x: smooth(ball(x), box(x), 0.5, power(2, 4))),
+        Example(sdf.SmoothUnion(BALL, BOX, 0.5, sdf.CubicBlend()), lambda x: smooth(ball(x), box(x), 0.5, power(3, 6))),
     ),
     sdf.SmoothIntersection: (
-        Example(sdf.SmoothIntersection(BALL, BOX, 0.5), lambda x: -smooth(-ball(x), -box(x), 0.5, quadratic)),
+        Example(sdf.SmoothIntersection(BALL, BOX, 0.5), lambda x: -smooth(-ball(x), -box(x), 0.5, power(2, 4))),
         Example(
             sdf.SmoothIntersection(BALL, BOX, 0.5, sdf.RootBlend()), lambda x: -smooth(-ball(x), -box(x), 0.5, root)
         ),
