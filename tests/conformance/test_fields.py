@@ -90,27 +90,29 @@ def test_errors_are_small(example: Example) -> None:
     assert float(example.field.measure(x).error.max()) < 1e-10
 
 
-def grid(dim: int, steps: int) -> Tensor:
-    axis = torch.linspace(-3, 3, steps, dtype=torch.float64)
-    return torch.cartesian_prod(*[axis] * dim).view(-1, dim)
+# Points of the grid along an axis, for each dimension.
+STEPS = {1: 4001, 2: 241, 3: 41}
 
 
 @having("inside")
 def test_no_value_exceeds_the_distance_to_the_other_side(example: Example) -> None:
     assert example.inside is not None
-    x = 2.5 * (2 * torch.rand(300, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64) - 1)
-    y = grid(2, 241)
+    dim = example.field.dim
+    x = 2.5 * (2 * torch.rand(300, dim, generator=torch.Generator().manual_seed(1), dtype=torch.float64) - 1)
+    axis = torch.linspace(-3, 3, STEPS[dim], dtype=torch.float64)
+    y = torch.cartesian_prod(*[axis] * dim).view(-1, dim)
     here, there = example.inside(x), example.inside(y)
     found = example.field.measure(x)
     distance = torch.where(here[:, None] != there, torch.cdist(x, y), torch.inf).amin(1)
-    assert bool((found.value.abs() - found.error <= constant_of(example.field) * distance).all())
+    # cdist multiplies matrices, which costs half the digits at most.
+    assert bool((found.value.abs() - found.error <= constant_of(example.field) * distance + 1e-7).all())
     # On the surface itself the sign is not known.
     clear = found.value.abs() > found.error
     assert bool(((found.value > 0) == here)[clear].all())
     assert 0 < int(here.sum()) < len(x)
     if example.exact:
-        # The other side has a point of the grid within a cell's diagonal of its nearest point, or nearly so at corners.
-        assert bool((found.value.abs() >= distance - 2 * 6 / 240 * 2**0.5).all())
+        # The other side has a point of the grid within a diagonal of a cell, twice that at corners.
+        assert bool((found.value.abs() >= distance - 2 * 6 / (STEPS[dim] - 1) * dim**0.5).all())
 
 
 @every_field

@@ -68,6 +68,18 @@ def box(x: Sequence[Number]) -> Number:
     return -length([max(one, 0) for one in beyond]) if max(beyond) > 0 else -max(beyond)
 
 
+def box_mesh() -> sdf.Mesh:
+    """The cube [-1, 1]^3, its faces counterclockwise from outside."""
+    vertices = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0], dtype=torch.float64)] * 3)
+    squares = ((0, 1, 3, 2), (4, 6, 7, 5), (0, 4, 5, 1), (2, 3, 7, 6), (0, 2, 6, 4), (1, 5, 7, 3))
+    return sdf.Mesh(vertices, torch.tensor([face for a, b, c, d in squares for face in ((a, b, c), (a, c, d))]))
+
+
+def cube(x: Sequence[Number]) -> Number:
+    beyond = [abs(a) - 1 for a in x]
+    return -length([max(one, 0) for one in beyond]) if max(beyond) > 0 else -max(beyond)
+
+
 def half(x: Sequence[Number]) -> Number:
     normal = numbers(NORMAL)
     return (mpmath.mpf(0.7) - mpmath.fdot(normal, x)) / length(normal)
@@ -157,12 +169,8 @@ def smooth(a: Number, b: Number, width: float, excess: Callable[[Number], Number
     return max(a, b) + w * excess(abs(a - b) / w)
 
 
-def quadratic(t: Number) -> Number:
-    return max(1 - t, 0) ** 2 / 4
-
-
-def cubic(t: Number) -> Number:
-    return max(1 - t, 0) ** 3 / 6
+def power(exponent: int, share: int) -> Callable[[Number], Number]:
+    return lambda t: max(1 - t, 0) ** exponent / share
 
 
 def root(t: Number) -> Number:
@@ -199,6 +207,7 @@ EXAMPLES: dict[type[sdf.Field], tuple[Example, ...]] = {
         Example(sdf.Flats(ORIGINS_3, BASES_3), flat(ORIGINS_3, BASES_3)),
         Example(sdf.Flats(ORIGINS, torch.zeros(3, 0, 2)), ranked(ORIGINS, 1)),
     ),
+    sdf.Mesh: (Example(box_mesh(), cube, lambda x: (x.abs() < 1).all(1), exact=True),),
     sdf.Network: (network(),),
     sdf.Function: (
         Example(
@@ -223,11 +232,11 @@ EXAMPLES: dict[type[sdf.Field], tuple[Example, ...]] = {
     ),
     sdf.Complement: (Example(sdf.Complement(BOX), lambda x: -box(x), lambda x: ~in_box(x), exact=True),),
     sdf.SmoothUnion: (
-        Example(sdf.SmoothUnion(BALL, BOX, 0.5), lambda x: smooth(ball(x), box(x), 0.5, quadratic)),
-        Example(sdf.SmoothUnion(BALL, BOX, 0.5, sdf.CubicBlend()), lambda x: smooth(ball(x), box(x), 0.5, cubic)),
+        Example(sdf.SmoothUnion(BALL, BOX, 0.5), lambda x: smooth(ball(x), box(x), 0.5, power(2, 4))),
+        Example(sdf.SmoothUnion(BALL, BOX, 0.5, sdf.CubicBlend()), lambda x: smooth(ball(x), box(x), 0.5, power(3, 6))),
     ),
     sdf.SmoothIntersection: (
-        Example(sdf.SmoothIntersection(BALL, BOX, 0.5), lambda x: -smooth(-ball(x), -box(x), 0.5, quadratic)),
+        Example(sdf.SmoothIntersection(BALL, BOX, 0.5), lambda x: -smooth(-ball(x), -box(x), 0.5, power(2, 4))),
         Example(
             sdf.SmoothIntersection(BALL, BOX, 0.5, sdf.RootBlend()), lambda x: -smooth(-ball(x), -box(x), 0.5, root)
         ),
@@ -280,6 +289,8 @@ EXAMPLES: dict[type[sdf.Field], tuple[Example, ...]] = {
         Example(
             sdf.NearestBoundary(torch.tensor([[0.0], [1.0], [5.0]]), torch.tensor([[-2.0], [2.5], [8.0]])),
             on_a_line([0.0, 1.0, 5.0], [-2.0, 2.5, 8.0]),
+            lambda x: ((x > -1) & (x < 1.75) | (x > 3.75))[:, 0],
+            exact=True,
         ),
     ),
 }
