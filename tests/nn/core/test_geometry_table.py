@@ -5,6 +5,7 @@ import re
 import pytest
 from torch import nn
 
+from lipkit import nn as lnn
 from lipkit.errors import LipkitError
 from lipkit.nn import WeightMethod
 from lipkit.nn.core.geometry import geometry_of
@@ -13,6 +14,9 @@ from support.layers.examples import METHODS
 from support.repository import ROOT
 
 PAGE = ROOT / "docs" / "methods.md"
+GUIDE = ROOT / "docs" / "guides" / "choosing-a-layer.md"
+# The columns of the table in the guide.
+ORTHOGONAL = (lnn.AOC, lnn.BCOP, lnn.SOC, lnn.RKO, lnn.LOT)
 # The columns of the table: a torch layer each. Four channels, so that isometries exist in both directions.
 COLUMNS: dict[str, nn.Module] = {
     "matrix": nn.Linear(4, 4),
@@ -54,6 +58,22 @@ def test_every_method_has_a_row() -> None:
 @pytest.mark.parametrize("kind", METHODS, ids=lambda kind: kind.__name__)
 def test_the_row_is_what_the_method_answers(kind: type[WeightMethod]) -> None:
     assert table()[kind.__name__] == [answer(example(kind), module) for module in COLUMNS.values()]
+
+
+def guide_rows() -> list[tuple[str, list[str]]]:
+    """The layers of the guide's table, and what it says of each method."""
+    rows = re.findall(r"^\| `(Conv2d\(4, [^`]*\))` \|[^|]*\|(.*)\|$", GUIDE.read_text(), flags=re.MULTILINE)
+    return [(layer, [cell.strip() for cell in rest.split("|")]) for layer, rest in rows]
+
+
+@pytest.mark.parametrize(("layer", "said"), guide_rows(), ids=lambda value: value if isinstance(value, str) else "")
+def test_the_table_of_the_guide_is_what_the_methods_answer(layer: str, said: list[str]) -> None:
+    module = eval(f"nn.{layer}", {"nn": nn})
+    assert said == [answer(example(kind), module) for kind in ORTHOGONAL]
+
+
+def test_the_guide_has_rows() -> None:
+    assert len(guide_rows()) >= 7
 
 
 if __name__ == "__main__":
