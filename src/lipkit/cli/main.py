@@ -14,6 +14,7 @@ from lipkit.cli.commands.report import ReportRequest, redraw_report
 from lipkit.cli.commands.run_commands import add_run_commands
 from lipkit.cli.commands.smooth_model import RecertifyRequest, recertify_run, smooth_model
 from lipkit.cli.commands.spectral import SpectralRequest, play_spectral_game
+from lipkit.cli.commands.surface import learn_surface
 from lipkit.cli.commands.train import train_recipe
 from lipkit.cli.demo.demo import DemoRequest, show_demo
 from lipkit.cli.exit_codes import Code
@@ -44,7 +45,7 @@ def app() -> "Typer":
     )
     add_command(made, "bound", BoundRequest, bound_model)
     add_command(made, "verify", VerifyRequest, verify_certificate)
-    add_run_commands(made, train_recipe, evaluate_model, smooth_model, detect_anomalies)
+    add_run_commands(made, train_recipe, evaluate_model, smooth_model, detect_anomalies, learn_surface)
     add_command(made, "recertify", RecertifyRequest, recertify_run)
     add_command(made, "spectral", SpectralRequest, play_spectral_game)
     add_command(made, "privacy", PrivacyRequest, state_privacy)

@@ -20,6 +20,7 @@ from lipkit.cli.commands.anomaly_request import AnomalyRequest
 from lipkit.cli.commands.evaluate import describe_weights
 from lipkit.cli.commands.evaluation_request import EvaluationRequest
 from lipkit.cli.commands.run_commands import RunRequest, read_command
+from lipkit.cli.commands.surface_request import SurfaceRequest
 from lipkit.cli.inputs.device import describe_device
 from lipkit.cli.runs.result_files import plain
 from lipkit.cli.runs.run import Order
@@ -86,7 +87,9 @@ def _file_name(request: RunRequest) -> str:
     """The file of the recipe or model without its folder; of a model with the name inside it."""
     if isinstance(request, Order):
         return Path(request.recipe).name
-    return Path(request.data if isinstance(request, AnomalyRequest) else request.model).name
+    if isinstance(request, AnomalyRequest | SurfaceRequest):
+        return Path(request.data if isinstance(request, AnomalyRequest) else request.mesh).name
+    return Path(request.model).name
 
 
 # Parts of a report that are measured beside the proof, in float32 or by drawn norms: how far they may be apart,
