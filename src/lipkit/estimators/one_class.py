@@ -126,7 +126,7 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
             raise ArgumentError(
                 f"The rows held out are drawn by random_state={self.random_state}; a number repeats it."
             )
-        rows = _finite(validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=False))
+        rows = self._table(X, False)
         random = check_random_state(self.random_state)
         random.randint(2**31 - 1)
         return self._level(rows, self._split(rows, random)[1])

@@ -31,7 +31,7 @@ def add_run_commands(
     detect: Callable[[AnomalyRequest], None],
     learn: Callable[[SurfaceRequest], None],
 ) -> None:
-    """Give `app` `train`, `certify`, `attack`, `smooth`, `anomaly` and `surface`, which pass their requests to these."""
+    """Add `train`, `certify`, `attack`, `smooth`, `anomaly` and `surface` to `app`; each passes its request on."""
     # Unknown options are settings of the recipe, which knows its fields.
     add_command(app, "train", Order, train, unknown=True)
     add_command(app, "certify", EvaluationRequest, evaluate, leave_out=ATTACK_OPTIONS)

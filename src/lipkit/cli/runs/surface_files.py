@@ -107,8 +107,8 @@ class SurfaceMeasures:
                 found = sdf.extract(self.field, low, high, self.request.smaller(self.request.resolution))
             except ArgumentError as error:
                 raise ArgumentError(
-                    f"The field has no surface after {self.request.training.steps} steps; give more --steps and another "
-                    "--out."
+                    f"The field has no surface after {self.request.training.steps} steps; give more --steps and "
+                    "another --out."
                 ) from error
         if path is not None:
             sdf.write_mesh(found, path)
@@ -159,9 +159,8 @@ class SurfaceMeasures:
         at = float((low[held] + high[held]) / 2)
         points[:, right], points[:, up], points[:, held] = acrosses.flatten(), ups.flatten(), at
         values, exact = (tuple(one.measure(points).value.tolist()) for one in (self.field, self.mesh.mesh))
-        return Slice(
-            ("xyz"[right], "xyz"[up], "xyz"[held]), at, tuple(lines[0].tolist()), tuple(lines[1].tolist()), values, exact
-        )  # fmt: skip
+        axes = ("xyz"[right], "xyz"[up], "xyz"[held])
+        return Slice(axes, at, tuple(lines[0].tolist()), tuple(lines[1].tolist()), values, exact)
 
 
 def plain_surface(contents: SurfaceContents) -> dict[str, Any]:

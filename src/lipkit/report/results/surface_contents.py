@@ -89,8 +89,8 @@ class SurfaceContents:
         found = self.distances
         return [
             f"constant {self.constant:.6g} ({self.kind}), {self.faces} faces, diagonal {self.diagonal:.6g}",
-            f"|f| on the surface, in percent of the diagonal: mean {self.mean.mean * share:.4f}, largest proven between "
-            f"{self.deviation.lower * share:.4f} and {self.deviation.upper * share:.4f}",
+            f"|f| on the surface, in percent of the diagonal: mean {self.mean.mean * share:.4f}, largest proven "
+            f"between {self.deviation.lower * share:.4f} and {self.deviation.upper * share:.4f}",
             f"surface of f, {self.extracted_faces} faces: Chamfer distance {found.chamfer * share:.4f}, Hausdorff "
             f"distance at least {found.hausdorff * share:.4f} (sampled)",
         ]

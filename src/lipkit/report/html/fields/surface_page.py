@@ -70,8 +70,8 @@ def _picture(found: Render) -> str:
         'style="width: min(32rem, 100%); height: auto; border-radius: .5rem">'
     )
     caption = (
-        "Drawn from the network alone, ray by ray. A ray steps by |f| over the constant, so it is proven to meet nothing "
-        "before what it shows."
+        "Drawn from the network alone, ray by ray. A ray steps by |f| over the constant, so it is proven to meet "
+        "nothing before what it shows."
     )
     return f"<figure>{image}<figcaption>{escape(caption)}</figcaption></figure>"
 
@@ -102,9 +102,9 @@ def _accuracy(contents: SurfaceContents) -> str:
 def _slice(contents: SurfaceContents) -> str:
     cut = contents.cut
     caption = (
-        f"The plane {cut.axes[2]} = {cut.at:.4g}. Blue: the solid, where f > 0, with its edge drawn thick. Thin lines: f "
-        "at whole multiples of a twentieth of the diagonal. Orange, dashed: the mesh itself. Where f is a distance, lines "
-        "are equally far from each other."
+        f"The plane {cut.axes[2]} = {cut.at:.4g}. Blue: the solid, where f > 0, with its edge drawn thick. Thin lines: "
+        "f at whole multiples of a twentieth of the diagonal. Orange, dashed: the mesh itself. Where f is a distance, "
+        "lines are equally far from each other."
     )
     return figure(lambda paper: level_sets(contents, paper), caption)
 
@@ -113,15 +113,15 @@ def _use(contents: SurfaceContents) -> str:
     upper = _about_length("largest |f|, at most", contents, contents.deviation.upper, Kind.UPPER)
     return bullets(
         [
-            "No zero of f lies within |f(x)| over the constant of x. This holds in all of space, for the weights as they "
-            "are, rounding included, and is what rays and collision tests of lipkit.sdf rest on.",
+            "No zero of f lies within |f(x)| over the constant of x. This holds in all of space, for the weights as "
+            "they are, rounding included, and is what rays and collision tests of lipkit.sdf rest on.",
             join(
-                "That is a statement about the surface of f. The mesh itself is at least as far away as |f(x)| minus the "
-                "deviation, ", upper, " of the diagonal, over the constant: pass the deviation to `sdf.clearance` and "
-                "`sdf.sweep`.",
+                "That is a statement about the surface of f. The mesh itself is at least as far away as |f(x)| minus "
+                "the deviation, ", upper, " of the diagonal, over the constant: pass the deviation to "
+                "`sdf.clearance` and `sdf.sweep`.",
             ),
-            "f is positive inside. Where |f| is smaller than the distance to the surface, rays take more steps than they "
-            "need, and no harm is done.",
+            "f is positive inside. Where |f| is smaller than the distance to the surface, rays take more steps than "
+            "they need, and no harm is done.",
             "Estimates are from points drawn at random, and prove nothing.",
         ]
     )  # fmt: skip
