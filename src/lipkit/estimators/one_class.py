@@ -291,14 +291,13 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
         return float(np.percentile(self._scores(rows), 100 * self.contamination))
 
     def _calibrated(self, held: np.ndarray) -> float:
-        if not self.eps:
-            return float(threshold(torch.from_numpy(self._scores(held)), self.contamination))
-        # True scores move by K eps at most; computed ones are off by their rounding before and after the move, and four
-        # times the largest error of the held-out rows is room for rows that round worse than those.
+        # The last digits of a score depend on the rows it is computed with, and rows may be equal, so four times the
+        # largest error of the held-out rows is taken off: computed scores are off before and after a move, and some
+        # rows round worse than those. True scores move by K eps at most.
         found = self.field_.measure(torch.tensor(held))
         level = float(threshold(found.value, self.contamination))
-        shift = float(self.field_.bound.value.detach()) * self.eps
-        return math.nextafter(level - math.nextafter(shift, math.inf) - 4 * float(found.error.max()), -math.inf)
+        shift = math.nextafter(float(self.field_.bound.value.detach()) * self.eps, math.inf) if self.eps else 0.0
+        return math.nextafter(level - shift - 4 * float(found.error.max()), -math.inf)
 
 
 def _finite(rows: np.ndarray) -> np.ndarray:

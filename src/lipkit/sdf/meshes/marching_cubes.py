@@ -1,6 +1,8 @@
 """The zero set of a field as a mesh, evaluated only near where it can be."""
 
 import itertools
+import math
+import sys
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +20,7 @@ from lipkit.sdf.meshes.triangles import Triangles, weld
 _LARGEST: Final = 64
 _SMALLEST: Final = 2
 _AT_ONCE: Final = 2**15
-# Values stand in float32, where a zero would be on no side.
+# Values stand in float32, in units of a cell, where a zero would be on no side.
 _TINY: Final = 1e-30
 
 
@@ -65,6 +67,8 @@ def _grid_values(f: Field, low: Tensor, step: Tensor, cells: Int64[Tensor, " 3"]
     constant = constant_of(f)
     shape = [int(count) + 1 for count in cells]
     values = torch.zeros(shape, dtype=torch.float32)
+    # Float32 has room for values in units of what f may change by in a cell, whatever the unit of the box is.
+    unit = 2.0 ** math.frexp(max(constant * float(norm_up(step, 1)), sys.float_info.min))[1]
     blocks = torch.cartesian_prod(*(torch.arange(0, int(count), _LARGEST) for count in cells)).reshape(-1, 3)
     size = _LARGEST
     while True:
@@ -87,7 +91,7 @@ def _grid_values(f: Field, low: Tensor, step: Tensor, cells: Int64[Tensor, " 3"]
     _fill(wanted, blocks, size, cells, torch.ones(len(blocks)))
     for nodes in wanted.nonzero().split(_AT_ONCE):
         with torch.no_grad():
-            found = f(low + step * nodes).to(torch.float32)
+            found = (f(low + step * nodes) / unit).to(torch.float32)
         values[tuple(nodes.T)] = torch.where(found.abs() < _TINY, -_TINY, found)
     return values
 
