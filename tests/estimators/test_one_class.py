@@ -1,6 +1,7 @@
 """OneClassSDF: scikit-learn's own checks, its constant against difference quotients, its thresholds by counting."""
 
 import copy
+import json
 import math
 import pickle
 import warnings
@@ -22,6 +23,7 @@ from lipkit import nn as lnn
 from lipkit.cli.inputs.safetensors_file import tensors_from, tensors_to
 from lipkit.errors import ArgumentError, NonFiniteError, RecordError
 from lipkit.estimators import OneClassSDF, PyODSigns
+from support.unchecked import unchecked
 
 # Small enough for a fit in a second.
 SMALL = {"widths": (32, 32), "steps": 60, "random_state": 0}
@@ -122,6 +124,23 @@ def test_a_state_of_something_else_is_refused(fitted: OneClassSDF):
         OneClassSDF.from_state({}, about)
     with pytest.raises(RecordError, match="settings"):
         OneClassSDF.from_state(tensors, {})
+    settings = json.loads(about["settings"])
+    # A share beyond 1 or a negative factor would prove too small a constant; nothing is below a threshold of NaN.
+    for change in ({"offset": math.nan}, {"factor": -tensors["factor"]}, {"mean": tensors["mean"][:2]}):
+        with pytest.raises(RecordError, match="not that of this estimator"):
+            OneClassSDF.from_state({**tensors, **{k: torch.as_tensor(v) for k, v in change.items()}}, about)
+    with pytest.raises(RecordError, match="nearest is the share"):
+        OneClassSDF.from_state(tensors, {**about, "settings": json.dumps({**settings, "nearest": 2.0})})
+
+
+def test_numbers_of_numpy_are_settings_like_others():
+    grid = {"widths": np.array([8, 8]), "steps": np.int64(5), "margin": np.float32(0.1), "random_state": np.int64(3)}
+    with unchecked():
+        found = OneClassSDF(**grid).fit(rows())
+    stored = OneClassSDF.from_state(*found.to_state())
+    assert np.array_equal(stored.score_samples(rows()), found.score_samples(rows()))
+    assert stored.margin == np.float32(0.1)
+    assert stored.random_state == 3
 
 
 @pytest.mark.train
@@ -229,11 +248,15 @@ def test_the_signs_of_pyod(fitted: OneClassSDF):
         ({"widths": (3,)}, "even numbers"),
         ({"network": lambda: 3}, "network is a torch.nn.Module"),
         ({"steps": 0}, "steps is a whole number"),
+        ({"contamination": "auto"}, "contamination is a finite number, got 'auto'"),
+        ({"steps": math.nan}, "steps is a finite number"),
+        ({"widths": 8}, "widths are even numbers"),
+        ({"network": 5}, "network is a torch.nn.Module"),
         ({"distance": 0.0, "separation": 0.0}, "nothing to learn"),
     ],
 )
 def test_bad_settings_are_refused_with_a_sentence(change: dict[str, object], message: str):
-    with pytest.raises(ArgumentError, match=message):
+    with unchecked(), pytest.raises(ArgumentError, match=message):
         OneClassSDF(**{**SMALL, **change}).fit(rows())
 
 
@@ -247,6 +270,21 @@ def test_bad_rows_are_refused_with_a_sentence():
         OneClassSDF(**SMALL).fit(bad)
     with pytest.raises(ValueError, match="minimum of 3"):
         OneClassSDF(**SMALL).fit(rows(2))
+
+
+@pytest.mark.parametrize("unit", [1e-200, 1e-145, 1e145, 1e200])
+def test_columns_whose_squares_leave_float64_are_refused(unit: float):
+    # Their standard deviation would be 0 or infinite, and the column as good as absent.
+    with pytest.raises(ArgumentError, match=r"Column 2 of X spans .* another unit"):
+        OneClassSDF(**SMALL).fit(rows() * [1.0, 1.0, unit])
+
+
+@pytest.mark.parametrize("nearest", [0.0, 0.5])
+def test_rows_without_a_score_are_not_taken_for_normal_ones(nearest: float):
+    found = OneClassSDF(nearest=nearest, widths=(8, 8), steps=5, random_state=0).fit(rows())
+    # A score of NaN is not below the threshold.
+    with pytest.raises(NonFiniteError):
+        found.predict([[1e308, -1e308, 1e308]])
 
 
 def test_no_warning_is_given():
