@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError, ShapeError, UnsupportedError
 from lipkit.rounding.float64 import norm_up
+from lipkit.rounding.slacks import ROUNDINGS_8192
 from lipkit.sdf._base import Field, constant_of
 from lipkit.sdf.exact.solids import check_vector
 from lipkit.sdf.meshes.triangles import Triangles, weld
@@ -101,8 +102,8 @@ def _sure_sign(f: Field, constant: float, low: Float64[Tensor, "n 3"], high: Flo
     center = (low + high) / 2
     radius = norm_up(torch.maximum(high - center, center - low), 1)
     found = f.measure(center)
-    # Nodes are rounded once more than corners of blocks; a share of 2^-40 is more than that.
-    reach = constant * (radius + 2.0**-40 * (radius + norm_up(center, 1)))
+    # Nodes are rounded once more than corners of blocks.
+    reach = constant * (radius + ROUNDINGS_8192 * (radius + norm_up(center, 1)))
     return torch.where(found.value.abs() - found.error > reach, found.value.sign(), 0.0)
 
 
