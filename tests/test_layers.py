@@ -361,7 +361,8 @@ def test_a_bare_slack_is_noticed(tmp_path: Path):
     plant(
         tmp_path,
         "norms/a.py",
-        "_FINE = 2.0**-8\nA, B = 2.0**-8, 1\nC: Final = 2.0**-8\ndef f(x):\n    return x * (1 + 2.0**-50)\nslack = 2**-3",
+        "_FINE = 2.0**-8\nA, B = 2.0**-8, 1\nC: Final = 2.0**-8\n"
+        "def f(x):\n    return x * (1 + 2.0**-50)\nslack = 2**-3",
     )
     plant(tmp_path, "rounding/slacks.py", "def f(x):\n    return 2.0**-50 * x")
     assert bare_powers(tmp_path) == ["norms/a.py:5", "norms/a.py:6"]
