@@ -305,6 +305,7 @@ SAME_THING = {
     "pointwise": "functions of single entries: as a node, and as rules",
     "softmax": "softmax: as a node, and as a rule",
     "sorting": "sorts: as rules, and as activations",
+    "surface": "learned surfaces: the training, and the command that runs it",
 }
 
 
@@ -338,9 +339,10 @@ def bare_powers(root: Path) -> list[str]:
         if file.parts[0] == "rounding":
             continue
         for statement in ast.parse(path.read_text()).body:
-            named = isinstance(statement, ast.Assign) and all(
-                isinstance(target, ast.Name) and target.id.isupper() for target in statement.targets
-            )
+            targets = statement.targets if isinstance(statement, ast.Assign) else []
+            targets = [statement.target] if isinstance(statement, ast.AnnAssign) else targets
+            names = [name for one in targets for name in (one.elts if isinstance(one, ast.Tuple) else [one])]
+            named = bool(names) and all(isinstance(name, ast.Name) and name.id.isupper() for name in names)
             found += [f"{file}:{node.lineno}" for node in ast.walk(statement) if not named and is_small_power(node)]
     return found
 
@@ -356,9 +358,14 @@ def test_every_slack_has_a_name():
 
 
 def test_a_bare_slack_is_noticed(tmp_path: Path):
-    plant(tmp_path, "norms/a.py", "_FINE = 2.0**-8\ndef f(x):\n    return x * (1 + 2.0**-50)\nslack = 2**-3")
+    plant(
+        tmp_path,
+        "norms/a.py",
+        "_FINE = 2.0**-8\nA, B = 2.0**-8, 1\nC: Final = 2.0**-8\n"
+        "def f(x):\n    return x * (1 + 2.0**-50)\nslack = 2**-3",
+    )
     plant(tmp_path, "rounding/slacks.py", "def f(x):\n    return 2.0**-50 * x")
-    assert bare_powers(tmp_path) == ["norms/a.py:3", "norms/a.py:4"]
+    assert bare_powers(tmp_path) == ["norms/a.py:5", "norms/a.py:6"]
 
 
 def undocumented(root: Path) -> list[str]:

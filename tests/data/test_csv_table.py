@@ -51,6 +51,9 @@ def test_words_are_labels_in_the_order_that_is_given(tmp_path: Path):
         ("1,2,0\n1,inf,0\n", "has 'inf' in column 1 of sample 1"),
         ("1,2,0\n1,1e39,0\n", "has '1e39' in column 1 of sample 1"),
         ("1,2,0\n1,nan,0\n", "has 'nan' in column 1 of sample 1"),
+        # A first line with a missing number is a sample, not names of columns that would go unseen.
+        ("1,nan,0\n1,2,0\n", "has 'nan' in column 1 of sample 0"),
+        (",2,0\n1,2,0\n", "has '' in column 0 of sample 0"),
         ("1,2,0\n1,0\n", "has 2 cells for sample 1, expected 3"),
         ("a,y\n1,2,0\n", "has 3 cells for sample 0, expected 2"),
         ("1,2,-1\n", "label '-1' for sample 0"),

@@ -70,6 +70,9 @@ def test_what_cannot_be_a_field_is_refused() -> None:
         sdf.Function(first, 2, -1.0)
     with pytest.raises(ArgumentError, match="dim=0"):
         sdf.Function(first, 0, 1.0)
+    # From 2^53 roundings on k u / (1 - k u) is negative, and so was the error.
+    with pytest.raises(ArgumentError, match="roundings=100000000000000000"):
+        sdf.Function(first, 2, 1.0, roundings=10**17)
     with pytest.raises(NonFiniteError, match="origin"):
         sdf.Function(lambda x: 1 / x[:, 0], 2, 1.0)
     bad: list[tuple[Any, type[Exception], str]] = [

@@ -14,6 +14,8 @@ from torch import Tensor
 from lipkit.data.examples import Examples
 from lipkit.errors import ArgumentError, RecordError
 
+# Cells of numbers that are missing.
+_MISSING = ("", "nan", "na", "null", "none")
 # Characters of one cell that a message shows.
 _LONG = 40
 # Names of classes that a message shows.
@@ -135,7 +137,8 @@ def _rows(path: Path) -> list[list[str]]:
 
 def _all_numbers(row: Sequence[str], label: str | None, labelled: bool = True) -> bool:
     """Whether a first line is a sample: its features are numbers, and so is every cell but the label."""
-    words = [j for j, cell in enumerate(row) if math.isnan(_number(cell))]
+    # A cell that is empty or NaN is a number that is missing, which is refused with its place.
+    words = [j for j, cell in enumerate(row) if math.isnan(_number(cell)) and cell.strip().lower() not in _MISSING]
     if not labelled:
         return not words
     at = int(label) if label is not None and label.isdecimal() else len(row) - 1

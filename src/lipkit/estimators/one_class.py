@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
+from operator import methodcaller
 from typing import Any, Self, cast, final
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from lipkit.bound import Bound
 from lipkit.errors import ArgumentError, NonFiniteError, RecordError
 from lipkit.estimators.detector_field import DetectorField
+from lipkit.estimators.refusals import check_settings, finite_rows, finite_scores
 from lipkit.estimators.standardised import Standardise, standardise
 from lipkit.nn import condense
 from lipkit.sdf.one_class import (
@@ -107,7 +109,7 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
     def fit(self, X: ArrayLike, y: object = None) -> Self:
         """Train on rows of the one class; `y` is not looked at."""
         del y
-        self._check()
+        check_settings(self.get_params(deep=False))
         rows = self._table(X, True)
         random = check_random_state(self.random_state)
         seed = int(random.randint(2**31 - 1))
@@ -164,7 +166,7 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
         tensors["offset"] = torch.tensor(self.offset_, dtype=torch.float64)
         names = getattr(self, "feature_names_in_", None)
         about = {
-            "settings": json.dumps(settings),
+            "settings": json.dumps(settings, default=methodcaller("tolist")),
             "features": json.dumps(self.n_features_in_),
             "names": json.dumps(None if names is None else list(names)),
             "health": json.dumps([vars(one) for one in self.health_]),
@@ -187,6 +189,7 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
             names, health = json.loads(about["names"]), json.loads(about["health"])
             found = cls(**settings, network=network)
             found.widths = tuple(found.widths)
+            check_settings(found.get_params(deep=False))
             plain = found._plain(found._network(width, 0))
             weights = {name.removeprefix("network."): v for name, v in tensors.items() if name.startswith("network.")}
             plain.load_state_dict(weights)
@@ -194,6 +197,8 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
             rows = tensors["rows"] if found.nearest else torch.empty(0, width, dtype=torch.float64)
             found.field_ = DetectorField(first, plain, rows, found.nearest, found.margin)
             found.offset_ = float(tensors["offset"])
+            if not all(bool(torch.isfinite(one).all()) for one in tensors.values()):
+                raise NonFiniteError("Some of its numbers are NaN or infinite")
             found.health_ = tuple(Health(**one) for one in health)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise RecordError(
@@ -209,21 +214,7 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
         found = validate_data(
             self, cast(Any, X), reset=reset, dtype=np.float64, ensure_min_samples=least, ensure_all_finite=False
         )
-        return _finite(np.asarray(found))
-
-    def _check(self) -> None:
-        if not 0 < self.contamination <= 0.5:
-            raise ArgumentError(f"contamination lies in (0, 0.5], got {self.contamination}.")
-        if not 0 <= self.calibration < 1:
-            raise ArgumentError(f"calibration is a share of the rows in [0, 1), got {self.calibration}.")
-        if not 0 <= self.nearest < 1:
-            raise ArgumentError(f"nearest is the share of the exact distance, in [0, 1), got {self.nearest}.")
-        if not 0 <= self.eps < math.inf:
-            raise ArgumentError(f"eps is a finite length >= 0, got {self.eps}.")
-        if self.eps and not self.calibration:
-            raise ArgumentError(
-                f"eps={self.eps:g} keeps a promise that only held-out rows give; set calibration, such as 0.3, too."
-            )
+        return finite_rows(np.asarray(found))
 
     def _split(self, rows: np.ndarray, random: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
         """The rows to learn from, and those that are held out."""
@@ -274,7 +265,8 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
     def _network(self, width: int, seed: int) -> nn.Module:
         if self.network is None:
             return orthogonal_mlp(width, tuple(self.widths), torch.Generator().manual_seed(seed))
-        model = copy.deepcopy(self.network) if isinstance(self.network, nn.Module) else self.network()
+        model = copy.deepcopy(self.network) if isinstance(self.network, nn.Module) else self.network
+        model = model if isinstance(model, nn.Module) or not callable(model) else model()
         if not isinstance(model, nn.Module):
             raise ArgumentError(f"network is a torch.nn.Module or makes one, got {type(model).__name__}.")
         return model
@@ -282,7 +274,7 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
     def _scores(self, rows: np.ndarray) -> np.ndarray:
         with torch.no_grad():
             parts = [self.field_.fast(part) for part in torch.tensor(rows).split(_BATCH)]
-        return torch.cat(parts).numpy()
+        return finite_scores(torch.cat(parts).numpy())
 
     def _level(self, rows: np.ndarray, held: np.ndarray) -> float:
         """The threshold: of the rows that are held out, or if there are none a percentile of all."""
@@ -291,21 +283,10 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
         return float(np.percentile(self._scores(rows), 100 * self.contamination))
 
     def _calibrated(self, held: np.ndarray) -> float:
-        if not self.eps:
-            return float(threshold(torch.from_numpy(self._scores(held)), self.contamination))
-        # True scores move by K eps at most; computed ones are off by their rounding before and after the move, and four
-        # times the largest error of the held-out rows is room for rows that round worse than those.
+        # The last digits of a score depend on the rows it is computed with, and rows may be equal, so four times the
+        # largest error of the held-out rows is taken off: computed scores are off before and after a move, and some
+        # rows round worse than those. True scores move by K eps at most.
         found = self.field_.measure(torch.tensor(held))
         level = float(threshold(found.value, self.contamination))
-        shift = float(self.field_.bound.value.detach()) * self.eps
-        return math.nextafter(level - math.nextafter(shift, math.inf) - 4 * float(found.error.max()), -math.inf)
-
-
-def _finite(rows: np.ndarray) -> np.ndarray:
-    wrong = np.argwhere(~np.isfinite(rows))
-    if len(wrong):
-        row, column = wrong[0].tolist()
-        raise NonFiniteError(
-            f"X is NaN or infinite in row {row}, column {column} ({len(wrong)} entries in all); remove or fill them."
-        )
-    return rows
+        shift = math.nextafter(float(self.field_.bound.value.detach()) * self.eps, math.inf) if self.eps else 0.0
+        return math.nextafter(level - shift - 4 * float(found.error.max()), -math.inf)

@@ -14,6 +14,9 @@ from lipkit.rounding.float64 import gamma
 from lipkit.sdf._base import Field
 from lipkit.sdf.exact.lengths import underflow
 
+# Of more roundings gamma is no small number, and from 2^53 on it is none at all.
+_MOST_ROUNDINGS = 2**50
+
 
 @final
 class Function(Field):
@@ -44,8 +47,11 @@ class Function(Field):
         roundings: int = 1024,
         absolute: float = 0.0,
     ) -> None:
-        if dim < 1 or roundings < 0:
-            raise ArgumentError(f"A field has dim >= 1 and roundings >= 0, got dim={dim}, roundings={roundings}.")
+        if dim < 1 or not 0 <= roundings <= _MOST_ROUNDINGS:
+            raise ArgumentError(
+                f"A field has dim >= 1 and between 0 and 2^50 roundings, got dim={dim}, roundings={roundings}; an "
+                "error as large as the value itself is `absolute`."
+            )
         if not 0 <= constant < math.inf or not 0 <= absolute < math.inf:
             raise ArgumentError(
                 f"A constant and an absolute error are finite and >= 0, got constant={constant}, absolute={absolute}."

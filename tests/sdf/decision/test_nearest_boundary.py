@@ -88,6 +88,11 @@ def test_what_has_no_boundary_is_refused() -> None:
     both = torch.tensor([[0.0, 1.0], [2.0, 3.0]])
     with pytest.raises(ArgumentError, match="both sets"):
         sdf.NearestBoundary(both, both[:1])
+    # Two points nearly 1e-160 apart had a boundary half-way to the last digit, with an error of 0.
+    with pytest.raises(ArgumentError, match="2e-160 apart"):
+        sdf.NearestBoundary(
+            torch.tensor([[1e-160]], dtype=torch.float64), torch.tensor([[-1e-160]], dtype=torch.float64)
+        )
     with unchecked(), pytest.raises(ShapeError, match="2 and 1"):
         sdf.NearestBoundary(both, torch.ones(1, 1))
     with pytest.raises(NonFiniteError, match="far"):

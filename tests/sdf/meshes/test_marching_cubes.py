@@ -109,6 +109,16 @@ def test_zero_sets_of_networks_end_at_the_box_only(seed: int):
     assert rim.numel() == 0 or float((rim.abs().amax(1) - 1).abs().max()) < 1e-5
 
 
+@pytest.mark.parametrize("unit", [2.0**-120, 2.0**-100, 2.0**130, 2.0**190])
+def test_units_beyond_single_precision_change_nothing(unit: float):
+    ball = sdf.Sphere(torch.zeros(3), 0.6)
+    found = sdf.extract(sdf.Scaled(ball, unit), -unit * ONES.double(), unit * ONES.double(), 12)
+    expected = sdf.extract(ball, -ONES, ONES, 12)
+    assert torch.equal(found.faces, expected.faces)
+    # Units are powers of two, so nothing is rounded otherwise but the distances, in float64.
+    assert float((found.vertices / unit - expected.vertices).abs().max()) < 1e-6
+
+
 def test_bad_requests_are_refused():
     ball = sdf.Sphere(torch.zeros(3), 1.0)
     with pytest.raises(ArgumentError, match="negative at all nodes"):

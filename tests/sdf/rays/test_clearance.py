@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from lipkit import sdf
 from lipkit.errors import ArgumentError
+from support.unchecked import unchecked
 
 
 @dataclass(frozen=True)
@@ -61,3 +62,8 @@ def test_the_distance_to_data_needs_the_deviation():
 def test_senseless_deviations_are_refused(upper: float):
     with pytest.raises(ArgumentError, match="upper bound"):
         sdf.clearance(sdf.Sphere(torch.zeros(2), 1.0), torch.zeros(1, 2), UpTo(upper))
+
+
+def test_a_number_is_no_deviation():
+    with unchecked(), pytest.raises(ArgumentError, match=r"got 0\.5"):
+        sdf.clearance(sdf.Sphere(torch.zeros(2), 1.0), torch.zeros(1, 2), 0.5)  # pyright: ignore[reportArgumentType]

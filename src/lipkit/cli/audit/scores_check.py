@@ -153,13 +153,15 @@ def _check_scores(
     off = np.flatnonzero(np.abs(stored.score[places] - found.score) > 2 * error)
     file = run.folder / SCORES
     for i in off.tolist():
-        findings.differ(file, f"the score of row {places[i]}", stored.score[places[i]], found.score[i], ANEW)
+        findings.differ(
+            file, f"the score of row {places[i]}", float(stored.score[places[i]]), float(found.score[i]), ANEW
+        )
     radius = stored.radius[places]
     with np.errstate(invalid="ignore"):
         apart = np.abs(radius - found.radius) > 4 * error / constant + _ROUNDING * found.radius
     wrong = np.flatnonzero(apart & (radius != found.radius))
     for i in wrong.tolist():
-        findings.differ(file, f"the radius of row {places[i]}", radius[i], found.radius[i], ANEW)
+        findings.differ(file, f"the radius of row {places[i]}", float(radius[i]), float(found.radius[i]), ANEW)
     if not len(off) and not len(wrong):
         findings.confirm(f"scores: those of {len(places)} rows came out again within their rounding, and their radii")
 

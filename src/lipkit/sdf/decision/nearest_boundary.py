@@ -15,6 +15,8 @@ from lipkit.sdf.decision.voronoi_cells import Reach, reach
 from lipkit.sdf.exact.lengths import lengths
 from lipkit.sdf.exact.points import Points, check_cloud
 
+# Squares of shorter lengths, and their roundings, may be no normal numbers, which no bound here counts.
+_LEAST: Final = 2.0**-400
 # The first bound of the distance to a cell uses the bisectors of this many points nearest to the query.
 _NEARBY: Final = 8
 
@@ -41,8 +43,12 @@ class NearestBoundary(Field):
                 f"Two sets lie in one space, got dimensions {self.positive.shape[1]} and {self.negative.shape[1]}."
             )
         self._fields = (Points(self.positive), Points(self.negative))
-        if not bool((self._fields[0].nearest(self.negative).distance > 0).all()):
-            raise ArgumentError("Some points are in both sets, so there is no boundary between them; remove them.")
+        apart = float(self._fields[0].nearest(self.negative).distance.min())
+        if not apart > _LEAST:
+            raise ArgumentError(
+                f"Some points of the two sets are {apart:.3g} apart, so there is no boundary between them, or none "
+                "that squares of float64 resolve; remove points that are in both sets, or scale the data."
+            )
 
     @property
     def dim(self) -> int:

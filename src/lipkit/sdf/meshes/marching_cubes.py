@@ -1,6 +1,8 @@
 """The zero set of a field as a mesh, evaluated only near where it can be."""
 
 import itertools
+import math
+import sys
 from typing import Any, Final
 
 import numpy as np
@@ -10,6 +12,7 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError, ShapeError, UnsupportedError
 from lipkit.rounding.float64 import norm_up
+from lipkit.rounding.slacks import ROUNDINGS_8192
 from lipkit.sdf._base import Field, constant_of
 from lipkit.sdf.exact.solids import check_vector
 from lipkit.sdf.meshes.triangles import Triangles, weld
@@ -18,7 +21,7 @@ from lipkit.sdf.meshes.triangles import Triangles, weld
 _LARGEST: Final = 64
 _SMALLEST: Final = 2
 _AT_ONCE: Final = 2**15
-# Values stand in float32, where a zero would be on no side.
+# Values stand in float32, in units of a cell, where a zero would be on no side.
 _TINY: Final = 1e-30
 
 
@@ -65,6 +68,8 @@ def _grid_values(f: Field, low: Tensor, step: Tensor, cells: Int64[Tensor, " 3"]
     constant = constant_of(f)
     shape = [int(count) + 1 for count in cells]
     values = torch.zeros(shape, dtype=torch.float32)
+    # Float32 has room for values in units of what f may change by in a cell, whatever the unit of the box is.
+    unit = 2.0 ** math.frexp(max(constant * float(norm_up(step, 1)), sys.float_info.min))[1]
     blocks = torch.cartesian_prod(*(torch.arange(0, int(count), _LARGEST) for count in cells)).reshape(-1, 3)
     size = _LARGEST
     while True:
@@ -87,7 +92,7 @@ def _grid_values(f: Field, low: Tensor, step: Tensor, cells: Int64[Tensor, " 3"]
     _fill(wanted, blocks, size, cells, torch.ones(len(blocks)))
     for nodes in wanted.nonzero().split(_AT_ONCE):
         with torch.no_grad():
-            found = f(low + step * nodes).to(torch.float32)
+            found = (f(low + step * nodes) / unit).to(torch.float32)
         values[tuple(nodes.T)] = torch.where(found.abs() < _TINY, -_TINY, found)
     return values
 
@@ -97,8 +102,8 @@ def _sure_sign(f: Field, constant: float, low: Float64[Tensor, "n 3"], high: Flo
     center = (low + high) / 2
     radius = norm_up(torch.maximum(high - center, center - low), 1)
     found = f.measure(center)
-    # Nodes are rounded once more than corners of blocks; a share of 2^-40 is more than that.
-    reach = constant * (radius + 2.0**-40 * (radius + norm_up(center, 1)))
+    # Nodes are rounded once more than corners of blocks.
+    reach = constant * (radius + ROUNDINGS_8192 * (radius + norm_up(center, 1)))
     return torch.where(found.value.abs() - found.error > reach, found.value.sign(), 0.0)
 
 

@@ -16,6 +16,9 @@ from lipkit.sdf.meshes.mesh_field import Mesh
 from lipkit.sdf.meshes.nearest_faces import NearestFaces
 from lipkit.sdf.meshes.triangles import Triangles
 
+# Below any extent of a mesh.
+_NOTHING = 2.0**-1000
+
 
 @final
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ def sample_surface(mesh: Mesh | Triangles, count: int, seed: int = 0) -> Float64
     source = generator(seed)
     # Lengths in units of the largest one, so that no area overflows.
     scale = float(corners.sub(corners[0, 0]).abs().max())
-    sides = (corners[:, 1:] - corners[:, :1]) / max(scale, 2.0**-1000)
+    sides = (corners[:, 1:] - corners[:, :1]) / max(scale, _NOTHING)
     total = torch.linalg.vector_norm(torch.linalg.cross(sides[:, 0], sides[:, 1]), dim=1).cumsum(0)
     if not float(total[-1]) > 0:
         raise ArgumentError(f"All {len(corners)} faces have no area, so no point of them can be drawn by area.")

@@ -40,6 +40,11 @@ def upper_of(deviation: ProvenDeviation | None) -> float:
     """The largest size of f on the surface; 0 for the zero set of f itself."""
     if deviation is None:
         return 0.0
+    if not isinstance(deviation, ProvenDeviation):
+        raise ArgumentError(
+            f"A deviation is what `sdf.deviation(f, mesh, tolerance)` returns, which holds a proven bound `upper`; got "
+            f"{deviation!r}."
+        )
     if not 0 <= deviation.upper < math.inf:
         raise ArgumentError(f"A deviation has a finite upper bound >= 0, got {deviation.upper}.")
     return float(deviation.upper)
