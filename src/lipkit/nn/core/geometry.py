@@ -108,14 +108,11 @@ class Geometry:
                 f"The kernel of this layer is made for images of size {self.size}, got {spatial}; build the layer with "
                 f"in_size={spatial}, or use a method for every size, such as AOC()."
             )
-        if (
-            self.series
-            and not self.transposed
-            and any(n + sum(more) < 1 for n, more in zip(spatial, self._added, strict=True))
-        ):
+        if self.series and min(self._lengths(spatial)) < 1:
+            side = "less" if self.transposed else "more"
             raise ShapeError(
                 f"Kernel {self.taps} with dilation {self.dilation} and padding {self.padding} leaves nothing of an "
-                f"image of size {spatial}; use a larger image, or more padding."
+                f"image of size {spatial}; use a larger image, or {side} padding."
             )
         if self.mode is not Padding.CIRCULAR:
             return
@@ -158,6 +155,14 @@ class Geometry:
         """The padding beyond the one with which a term of the series keeps the size; negative where it is less."""
         pairs = zip(self.padding, same_padding(self.taps, self.dilation), strict=True)
         return tuple((left - own, right - own) for (left, right), (own, _) in pairs)
+
+    def _lengths(self, spatial: Shape) -> Shape:
+        """The size of an image that a series makes, before a stride leaves pixels out; what torch's layer makes."""
+        added = [sum(more) for more in self._added]
+        if not self.transposed:
+            return tuple(n + more for n, more in zip(spatial, added, strict=True))
+        axes = zip(spatial, self.stride, added, self.output_padding, strict=True)
+        return tuple((n - 1) * s + 1 - more + rest for n, s, more, rest in axes)
 
     def before_series(self, x: Images) -> Images:
         """The images that the series acts on: with zeros for missing channels and beyond the border."""
