@@ -142,7 +142,7 @@ def test_subnormal_numbers_have_derivatives_behind_the_rectifier() -> None:
     z = torch.tensor([[1e-40 * (1 + 1j), 1e-45j, 0, 0.3 + 0.4j]], dtype=torch.complex64, requires_grad=True)
     (gradient,) = torch.autograd.grad(lnn.ModReLU(start=0.2)(z).real.sum(), z)
     assert bool((gradient[0, :3] == 0).all())
-    # z max(0, 1 - b/|z|) has the derivative (1 - b/|z|) u + b <z, u> z / |z|^3 in the direction u; here of Re along 1, i.
+    # The derivative in a direction u is (1 - b/|z|) u + b <z, u> z / |z|^3; here of the real part, along 1 and i.
     direct = complex(1 - 0.2 / 0.5 + 0.2 * 0.3 * 0.3 / 0.125, 0.2 * 0.3 * 0.4 / 0.125)
     assert complex(gradient[0, 3]) == pytest.approx(direct, rel=1e-5)
 

@@ -219,6 +219,18 @@ def test_condensed_layers_stay_chains() -> None:
     torch.testing.assert_close(layer.weight.detach(), before, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("method", [lnn.SOC(), lnn.LOT((5, 5))], ids=str)
+def test_condensed_layers_take_no_method_for_plain_kernels(method: lnn.WeightMethod) -> None:
+    """A kernel of norm one would leave a series with a norm of up to e."""
+    plain = lnn.condense(lnn.Conv2d(2, 2, 3, padding=1, padding_mode="circular", method=method))
+    before = plain.get_parameter("weight").clone()
+    with pytest.raises(UnsupportedError, match="would not bound the layer"):
+        lnn.parametrize(plain, "weight", lnn.AOL())
+    with pytest.raises(UnsupportedError, match="would not bound the layer"):
+        lnn.project(plain, conv=lnn.AOL())
+    assert torch.equal(plain.get_parameter("weight"), before)
+
+
 def test_autocast_computes_in_fewer_digits() -> None:
     torch.manual_seed(5)
     layer = lnn.Conv2d(2, 3, 3, padding=1, method=lnn.SOC())
@@ -242,7 +254,7 @@ def test_refusals() -> None:
         lnn.Conv2d(2, 2, 5, padding=2, padding_mode="circular", method=lnn.SOC())(torch.zeros(1, 2, 1, 1))
     with pytest.raises(ShapeError, match="leaves nothing"):
         lnn.Conv2d(2, 2, 5, method=lnn.SOC())(torch.zeros(1, 2, 4, 4))
-    with pytest.raises(ShapeError, match="leaves nothing of an image of size .2,.; use a larger image, or less"):
+    with pytest.raises(ShapeError, match=r"leaves nothing of an image of size \(2,\); use a larger image, or less"):
         lnn.ConvTranspose1d(2, 2, 3, 2, 4, 1, method=lnn.SOC())(torch.zeros(1, 2, 2))
     with pytest.raises(ShapeError, match="2 channels, got 3"):
         lnn.Conv2d(2, 2, 3, padding=1, method=lnn.SOC())(torch.zeros(1, 3, 4, 4))
