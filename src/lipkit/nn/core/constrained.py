@@ -91,10 +91,10 @@ def unchecked_geometry(module: nn.Module, method: WeightMethod) -> Geometry:
     geometry = geometry_of(module)
     own = vars(module).get("geometry")
     if isinstance(own, Geometry) and (own.series or own.size):
+        way = "as a series" if own.series else "in Fourier space"
         raise UnsupportedError(
-            f"The kernel of this {type(module).__name__} is applied {'as a series' if own.series else 'in Fourier space'}"
-            f", where {method} would not bound the layer; constrain a plain torch.nn convolution, or keep the layer of "
-            "lipkit.nn that it was made from."
+            f"The kernel of this {type(module).__name__} is applied {way}, where {method} would not bound the layer; "
+            "constrain a plain torch.nn convolution, or keep the layer of lipkit.nn that it was made from."
         )
     if isinstance(method, WeightMethod) and method.kernel_geometry(geometry) != geometry:
         raise UnsupportedError(

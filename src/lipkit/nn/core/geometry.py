@@ -206,12 +206,28 @@ def geometry_of(module: nn.Module) -> Geometry:
         transposed, groups = module.transposed, module.groups
         sides = module.out_channels // groups, module.in_channels // groups
         rows, cols = reversed(sides) if transposed else sides
+        _check_axes(module)
         walk = (module.kernel_size, module.stride, _sides(module), module.dilation, Padding(module.padding_mode))
         return Geometry(groups, rows, cols, *walk, transposed, module.output_padding if transposed else ())
     raise UnsupportedError(
         f"{type(module).__name__} has no weight with a known meaning as an operator; nn.Linear, nn.Conv2d, "
         "nn.ConvTranspose2d and their like in one and three dimensions have."
     )
+
+
+def _check_axes(module: nn.modules.conv._ConvNd) -> None:
+    """Refuse what torch refuses at the first forward, if at all: other numbers of axes, steps of nothing."""
+    axes = 1 + [isinstance(module, pair) for pair in zip(CONVOLUTIONS, TRANSPOSED, strict=True)].index(True)
+    padding = () if isinstance(module.padding, str) else (("padding", module.padding, 0),)
+    for name, values, least in (
+        ("kernel_size", module.kernel_size, 1), ("stride", module.stride, 1), ("dilation", module.dilation, 1), *padding
+    ):  # fmt: skip
+        if len(values) != axes or any(int(n) != n or n < least for n in values):
+            numbers = "whole number" if axes == 1 else f"{axes} whole numbers"
+            raise ShapeError(
+                f"{name} of {type(module).__name__} needs {numbers} of at least {least}, one for each axis, got "
+                f"{tuple(values)}."
+            )
 
 
 def _sides(module: nn.modules.conv._ConvNd) -> tuple[tuple[int, int], ...]:
