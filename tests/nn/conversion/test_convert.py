@@ -1,6 +1,7 @@
 """Conversion of ordinary models: the constant is proven, most of it is attained, and what cannot be is refused."""
 
 import math
+from typing import cast
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch.nn import functional
 
 import lipkit
 from lipkit import bounds
+from lipkit import nn as lnn
 from lipkit.errors import ArgumentError, UnsupportedError
 from lipkit.nn import MaxMin
 from lipkit.nn.conversion.conversion_report import ConversionVerdict
@@ -20,6 +22,7 @@ from lipkit.nn.methods.bjorck import Bjorck
 from lipkit.nn.methods.rko import RKO
 from lipkit.nn.methods.spectral_normalization import Spectral
 from support.jacobians import steepest
+from support.unchecked import unchecked
 
 
 class Block(nn.Module):
@@ -234,6 +237,18 @@ class Aliased(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = torch.relu_(x)
         return y + x
+
+
+@pytest.mark.parametrize("method", [lnn.SOC(), lnn.LOT((5, 5))], ids=str)
+def test_kernels_that_are_not_plain_are_no_place_for_weights(method: WeightMethod) -> None:
+    model = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1, padding_mode="circular"), nn.ReLU())
+    with pytest.raises(UnsupportedError, match="the weight of Conv2d is no start for it; convert by AOC"):
+        lipschitzify(model, conv=method)
+
+
+def test_a_tensor_is_no_constant() -> None:
+    with unchecked(), pytest.raises(ArgumentError, match="positive constant K, got tensor"):
+        lipschitzify(nn.Linear(2, 2), cast(float, torch.zeros(1, 2)))
 
 
 def test_models_that_cannot_be_read_are_refused():

@@ -1,5 +1,6 @@
 """Layers of complex numbers: unitary weights, what lies between them, and what cannot be complex."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -134,6 +135,29 @@ def test_autocast_leaves_complex_numbers_alone() -> None:
         assert torch.equal(layer(x), layer(x))
         assert layer(x).dtype == torch.complex64
         assert layer.gain == 1
+
+
+def test_subnormal_numbers_have_derivatives_behind_the_rectifier() -> None:
+    """torch's derivative of the absolute value of such a number is NaN."""
+    z = torch.tensor([[1e-40 * (1 + 1j), 1e-45j, 0, 0.3 + 0.4j]], dtype=torch.complex64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(lnn.ModReLU(start=0.2)(z).real.sum(), z)
+    assert bool((gradient[0, :3] == 0).all())
+    # The derivative in a direction u is (1 - b/|z|) u + b <z, u> z / |z|^3; here of the real part, along 1 and i.
+    direct = complex(1 - 0.2 / 0.5 + 0.2 * 0.3 * 0.3 / 0.125, 0.2 * 0.3 * 0.4 / 0.125)
+    assert complex(gradient[0, 3]) == pytest.approx(direct, rel=1e-5)
+
+
+def test_a_complex_recurrent_layer_is_converted_by_torch() -> None:
+    """torch makes complex numbers of all parameters, also of thresholds, which stay real in meaning."""
+    layer = lnn.OrthogonalRNN(3, 4, dtype=torch.complex64)
+    x = torch.randn(2, 5, 3, dtype=torch.complex64)
+    expected = layer(x)
+    # torch announces that complex modules are new.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        layer.to(torch.complex128)
+    torch.testing.assert_close(layer(x.to(torch.complex128)).to(torch.complex64), expected, rtol=1e-5, atol=1e-5)
+    assert layer.gain <= 1 + 1e-8
 
 
 class Between(nn.Module):

@@ -237,6 +237,26 @@ def test_arguments_without_meaning_are_refused(make: Callable[[], Any]) -> None:
         make()
 
 
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")  # torch's, for a kernel of nothing
+@pytest.mark.parametrize(
+    ("wrong", "got"),
+    [
+        ({"kernel_size": (3, 3, 3)}, r"kernel_size of Conv2d needs 2 whole numbers of at least 1.* got \(3, 3, 3\)"),
+        ({"kernel_size": 0}, r"kernel_size of Conv2d needs .* got \(0, 0\)"),
+        ({"kernel_size": 3, "stride": 0}, r"stride of Conv2d needs .* got \(0, 0\)"),
+        ({"kernel_size": 3, "dilation": 0}, r"dilation of Conv2d needs .* got \(0, 0\)"),
+        ({"kernel_size": 3, "padding": -1}, r"padding of Conv2d needs .* at least 0.* got \(-1, -1\)"),
+    ],
+)
+def test_numbers_for_each_axis(wrong: dict[str, Any], got: str) -> None:
+    """torch takes most of these when it builds a layer, and refuses images."""
+    for method in (lnn.AOC(), lnn.AOL(), lnn.SOC()):
+        with pytest.raises(ShapeError, match=got):
+            lnn.Conv2d(2, 2, **wrong, method=method)
+    with pytest.raises(ShapeError, match="needs"):
+        lnn.parametrize(nn.Conv2d(2, 2, **wrong), "weight", lnn.AOL())
+
+
 def test_padding_that_keeps_the_size_is_refused_beside_a_stride() -> None:
     why = r"padding='same' keeps the size of an image, and stride=\(?[12].* divides it; give the padding as a number"
     for kind, stride in ((lnn.Conv1d, 2), (lnn.Conv2d, (1, 2)), (lnn.Conv3d, 2)):

@@ -170,6 +170,10 @@ def test_bad_arguments() -> None:
         lnn.Sandwich(3, 3, 3, cast(bool, lnn.Bjorck()))
     with pytest.raises(ArgumentError, match="odd kernel"):
         lnn.SandwichConv(2, 2, 4)
+    # Their weights mean nothing to a plain convolution: as kernels of A and B they gave constants near 2.
+    for method in (lnn.SOC(), lnn.LOT((5, 5)), lnn.BRO((5, 5)), lnn.FourierCayley((5, 5))):
+        with pytest.raises(UnsupportedError, match=r"not applied as a plain convolution.*use AOC\(\)"):
+            lnn.SandwichConv(2, 3, 3, padding_mode="circular", method=method)
     with pytest.raises(UnsupportedError, match="reflect"):
         lnn.SandwichConv(2, 2, 3, padding_mode="reflect")
     with pytest.raises(MetricError, match="nothing in l2"):

@@ -50,10 +50,14 @@ class ModReLU(Contraction):
 
     def forward(self, z: Inexact[Tensor, "..."]) -> Inexact[Tensor, "..."]:
         """z max(0, 1 - b / |z|)."""
-        size = z.abs()
-        threshold = positive_number(self.log_threshold, size)
+        length = z.detach().abs()
+        # Converted to a complex type, thresholds are still real.
+        threshold = positive_number(self.log_threshold.real, length)
         if self.channels > 1:
             # One channel would be repeated for each threshold.
             same_channels(z, self.axis, self.channels, "ModReLU")
             threshold = per_channel(threshold, z, self.axis)
+        # Numbers up to the threshold become zero. They are zeros from here on, because torch's derivative of the
+        # absolute value of a subnormal complex number is NaN.
+        size = torch.where(length > threshold, z, 0).abs()
         return z * (1 - threshold / torch.maximum(size, threshold))

@@ -80,6 +80,11 @@ def take_weight(twin: nn.Module, plain: nn.Module, start: ConversionStart) -> fl
     weight = plain.weight
     if not isinstance(constraint, Constrained) or not isinstance(weight, Tensor):
         raise UnsupportedError(f"{type(twin).__name__} has no constrained weight to take over.")
+    if constraint.kernel != constraint.geometry:
+        raise UnsupportedError(
+            f"{constraint.method} makes a kernel that is not applied as a plain convolution, so the weight of "
+            f"{type(plain).__name__} is no start for it; convert by AOC(), BCOP(), or a contraction such as AOL()."
+        )
     with torch.no_grad():
         wide = weight.detach().to(torch.float64)
         geometry = constraint.geometry

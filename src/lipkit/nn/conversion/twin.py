@@ -113,8 +113,8 @@ def lipschitzify(
         skip: Modules that stay as they are: qualified names, patterns of them such as "blocks.*", or types. If the
             constant of one is above 1 or not known, the twin promises nothing by construction.
     """
-    if not 0 < K < math.inf:
-        raise ArgumentError(f"lipschitzify needs a positive constant K, got {K}.")
+    if isinstance(K, Tensor) or not 0 < K < math.inf:
+        raise ArgumentError(f"lipschitzify needs a positive constant K, got {K!r:.60}; give a number, such as 1.0.")
     copied = _copy(model)
     skipped = find_skipped(copied, skip)
     body = _trace(copied, skipped)

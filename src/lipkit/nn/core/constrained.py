@@ -89,6 +89,13 @@ def parametrize(module: nn.Module, name: str, method: WeightMethod) -> nn.Module
 def unchecked_geometry(module: nn.Module, method: WeightMethod) -> Geometry:
     """The geometry of a module of torch.nn, which takes any kernel and any size; refused where it matters."""
     geometry = geometry_of(module)
+    own = vars(module).get("geometry")
+    if isinstance(own, Geometry) and (own.series or own.size):
+        way = "as a series" if own.series else "in Fourier space"
+        raise UnsupportedError(
+            f"The kernel of this {type(module).__name__} is applied {way}, where {method} would not bound the layer; "
+            "constrain a plain torch.nn convolution, or keep the layer of lipkit.nn that it was made from."
+        )
     if isinstance(method, WeightMethod) and method.kernel_geometry(geometry) != geometry:
         raise UnsupportedError(
             f"{method} makes a kernel that is applied in another way than {type(module).__name__} applies its own, or "

@@ -108,14 +108,11 @@ class Geometry:
                 f"The kernel of this layer is made for images of size {self.size}, got {spatial}; build the layer with "
                 f"in_size={spatial}, or use a method for every size, such as AOC()."
             )
-        if (
-            self.series
-            and not self.transposed
-            and any(n + sum(more) < 1 for n, more in zip(spatial, self._added, strict=True))
-        ):
+        if self.series and min(self._lengths(spatial)) < 1:
+            side = "less" if self.transposed else "more"
             raise ShapeError(
                 f"Kernel {self.taps} with dilation {self.dilation} and padding {self.padding} leaves nothing of an "
-                f"image of size {spatial}; use a larger image, or more padding."
+                f"image of size {spatial}; use a larger image, or {side} padding."
             )
         if self.mode is not Padding.CIRCULAR:
             return
@@ -159,6 +156,14 @@ class Geometry:
         pairs = zip(self.padding, same_padding(self.taps, self.dilation), strict=True)
         return tuple((left - own, right - own) for (left, right), (own, _) in pairs)
 
+    def _lengths(self, spatial: Shape) -> Shape:
+        """The size of an image that a series makes, before a stride leaves pixels out; what torch's layer makes."""
+        added = [sum(more) for more in self._added]
+        if not self.transposed:
+            return tuple(n + more for n, more in zip(spatial, added, strict=True))
+        axes = zip(spatial, self.stride, added, self.output_padding, strict=True)
+        return tuple((n - 1) * s + 1 - more + rest for n, s, more, rest in axes)
+
     def before_series(self, x: Images) -> Images:
         """The images that the series acts on: with zeros for missing channels and beyond the border."""
         axes = len(self.taps)
@@ -201,12 +206,28 @@ def geometry_of(module: nn.Module) -> Geometry:
         transposed, groups = module.transposed, module.groups
         sides = module.out_channels // groups, module.in_channels // groups
         rows, cols = reversed(sides) if transposed else sides
+        _check_axes(module)
         walk = (module.kernel_size, module.stride, _sides(module), module.dilation, Padding(module.padding_mode))
         return Geometry(groups, rows, cols, *walk, transposed, module.output_padding if transposed else ())
     raise UnsupportedError(
         f"{type(module).__name__} has no weight with a known meaning as an operator; nn.Linear, nn.Conv2d, "
         "nn.ConvTranspose2d and their like in one and three dimensions have."
     )
+
+
+def _check_axes(module: nn.modules.conv._ConvNd) -> None:
+    """Refuse what torch refuses at the first forward, if at all: other numbers of axes, steps of nothing."""
+    axes = 1 + [isinstance(module, pair) for pair in zip(CONVOLUTIONS, TRANSPOSED, strict=True)].index(True)
+    padding = () if isinstance(module.padding, str) else (("padding", module.padding, 0),)
+    for name, values, least in (
+        ("kernel_size", module.kernel_size, 1), ("stride", module.stride, 1), ("dilation", module.dilation, 1), *padding
+    ):  # fmt: skip
+        if len(values) != axes or any(int(n) != n or n < least for n in values):
+            numbers = "whole number" if axes == 1 else f"{axes} whole numbers"
+            raise ShapeError(
+                f"{name} of {type(module).__name__} needs {numbers} of at least {least}, one for each axis, got "
+                f"{tuple(values)}."
+            )
 
 
 def _sides(module: nn.modules.conv._ConvNd) -> tuple[tuple[int, int], ...]:

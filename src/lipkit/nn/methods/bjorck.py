@@ -10,7 +10,7 @@ from jaxtyping import Float, Float64, Inexact
 from torch import Tensor
 from torch.nn import functional
 
-from lipkit._compilers import runs_plainly
+from lipkit._compilers import constant_for_compilers, runs_plainly
 from lipkit.errors import ArgumentError
 from lipkit.nn.core.precision import exact_products, room_for, widest
 from lipkit.nn.core.unchanged_bits import is_plain
@@ -133,6 +133,8 @@ class Bjorck(MatrixMethod):
         return worth and 1 < self.steps <= _ON_GRAM and exact_products(tall)
 
 
+# Compilers ignore what is cached, and say so in a warning.
+@constant_for_compilers
 def factors(steps: int, near: float = _NEAR) -> tuple[float, ...]:
     """The factors c of `steps` steps after which both ends of the range are at 1 - `near`.
 

@@ -196,6 +196,11 @@ class SandwichConv(_Sandwich):
         sizes = _checked(in_channels, out_channels)
         rows = out_channels if hidden is None else hidden
         geometry = convolution(sum(sizes), rows, kernel_size, dilation, 1, padding_mode, rank)
+        if isinstance(method, WeightMethod) and method.kernel_geometry(geometry) != geometry:
+            raise UnsupportedError(
+                f"{method} makes a kernel that is not applied as a plain convolution, so it has no parts A and B for "
+                "SandwichConv; use AOC(), BCOP(), or a contraction such as AOL()."
+            )
         sides = tuple(left for left, _ in geometry.padding)
         joint = _CONVOLUTIONS[len(sides)](
             sum(sizes), rows, geometry.taps, 1, sides, geometry.dilation, 1, False, padding_mode, device, dtype,

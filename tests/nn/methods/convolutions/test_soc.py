@@ -180,6 +180,13 @@ def test_sizes_are_those_of_the_kernel_that_was_asked_for() -> None:
         x = torch.zeros(1, 2, 15, 15)
         found = lnn.Conv2d(2, 2, 3, stride, padding, dilation, method=lnn.SOC())(x)
         assert found.shape == torch.nn.Conv2d(2, 2, 3, stride, padding, dilation)(x).shape
+        # Down to a single pixel, but not further.
+        least = lnn.ConvTranspose1d(2, 2, 3, stride, padding + 1, dilation=dilation, method=lnn.SOC())
+        count = 1 + -(-max(0, 2 * (padding + 1 - dilation)) // stride)
+        assert least(torch.zeros(1, 2, count)).shape[2] >= 1
+        if count > 1:
+            with pytest.raises(ShapeError, match="leaves nothing"):
+                least(torch.zeros(1, 2, count - 1))
         found = lnn.ConvTranspose2d(2, 2, 3, stride, padding, dilation=dilation, method=lnn.SOC())(x)
         assert found.shape == torch.nn.ConvTranspose2d(2, 2, 3, stride, padding, dilation=dilation)(x).shape
 
@@ -212,6 +219,18 @@ def test_condensed_layers_stay_chains() -> None:
     torch.testing.assert_close(layer.weight.detach(), before, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("method", [lnn.SOC(), lnn.LOT((5, 5))], ids=str)
+def test_condensed_layers_take_no_method_for_plain_kernels(method: lnn.WeightMethod) -> None:
+    """A kernel of norm one would leave a series with a norm of up to e."""
+    plain = lnn.condense(lnn.Conv2d(2, 2, 3, padding=1, padding_mode="circular", method=method))
+    before = plain.get_parameter("weight").clone()
+    with pytest.raises(UnsupportedError, match="would not bound the layer"):
+        lnn.parametrize(plain, "weight", lnn.AOL())
+    with pytest.raises(UnsupportedError, match="would not bound the layer"):
+        lnn.project(plain, conv=lnn.AOL())
+    assert torch.equal(plain.get_parameter("weight"), before)
+
+
 def test_autocast_computes_in_fewer_digits() -> None:
     torch.manual_seed(5)
     layer = lnn.Conv2d(2, 3, 3, padding=1, method=lnn.SOC())
@@ -235,6 +254,8 @@ def test_refusals() -> None:
         lnn.Conv2d(2, 2, 5, padding=2, padding_mode="circular", method=lnn.SOC())(torch.zeros(1, 2, 1, 1))
     with pytest.raises(ShapeError, match="leaves nothing"):
         lnn.Conv2d(2, 2, 5, method=lnn.SOC())(torch.zeros(1, 2, 4, 4))
+    with pytest.raises(ShapeError, match=r"leaves nothing of an image of size \(2,\); use a larger image, or less"):
+        lnn.ConvTranspose1d(2, 2, 3, 2, 4, 1, method=lnn.SOC())(torch.zeros(1, 2, 2))
     with pytest.raises(ShapeError, match="2 channels, got 3"):
         lnn.Conv2d(2, 2, 3, padding=1, method=lnn.SOC())(torch.zeros(1, 3, 4, 4))
     with pytest.raises(UnsupportedError, match="no output_size"):
