@@ -85,11 +85,16 @@ class Contractions(Heard):
         """Whether the parts add up to the gradient that the optimizer has, as far as both vectors see it."""
         gram = _gram(measured)
         wide = gradient.flatten(1).to(torch.float64)
-        pairs = ((self.a, wide @ gram.right), (self.b, wide.mT @ gram.left))
+        return self.sums_agree((wide @ gram.right, wide.mT @ gram.left), torch.ones(self.samples).to(wide))
+
+    def sums_agree(
+        self, wholes: tuple[Float64[Tensor, " m"], Float64[Tensor, " n"]], weights: Float64[Tensor, " samples"]
+    ) -> bool:
+        """Whether sum_i weights_i S_i has these products with both vectors."""
         return all(
-            float(torch.linalg.vector_norm(parts.to(torch.float64).sum(0) - whole))
-            <= _AGREES * float(torch.linalg.vector_norm(parts.to(torch.float64), dim=1).sum())
-            for parts, whole in pairs
+            float(torch.linalg.vector_norm(weights @ parts.to(torch.float64) - whole))
+            <= _AGREES * float(torch.linalg.vector_norm(parts.to(torch.float64), dim=1) @ weights.abs())
+            for parts, whole in zip((self.a, self.b), wholes, strict=True)
         )
 
     def noise(self, layer: TrackedLayer, measured: Measurement) -> Noise:
