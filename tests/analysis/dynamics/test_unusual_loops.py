@@ -233,3 +233,40 @@ def test_positions_in_the_first_axis_are_heard_by_signs():
     assert kappa is not None
     # One probe deviates by about its own size, so the mean of 400 by 5 %; this is five of these.
     assert float(kappa[0]) == pytest.approx(exact, rel=0.25)
+
+
+@pytest.mark.parametrize("count", [2, 8])
+def test_gradients_in_half_precision_are_heard(count: int):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 3))
+    optimizer = torch.optim.SGD(model.parameters(), RATE)
+    x = torch.randn(count, 1, 8, 8)
+    with analysis.Profiler(model, optimizer, x[:1], every=1) as found:
+        for _ in range(3):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                value = nn.functional.cross_entropy(model(x), LABELS[:count])
+            value.backward()
+            optimizer.step()
+    # Its gradients of weights are summed in bfloat16, whose roundings are 1/128 of each term.
+    assert found.history.refused == {}
+
+
+def test_a_layer_that_joins_the_optimizer_later_is_booked_from_then_on():
+    model, x = network(), inputs(6)
+    optimizer = torch.optim.SGD(model[2].parameters(), RATE)
+    steps = iter(range(4))
+
+    def step() -> None:
+        if next(steps) == 2:
+            optimizer.add_param_group({"params": list(model[0].parameters()), "weight_decay": DECAY})
+        model.zero_grad()
+        loss(model, x).backward()
+        optimizer.step()
+
+    history = profile(model, optimizer, x, step, steps=4)
+    assert history.refused == {}
+    first = history.layers[0]
+    assert first.kappa is not None
+    assert first.decay.tolist() == pytest.approx([0.0, 0.0, -RATE * DECAY, -RATE * DECAY])
+    assert (first.kappa > 0).tolist() == [False, False, True, True]

@@ -193,10 +193,9 @@ class NoiseListener:
         gram = self._books[index].measured.gram
         if not self._hearing() or index in self.probed or gram is None:
             return
-        wide = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
         try:
             with torch.no_grad(), torch.autocast(gradient.device.type, enabled=False):
-                self._heard[index].append(contract(module, x, wide, gram, self._split))
+                self._heard[index].append(contract(module, x, gradient, gram, self._split))
         except LipkitError as error:
             self.refuse(f"Layer {self._books[index].layer.name!r}: {error}.")
 

@@ -220,7 +220,8 @@ class Profiler:
 
     def _start(self) -> Books:
         self._books = Books(self._layers)
-        self._groups = [group_of(self._optimizer, layer.parameter()) for layer in self._layers]
+        self._groups: list[int | None] = []
+        self._count = 0
         self._decays = DecayShares(self._optimizer)
         self._draws = torch.Generator().manual_seed(self._seed)
         refusal = why_not_plain_sgd(self._optimizer) or self._unmodelled()
@@ -241,6 +242,11 @@ class Profiler:
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         self._listener.refusal = self._listener.refusal or why_not_plain_sgd(optimizer)
         self._factors = self._decays.advance()
+        count = sum(len(group["params"]) for group in optimizer.param_groups)
+        if count != self._count:
+            # Groups may be added while a training goes on.
+            self._count = count
+            self._groups = [group_of(optimizer, layer.parameter()) for layer in self._layers]
         self._require_books().before_step()
 
     @torch.no_grad()
