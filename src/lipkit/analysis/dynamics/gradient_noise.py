@@ -10,8 +10,8 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipkit.analysis.dynamics.gram_decomposition import GramDecomposition
 from lipkit.analysis.dynamics.tracked_layers import Measurement, TrackedLayer
+from lipkit.analysis.singular_values.gram_decomposition import GramDecomposition
 from lipkit.errors import ArgumentError, UnsupportedError
 
 # Sums over a batch agree to this share in float32 over 10^4 terms, and to so many roundings in shorter types.

@@ -16,9 +16,9 @@ from lipkit.analysis.dynamics.gradient_noise import (
     has_contractions,
     mixing_layer,
 )
-from lipkit.analysis.dynamics.gram_decomposition import GramDecomposition
 from lipkit.analysis.dynamics.row_check import RowCheck
 from lipkit.analysis.dynamics.sign_probes import SignProbe, probe_gradients
+from lipkit.analysis.singular_values.gram_decomposition import GramDecomposition
 from lipkit.errors import LipkitError
 
 

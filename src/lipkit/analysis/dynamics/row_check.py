@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from lipkit._seeds import generator
 from lipkit.analysis.dynamics.gradient_noise import Contractions
-from lipkit.analysis.dynamics.gram_decomposition import GramDecomposition
 from lipkit.analysis.dynamics.sign_probes import probe_gradients
+from lipkit.analysis.singular_values.gram_decomposition import GramDecomposition
 
 
 @final
