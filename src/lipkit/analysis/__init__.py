@@ -81,7 +81,6 @@ from lipkit.analysis.landscapes import landscape as landscape
 from lipkit.analysis.landscapes import project_weights as project_weights
 from lipkit.analysis.landscapes import random_directions as random_directions
 from lipkit.analysis.singular_values.cluster_means import cluster_mean_derivative as cluster_mean_derivative
-from lipkit.analysis.singular_values.curvature_of_values import SingularValueHessian as SingularValueHessian
 from lipkit.analysis.singular_values.curvature_of_values import singular_value_hessian as singular_value_hessian
 from lipkit.analysis.singular_values.decomposition import singular_vector_derivatives as singular_vector_derivatives
 from lipkit.analysis.singular_values.ito_terms import ItoTerms as ItoTerms
@@ -90,6 +89,7 @@ from lipkit.analysis.singular_values.ito_terms import ito_terms as ito_terms
 from lipkit.analysis.singular_values.ito_terms import log_spectral_norm as log_spectral_norm
 from lipkit.analysis.singular_values.ito_terms import spectral_entropy as spectral_entropy
 from lipkit.analysis.singular_values.ito_terms import spectral_gap as spectral_gap
+from lipkit.analysis.singular_values.singular_value_hessian import SingularValueHessian as SingularValueHessian
 from lipkit.analysis.singular_values.taylor import Taylor as Taylor
 from lipkit.analysis.singular_values.taylor import derivative as derivative
 from lipkit.analysis.singular_values.taylor import taylor as taylor

@@ -163,3 +163,15 @@ def test_the_smoothed_bound_is_attained_by_a_ramp(smoothness: float, gradient: f
         assert found == pytest.approx(0.4716457, abs=5e-8)
     with pytest.raises(ArgumentError, match="sigma > 0"):
         analysis.smoothed_hessian_bound(smoothness, gradient, 0.0)
+
+
+def test_inequalities_neither_overflow_nor_vanish():
+    assert analysis.layerwise_hessian_bound([1e200], [1.0], 1.0) == math.inf
+    assert analysis.layerwise_hessian_bound([1e200, 1e200], [1.0, 1e200], 0.0) == 0.0
+    assert analysis.layerwise_hessian_bound([1e-200], [1.0], 1.0) > 0
+    # Far from the kink the bound is gradient / sigma (2 / pi)^(1/2), whatever smoothness times sigma is.
+    for smoothness, sigma in ((1e300, 1e300), (1e200, 1.0)):
+        expected = math.sqrt(2 / math.pi) / sigma
+        found = analysis.smoothed_hessian_bound(smoothness, 1.0, sigma)
+        assert expected <= found <= expected * (1 + 1e-12)
+    assert analysis.smoothed_hessian_bound(1e-300, 1.0, 1e-300) == pytest.approx(1e-300, rel=1e-12)

@@ -10,7 +10,7 @@ from torch.func import functional_call, grad, vmap
 
 from lipkit import analysis
 from lipkit.analysis.dynamics import gradient_noise
-from lipkit.analysis.dynamics.gram_decomposition import decompose_gram, spectral_norm_by_gram
+from lipkit.analysis.singular_values.gram_decomposition import decompose_gram, spectral_norm_by_gram
 from lipkit.errors import NonFiniteError
 
 

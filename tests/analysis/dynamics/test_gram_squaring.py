@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from lipkit import analysis
 from lipkit.analysis.dynamics import books, layer_stack, tracked_layers
-from lipkit.analysis.dynamics.gram_decomposition import decompose_gram
 from lipkit.analysis.dynamics.gram_squaring import decompose_together, spectral_norms_together
+from lipkit.analysis.singular_values.gram_decomposition import decompose_gram
 from lipkit.errors import ArgumentError, NonFiniteError
 
 

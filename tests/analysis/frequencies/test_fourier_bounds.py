@@ -97,3 +97,11 @@ def test_a_band_of_the_input_is_no_band_of_the_function():
     assert change > 4 * largest * math.sqrt(volume)
     # The bound of the whole function holds: the contributions integrate to pi^(1/2).
     assert change < math.sqrt(math.pi)
+
+
+def test_frequencies_below_the_normal_numbers_keep_their_length():
+    least = 5e-324
+    frequency = torch.full((1, 2), least, dtype=torch.float64)
+    found = analysis.fourier_bound(torch.tensor([1e300], dtype=torch.float64), frequency)
+    # 1e300 times the least number has all its digits; the length 2^(1/2) of it, rounded to a multiple, has not.
+    assert float(found.value) >= 2 * math.pi * math.sqrt(2) * (1e300 * least) * (1 - 1e-15)

@@ -66,3 +66,9 @@ def test_mean_prediction_error():
     assert math.isclose(found.standard_error, float(each.std()) / math.sqrt(7), rel_tol=1e-5)
     with pytest.raises(ArgumentError, match="Labels"):
         analysis.mean_prediction_error(model, x, x, y + 1)
+
+
+def test_small_perturbations_are_scaled_too():
+    small = torch.full((1, 1, 2, 2), 1e-30)
+    scaled = analysis.scale_energy(small, torch.ones(1, 1, 2, 2))
+    assert float(scaled.square().sum()) == pytest.approx(0.4)

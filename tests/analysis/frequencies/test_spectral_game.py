@@ -233,3 +233,12 @@ def test_outputs_and_labels_of_other_kinds_are_refused():
         analysis.SpectralGame(Pair(), bands=4)(images, torch.zeros(3, dtype=torch.int64))
     with pytest.raises(ArgumentError, match=r"labels\.long"):
         analysis.SpectralGame(nn.Flatten(), bands=4)(images, torch.full((3,), 0.5))
+
+
+def test_scores_stay_in_their_range_and_nan_is_no_uniform_distribution():
+    sid = torch.zeros(8)
+    sid[0] = 1 + 9e-5
+    assert float(analysis.score(sid)) <= 1
+    assert float(analysis.score(sid, form=analysis.PrintedScore())) <= 0.521718
+    with pytest.raises(NonFiniteError, match="NaN"):
+        analysis.importance(torch.tensor([float("nan"), 0.0, 1.0]))

@@ -123,3 +123,14 @@ def test_bad_input_is_refused():
     for inputs, widths, group in ((0, [4], 2), (1, [0], 2), (1, [4], 1)):
         with pytest.raises(ArgumentError, match="groups two"):
             analysis.num_affine_pieces_upper_bound(inputs, widths, group)
+
+
+def test_packings_of_any_size_are_numbers():
+    many = analysis.margin_vc_bounds(1.0, 200, 1e-3)
+    assert many.high == math.inf
+    assert many.low > 1e300
+    # A cube of this volume holds no ball of radius m/2, so the upper side is not known; one point is always shattered.
+    assert analysis.margin_vc_bounds(1e-300, 200, 1e3).high == math.inf
+    # A ball of radius m/2 has (3/2)^n.
+    ball = math.pi * 0.5**2
+    assert analysis.margin_vc_bounds(ball, 2, 1.0).high == pytest.approx(2.25)

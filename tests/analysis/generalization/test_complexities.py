@@ -67,3 +67,15 @@ def test_bad_input_is_refused():
         analysis.rademacher_linear(torch.full((3, 1), math.nan), 1.0)
     with pytest.raises(ArgumentError, match="failure"):
         analysis.generalization_bound(0.1, 1.0, 10, 1.5)
+
+
+@pytest.mark.parametrize("size", [1e-170, 1e170])
+def test_points_of_any_size_have_their_complexity(size: float):
+    points = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for complexity in (lambda x, k: analysis.rademacher_lipschitz(x, k).value, analysis.rademacher_linear):
+        assert complexity(points * size, 1 / size) == pytest.approx(complexity(points, 1.0), rel=1e-12)
+
+
+def test_an_infinite_constant_says_nothing():
+    with pytest.raises(ArgumentError, match="finite"):
+        analysis.generalization_bound(0.0, math.inf, 10, 0.1)

@@ -47,3 +47,11 @@ def test_bad_input_is_refused():
         analysis.parallelogram_defect(lipschitz, 0 * X, 0 * X)
     with pytest.raises(ArgumentError, match="finite"):
         analysis.parallelogram_defect(lipschitz, X / 0, X * math.inf)
+
+
+def test_large_norms_do_not_overflow():
+    def largest(values: torch.Tensor) -> float:
+        return float(values.abs().max())
+
+    f, g = torch.tensor([1e200, 0.0], dtype=torch.float64), torch.tensor([0.0, 1e200], dtype=torch.float64)
+    assert analysis.parallelogram_defect(largest, f, g) == pytest.approx(-0.5)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from lipkit import analysis, linops, spectral_norm
 from lipkit.analysis import singular_value_hessian
+from lipkit.analysis.singular_values.curvature_of_largest import curvature_of_largest
 from lipkit.analysis.singular_values.decomposition import decompose
 from lipkit.bound import Kind
 from lipkit.errors import ArgumentError, KindError, NonFiniteError, NotProvenError, UnsupportedError
@@ -183,3 +184,51 @@ def test_a_value_that_splits_is_refused():
     found = singular_value_hessian(Dense(torch.diag(torch.tensor([2.0, 2.0, 1.0], dtype=torch.float64))))
     with pytest.raises(NotProvenError, match="splits in this direction"):
         found.form(normal(3, 3, seed=1))
+
+
+@pytest.mark.parametrize("shape", [(7, 12), (12, 7), (9, 9), (1, 4), (4, 1)])
+def test_the_largest_value_by_its_gram_matrix_is_that_of_a_decomposition(shape: tuple[int, int]):
+    """The form of large matrices, on small ones: every answer is that of singular values with vectors."""
+    source = torch.Generator().manual_seed(5)
+    matrix = torch.randn(*shape, dtype=torch.float64, generator=source)
+    if min(shape) > 3:
+        # A value of zero, whose root a Gram matrix knows to half of the digits only.
+        matrix[-1] = 0.0
+        matrix[:, -1] = 0.0
+    x = torch.randn(3, *shape, dtype=torch.float64, generator=source)
+    found, expected = curvature_of_largest(matrix), singular_value_hessian(matrix)
+    pairs = [
+        (found.apply(x), expected.apply(x)),
+        (found.form(x), expected.form(x)),
+        (found.form(x[0]), expected.form(x[0])),
+        (found.diagonal(), expected.diagonal()),
+        (found.spectrum(), expected.spectrum()),
+        (torch.tensor(found.trace(), dtype=torch.float64), torch.tensor(expected.trace(), dtype=torch.float64)),
+    ]
+    for one, other in pairs:
+        # Both have the digits that a gap of a tenth of the value leaves.
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-12)
+    assert found.in_shape == shape
+    assert found.triplet()[0] == pytest.approx(expected.triplet()[0], rel=1e-14)
+
+
+def test_a_large_matrix_has_the_curvature_of_its_operator():
+    matrix, x = torch.randn(2, 300, 260, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    # The other side solves the same equations by conjugate gradients, with Lanczos' vectors: about ten digits.
+    expected = float(singular_value_hessian(Dense(matrix)).form(x))
+    assert float(singular_value_hessian(matrix).form(x)) == pytest.approx(expected, rel=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "reason"),
+    [
+        (torch.eye(260), "repeated"),
+        (torch.zeros(260, 260), "is zero"),
+        (torch.full((260, 260), 1e200, dtype=torch.float64), "rescale"),
+        (torch.full((260, 260), 1e-200, dtype=torch.float64), "rescale"),
+        (torch.full((260, 260), float("nan")), "NaN"),
+    ],
+)
+def test_large_matrices_without_derivatives_are_refused(matrix: Tensor, reason: str):
+    with pytest.raises((ArgumentError, NonFiniteError), match=reason):
+        singular_value_hessian(matrix)

@@ -3,6 +3,7 @@
 import cmath
 import math
 
+import mpmath
 import pytest
 import torch
 from torch import Tensor
@@ -276,3 +277,47 @@ def test_trivial_series():
     one = analysis.taylor(torch.tensor([[2.0]]), [torch.tensor([[1.0]])], order=2)
     assert one.coefficients.tolist() == pytest.approx([2, 1, 0])
     assert one.radius == pytest.approx(2, rel=1e-12)  # d = 4: the mirror value is the only other one
+
+
+@pytest.mark.parametrize("size", [1e-310, 1e-170, 1e160])
+def test_directions_of_any_size_have_their_derivatives(size: float):
+    matrix, direction = torch.diag(torch.tensor([2.0, 1.0])), torch.full((2, 2), size, dtype=torch.float64)
+    # Numbers below the normal ones have fewer digits.
+    digits = 1e-12 if size > 1e-300 else 1e-10
+    assert analysis.derivative(matrix, [direction]) == pytest.approx(size, rel=digits)
+    # D^2 sigma_1[X, Y] of diag(2, 1) is (2 (x12 y12 + x21 y21) + x12 y21 + x21 y12) / 3 = 2 here.
+    other = torch.full((2, 2), min(1 / size, 1e300), dtype=torch.float64)
+    expected = 2 * size * float(other[0, 0])
+    assert analysis.derivative(matrix, [direction, other]) == pytest.approx(expected, rel=digits)
+
+
+def test_what_leaves_the_range_of_floats_is_refused():
+    matrix, direction = torch.diag(torch.tensor([2.0, 1.0])), torch.full((2, 2), 1e160, dtype=torch.float64)
+    with pytest.raises(NonFiniteError, match="smaller unit"):
+        analysis.taylor(matrix, [direction])
+    with pytest.raises(NonFiniteError, match="order 2 is out of the range"):
+        analysis.derivative(matrix, [direction, direction])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_remainders_hold_at_more_digits(seed: int):
+    """Near pairs, high orders, sizes far from one, x up to and beyond the radius, against 50 digits."""
+    draws = torch.Generator().manual_seed(seed)
+    matrix = torch.randn(3, 4, generator=draws, dtype=torch.float64)
+    left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+    values[1] = values[0] * (1 - 10.0 ** -(1 + seed % 7))
+    matrix = (left * values) @ right * 10.0 ** (10 * (seed % 5 - 2))
+    single = seed % 2 == 1
+    size = 10.0 ** (4 * seed - 14 if single else 40 * seed - 120)
+    path = [size * torch.randn(3, 4, generator=draws, dtype=torch.float64) for _ in range(2)]
+    if single:
+        matrix, path = matrix.float(), [path[0].float()]
+    series = analysis.taylor(matrix, path, k=seed % 2, order=[1, 2, 5][seed % 3])
+    with mpmath.workdps(50):
+        for share in (1e-6, 0.3, 0.99, 1.0, -1.0, 3.0):
+            x = series.radius * share
+            exact = mpmath.matrix(matrix.double().tolist())
+            for power, change in enumerate(path, start=1):
+                exact = exact + mpmath.matrix(change.double().tolist()) * mpmath.mpf(x) ** power
+            truth = sorted(mpmath.svd_r(exact, compute_uv=False), reverse=True)[seed % 2]
+            assert abs(truth - mpmath.mpf(series(x))) <= series.remainder(x)

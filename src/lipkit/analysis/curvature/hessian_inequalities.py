@@ -29,9 +29,9 @@ def layerwise_hessian_bound(
         raise ArgumentError(f"Norms are finite numbers >= 0, got {[*direct_norms, *weight_norms, head_curvature]}.")
     total, behind = 0.0, 1.0
     for direct, weight in zip(reversed(direct_norms), reversed(weight_norms), strict=True):
-        total += direct * behind
-        behind *= weight
-    return total**2 * head_curvature * (1 + len(direct_norms) * ROUNDINGS_512)
+        total += _product_up(direct, behind)
+        behind = _product_up(behind, weight)
+    return _product_up(_product_up(total, total), head_curvature) * (1 + len(direct_norms) * ROUNDINGS_512)
 
 
 def smoothed_hessian_bound(smoothness: float, gradient: float, sigma: float) -> float:
@@ -49,4 +49,18 @@ def smoothed_hessian_bound(smoothness: float, gradient: float, sigma: float) -> 
     """
     if not (0 < smoothness < math.inf and 0 <= gradient < math.inf and 0 < sigma < math.inf):
         raise ArgumentError(f"Expected H > 0, epsilon >= 0 and sigma > 0, got {smoothness}, {gradient} and {sigma}.")
-    return smoothness * math.erf(gradient / (math.sqrt(2) * smoothness * sigma)) * (1 + ROUNDINGS_512)
+    # One after the other: the product of smoothness and sigma may leave the range of floats.
+    argument = gradient / smoothness / sigma / math.sqrt(2)
+    if argument > 0.5:
+        return smoothness * math.erf(argument) * (1 + ROUNDINGS_512)
+    # erf(x) <= 2 x / pi^(1/2), and the quotient keeps its digits where x does not.
+    series = math.erf(argument) / argument if argument > 2**-500 else 2 / math.sqrt(math.pi)
+    return _product_up(gradient / sigma, series / math.sqrt(2)) * (1 + ROUNDINGS_512)
+
+
+def _product_up(a: float, b: float) -> float:
+    """a b for numbers >= 0, one float up where it is too small to have all digits; 0 only if a factor is."""
+    if not a or not b:
+        return 0.0
+    found = a * b
+    return found if found > 2**-900 else math.nextafter(found, math.inf)

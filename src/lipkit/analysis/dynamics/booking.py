@@ -108,11 +108,11 @@ class Booking:
 
     def book(self, slope: float, size: float, causes: Causes) -> None:
         """Book a step by u'X v / sigma, ||X||_F and its causes."""
-        sums = self._sums
-        sums.drift += slope + causes.decay
-        sums.decay -= causes.decay
-        # A step that moves nothing came without a gradient, so it carries no noise either.
+        # A step that moves nothing came without a gradient or was skipped, so it has no decay and no noise either.
         if size > 0:
+            sums = self._sums
+            sums.drift += slope + causes.decay
+            sums.decay -= causes.decay
             sums.curvature += sums.bending * size**2
             sums.mean += causes.mean
             sums.diffused += causes.diffused

@@ -8,10 +8,10 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from lipkit.analysis.dynamics.booking import Booking, Causes
-from lipkit.analysis.dynamics.gram_decomposition import spectral_norm_by_gram
 from lipkit.analysis.dynamics.gram_squaring import spectral_norms_together
 from lipkit.analysis.dynamics.layer_stack import Pairs, stack_layers
 from lipkit.analysis.dynamics.tracked_layers import Measurement, TrackedLayer, measure_layers, products_are_cheap
+from lipkit.analysis.singular_values.gram_decomposition import spectral_norm_by_gram
 
 
 @final

@@ -10,12 +10,13 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipkit.analysis.dynamics.gram_decomposition import GramDecomposition
 from lipkit.analysis.dynamics.tracked_layers import Measurement, TrackedLayer
+from lipkit.analysis.singular_values.gram_decomposition import GramDecomposition
 from lipkit.errors import ArgumentError, UnsupportedError
 
-# The type of the weights decides how well sums over a batch agree; float32 over 10^4 terms keeps this share.
+# Sums over a batch agree to this share in float32 over 10^4 terms, and to so many roundings in shorter types.
 _AGREES = 1e-3
+_ROUNDINGS = 4
 
 # Numbers that are held at once where samples' gradients are formed.
 _TOGETHER = 2**23
@@ -70,12 +71,14 @@ class Heard(ABC):
 class Contractions(Heard):
     """For each sample, its part S_i of the batch gradient (their sum) times both vectors: a_i = S_i v, b_i = S_i'u.
 
-    `squares` is the sum over samples of the squared entries of centred S_i, if it was asked for.
+    `squares` is the sum over samples of the squared entries of centred S_i, if it was asked for. `share` is how well
+    sums over the batch agree, as a part of the sum of their sizes.
     """
 
     a: Float[Tensor, "samples m"]
     b: Float[Tensor, "samples n"]
     squares: Float64[Tensor, "m n"] | None = None
+    share: float = _AGREES
 
     @property
     def samples(self) -> int:
@@ -85,11 +88,16 @@ class Contractions(Heard):
         """Whether the parts add up to the gradient that the optimizer has, as far as both vectors see it."""
         gram = _gram(measured)
         wide = gradient.flatten(1).to(torch.float64)
-        pairs = ((self.a, wide @ gram.right), (self.b, wide.mT @ gram.left))
+        return self.sums_agree((wide @ gram.right, wide.mT @ gram.left), torch.ones(self.samples).to(wide))
+
+    def sums_agree(
+        self, wholes: tuple[Float64[Tensor, " m"], Float64[Tensor, " n"]], weights: Float64[Tensor, " samples"]
+    ) -> bool:
+        """Whether sum_i weights_i S_i has these products with both vectors."""
         return all(
-            float(torch.linalg.vector_norm(parts.to(torch.float64).sum(0) - whole))
-            <= _AGREES * float(torch.linalg.vector_norm(parts.to(torch.float64), dim=1).sum())
-            for parts, whole in pairs
+            float(torch.linalg.vector_norm(weights @ parts.to(torch.float64) - whole))
+            <= self.share * float(torch.linalg.vector_norm(parts.to(torch.float64), dim=1) @ weights.abs())
+            for parts, whole in zip((self.a, self.b), wholes, strict=True)
         )
 
     def noise(self, layer: TrackedLayer, measured: Measurement) -> Noise:
@@ -127,6 +135,9 @@ def contract(
     Cost: a small part of the layer's own backward pass, and memory for M (m + n) numbers; with `split` as much as the
     gradient of the weight, and memory for M m c numbers, c the channels of the input.
     """
+    # Under autocast the gradient of the weight is summed in the type of the gradient of the output.
+    share = max(_AGREES, _ROUNDINGS * torch.finfo(gradient.dtype).eps)
+    gradient = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
     left, right = gram.left.to(gradient), gram.right.to(gradient)
     x = x.to(gradient)
     if isinstance(module, nn.Linear):
@@ -136,7 +147,7 @@ def contract(
         rows = x.reshape(x.shape[0], -1, module.in_features)
         a = torch.einsum("spm,sp->sm", delta, rows @ right)
         squares = squares_of_products(delta, rows) if split else None
-        return Contractions(a, torch.einsum("spn,sp->sn", rows, delta @ left), squares)
+        return Contractions(a, torch.einsum("spn,sp->sn", rows, delta @ left), squares, share)
     if not isinstance(module, nn.Conv2d) or module.groups != 1:
         raise UnsupportedError(f"noise terms exist for nn.Linear and nn.Conv2d without groups, not for {module}")
     if x.ndim != 4:
@@ -153,7 +164,7 @@ def contract(
         delta = gradient.flatten(2).mT
         each = [squares_of_products(delta, part.flatten(2).mT) for part in _shifts(module, padded, gradient)]
         squares = torch.stack(each, dim=2).flatten(1)
-    return Contractions(a, torch.stack(columns, dim=2).flatten(1), squares)
+    return Contractions(a, torch.stack(columns, dim=2).flatten(1), squares, share)
 
 
 def squares_of_products(

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from lipkit.analysis.dynamics.gram_decomposition import GramDecomposition, as_wide, gap_of
+from lipkit.analysis.singular_values.gram_decomposition import GramDecomposition, as_wide, gap_of
 
 # A Gram matrix is squared so often: its power 2^24.
 _SQUARINGS = 24

@@ -1,6 +1,6 @@
 """A profiler around any training loop: which layer makes the constant grow, and through which part of the update."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, final
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
+from lipkit.analysis.dynamics.booking import Booking
 from lipkit.analysis.dynamics.books import Books
 from lipkit.analysis.dynamics.history import History
 from lipkit.analysis.dynamics.layer_record import LayerRecord
@@ -128,10 +129,11 @@ class Profiler:
             for row in (LayerRecord.log_norms, LayerRecord.realised, LayerRecord.expected, LayerRecord.sampled)
         )
         shares = fold.shares(norms)
-        refusal = self._listener.refusal
+        refusal = self._listener.refusal or _unheard(books)
         refused = {} if refusal is None else {"expected": refusal, "sampled": refusal}
-        if self._decays.refusal is not None:
-            refused["decay"] = self._decays.refusal
+        decay = self._decays.refusal or self._decays.why_not_of(self._layers)
+        if decay is not None:
+            refused["decay"] = decay
         if missing is not None:
             refused["fold"] = missing
         if self._split and (refusal or self._listener.probed):
@@ -218,7 +220,8 @@ class Profiler:
 
     def _start(self) -> Books:
         self._books = Books(self._layers)
-        self._groups = [group_of(self._optimizer, layer.parameter()) for layer in self._layers]
+        self._groups: list[int | None] = []
+        self._count = 0
         self._decays = DecayShares(self._optimizer)
         self._draws = torch.Generator().manual_seed(self._seed)
         refusal = why_not_plain_sgd(self._optimizer) or self._unmodelled()
@@ -238,17 +241,18 @@ class Profiler:
     @torch.no_grad()
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         self._listener.refusal = self._listener.refusal or why_not_plain_sgd(optimizer)
-        self._listener.take(self._step)
-        factors = self._decays.advance()
-        # An optimizer leaves parameters without a gradient alone, so that nothing of them decays.
-        self._factors = [
-            0.0 if group is None or _is_still(layer.parameter()) else factors[group]
-            for group, layer in zip(self._groups, self._layers, strict=True)
-        ]
+        self._factors = self._decays.advance()
+        count = sum(len(group["params"]) for group in optimizer.param_groups)
+        if count != self._count:
+            # Groups may be added while a training goes on.
+            self._count = count
+            self._groups = [group_of(optimizer, layer.parameter()) for layer in self._layers]
         self._require_books().before_step()
 
     @torch.no_grad()
     def _after_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        # Only now: a closure makes its gradients within the step, and a scaled step changes them there.
+        self._listener.take(self._step, [group is not None for group in self._groups])
         self._book(optimizer)
         self._step += 1
         if self._step % self._every == 0:
@@ -260,7 +264,12 @@ class Profiler:
         draws = torch.randn(len(self._layers), dtype=torch.float64, generator=self._draws).tolist()
         groups = optimizer.param_groups
         rates = [0.0 if group is None else float(groups[group].get("lr", 0.0)) for group in self._groups]
-        self._require_books().after_step(self._factors, rates, draws)
+        # An optimizer leaves parameters without a gradient alone, so that nothing of them decays.
+        factors = [
+            0.0 if group is None or _is_still(layer.parameter()) else self._factors[group]
+            for group, layer in zip(self._groups, self._layers, strict=True)
+        ]
+        self._require_books().after_step(factors, rates, draws)
 
     def _follow(self) -> None:
         self._require_books().follow()
@@ -270,6 +279,13 @@ class Profiler:
         self._require_books().measure(self._step)
         self._steps.append(self._step)
         self._listener.listen()
+
+
+def _unheard(books: Sequence[Booking]) -> str | None:
+    for book in books:
+        if any(not one.known and (one.drift or one.curvature) for one in book.record.entries):
+            return f"Layer {book.layer.name!r} moved in an interval in which no backward pass of it was heard."
+    return None
 
 
 def _is_still(parameter: nn.Parameter | None) -> bool:

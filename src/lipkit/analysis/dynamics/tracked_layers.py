@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
-from lipkit.analysis.dynamics.gram_decomposition import GramDecomposition, decompose_gram
 from lipkit.analysis.dynamics.gram_squaring import decompose_together
 from lipkit.analysis.singular_values.curvature_of_values import singular_value_hessian
+from lipkit.analysis.singular_values.gram_decomposition import GramDecomposition, decompose_gram
 from lipkit.errors import ArgumentError, NonFiniteError, UnsupportedError
 from lipkit.linops import Dense, LinearOperator, Shape
 from lipkit.regularizers.linear_layers import LinearLayer

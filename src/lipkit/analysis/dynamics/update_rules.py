@@ -1,10 +1,15 @@
 """Reads from an optimizer's settings how it steps: the part that is weight decay, and whether it is plain SGD."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
+
+from lipkit.analysis.dynamics.tracked_layers import TrackedLayer
+
+# These shrink weights by rate * decay before their step, and have no setting that says so.
+_DECOUPLED = ("Adafactor", "Muon")
 
 
 @final
@@ -36,11 +41,26 @@ class DecayShares:
         """Carry on from what `state` gave."""
         self._momenta = dict(zip(state["groups"].tolist(), state["carried"].tolist(), strict=True))
 
+    def why_not_of(self, layers: Sequence[TrackedLayer]) -> str | None:
+        """None, or why decay of one of these layers is not told from drift: its weight is no parameter."""
+        decaying = {id(p) for g in self.optimizer.param_groups if float(g.get("weight_decay", 0)) for p in g["params"]}
+        for layer in layers:
+            if layer.parameter() is None and any(id(p) in decaying for p in layer.module.parameters()):
+                return (
+                    f"The weight of {layer.name!r} is computed from other parameters, whose decay is booked as drift."
+                )
+        return None
+
+    def _shrinks_first(self) -> bool:
+        # By name, because not every version of torch has all of them.
+        kind = type(self.optimizer)
+        return kind.__name__ in _DECOUPLED and kind.__module__.split(".")[:2] == ["torch", "optim"]
+
     def _factor(self, index: int, group: dict[str, Any]) -> float:
         decay, rate = float(group.get("weight_decay", 0)), float(group.get("lr", 0))
         if not decay:
             return 0.0
-        if group.get("decoupled_weight_decay", False):
+        if group.get("decoupled_weight_decay", False) or self._shrinks_first():
             return rate * decay
         if type(self.optimizer) is not torch.optim.SGD:
             self.refusal = (

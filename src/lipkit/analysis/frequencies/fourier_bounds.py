@@ -48,8 +48,9 @@ def fourier_bound(
         raise NonFiniteError("Some amplitudes or frequencies are NaN or infinite.")
     # Squares of small entries would vanish; so divide by the largest of each row first.
     largest = rows.abs().amax(1).clamp(min=_SMALLEST)
-    lengths = largest * torch.linalg.vector_norm(rows / largest[:, None], dim=1)
-    terms = sizes * lengths
-    lost = _SMALLEST * int(((sizes > 0) & (lengths > 0)).sum())
+    ratios = torch.linalg.vector_norm(rows / largest[:, None], dim=1)
+    # The amplitude comes first: lengths below the normal numbers have few digits.
+    terms = sizes * ratios * largest
+    lost = _SMALLEST * int(((sizes > 0) & (ratios > 0)).sum())
     total = 2 * math.pi * (terms.sum() + lost)
     return Bound.from_value(round_up(total, len(sizes) + frequencies.shape[1] + 12), Kind.UPPER, "sum of contributions")

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from lipkit.errors import ArgumentError
+from lipkit.errors import ArgumentError, NonFiniteError
 
 
 class ScoreForm(ABC):
@@ -54,6 +54,8 @@ def importance(shapley: Float[Tensor, "*batch bands"]) -> Float64[Tensor, "*batc
     not look uniform. So look at the values and their errors too. Reference: Luo 2025, section 6.3.1.
     """
     shifted = shapley.double() - shapley.double().amin(-1, keepdim=True)
+    if not bool(torch.isfinite(shifted).all()):
+        raise NonFiniteError("Some Shapley values are NaN, infinite or too far apart; check the model's outputs.")
     total = shifted.sum(-1, keepdim=True)
     return torch.where(total > 0, shifted / total.where(total > 0, 1.0), 1 / shapley.shape[-1])
 
@@ -77,4 +79,6 @@ def score(
         raise ArgumentError(
             f"sid is a distribution over at least two bands, got shape {tuple(sid.shape)}: {sid.tolist()}."
         )
+    # What rounding left of a sum of one would move the score out of its range.
+    wide = wide / wide.sum(-1, keepdim=True)
     return form(wide, beta ** torch.arange(sid.shape[-1], dtype=torch.float64, device=sid.device))

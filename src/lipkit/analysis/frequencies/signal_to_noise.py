@@ -59,11 +59,11 @@ def scale_energy(perturbations: Images, images: Images, share: float = 0.1) -> I
         raise ArgumentError(
             f"share is a number > 0 and shapes agree, got {share}, {tuple(perturbations.shape)}, {tuple(images.shape)}."
         )
-    sizes = torch.linalg.vector_norm(perturbations.flatten(1), dim=1)
+    sizes, lengths = (torch.linalg.vector_norm(x.double().flatten(1), dim=1) for x in (perturbations, images))
     if not bool((sizes > 0).all()):
         raise ArgumentError("Some perturbations are zero, so no factor gives them energy; leave them out.")
-    factors = math.sqrt(share) * torch.linalg.vector_norm(images.flatten(1), dim=1) / sizes
-    return perturbations * factors.view(-1, *[1] * (images.ndim - 1))
+    factors = math.sqrt(share) * lengths / sizes
+    return (perturbations.double() * factors.view(-1, *[1] * (images.ndim - 1))).to(perturbations.dtype)
 
 
 def mean_prediction_error(

@@ -1,6 +1,7 @@
 """How rich the functions of one architecture, or of one margin, can be: norms of weights and counts of pieces."""
 
 import math
+import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -10,6 +11,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
+
+# exp of more is no finite number.
+_LOG_MAX = math.floor(math.log(sys.float_info.max))
 
 
 class PackingBounds(NamedTuple):
@@ -109,13 +113,17 @@ def margin_vc_bounds(volume: float, dimension: int, margin: float) -> PackingBou
         (1/(2m))^n vol(X) / vol(B)  <=  VC  <=  (3/m)^n vol(X) / vol(B),   B the unit ball.
 
     The VC dimension is the largest number of points at mutual distance 2m. The upper side needs a convex X that
-    contains a ball of radius m/2. Reference: Bethune 2024, proposition 10, whose lower side lacks the 2.
+    contains a ball of radius m/2; it is infinite if the volume says that X does not.
+    Reference: Bethune 2024, proposition 10, whose lower side lacks the 2.
     """
     if not (0 < volume < math.inf and dimension >= 1 and 0 < margin < math.inf):
         raise ArgumentError(f"Volume, dimension and margin are > 0, got {volume}, {dimension}, {margin}.")
     log_ball = dimension / 2 * math.log(math.pi) - math.lgamma(dimension / 2 + 1)
     log_ratio = math.log(volume) - log_ball
-    return PackingBounds(*(math.exp(dimension * math.log(f / margin) + log_ratio) for f in (0.5, 3.0)))
+    low, high = (dimension * math.log(f / margin) + log_ratio for f in (0.5, 3.0))
+    # A ball of radius m/2 alone has (3/2)^n; a rounding of the logarithm is forgiven.
+    fits = high >= dimension * math.log(1.5) - 1e-9 * (1 + abs(log_ball) + abs(log_ratio))
+    return PackingBounds(math.exp(min(low, _LOG_MAX)), math.exp(high) if fits and high <= _LOG_MAX else math.inf)
 
 
 def _chain(weights: Sequence[Tensor]) -> list[Tensor]:

@@ -50,13 +50,16 @@ def rademacher_lipschitz(
     if draws is not None and draws < 2:
         raise ArgumentError(f"A standard error needs at least two draws, got {draws}.")
     flat = points.double()
+    # Squares of tiny or huge coordinates would leave the range of float64.
+    scale = float(flat.abs().max()) if flat.numel() else 0.0
+    flat = flat / scale if scale else flat
     apart = torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist").numpy(force=True)
     if draws is None:
         # f is zero at the anchor, so its sign does not matter.
         signs = np.array([(1, *rest) for rest in product((-1, 1), repeat=count - 1)])
     else:
         signs = torch.randint(2, (draws, count), generator=generator(seed)).numpy() * 2 - 1
-    found = np.array([_cheapest(apart, one) for one in signs]) * (constant / count)
+    found = np.array([_cheapest(apart, one) for one in signs]) * (constant * scale / count)
     error = 0.0 if draws is None else float(found.std(ddof=1)) / math.sqrt(draws)
     return Complexity(float(found.mean()), error)
 
@@ -64,7 +67,9 @@ def rademacher_lipschitz(
 def rademacher_linear(points: Float[Tensor, "count dimensions"], constant: float) -> float:
     """K (sum_i |x_i|^2)^(1/2) / m: upper bound of the complexity of the linear functions <w, x> with |w|_2 <= K."""
     count = _check(points, constant)
-    return constant * float(torch.linalg.vector_norm(points.detach().double())) / count
+    wide = points.detach().double()
+    scale = float(wide.abs().max()) if wide.numel() else 0.0
+    return constant * scale * float(torch.linalg.vector_norm(wide / scale)) / count if scale else 0.0
 
 
 def generalization_bound(complexity: float, loss_constant: float, count: int, failure: float) -> float:
@@ -75,9 +80,9 @@ def generalization_bound(complexity: float, loss_constant: float, count: int, fa
     For losses in [0, 1] with constant Lip, and a class with empirical complexity at most R, all fixed before the m
     samples were seen. Nothing is proven if R is an estimate. Reference: Mohri, Rostamizadeh, Talwalkar 2018.
     """
-    if not (complexity >= 0 and loss_constant >= 0 and count >= 1 and 0 < failure < 1):
+    if not (0 <= complexity < math.inf and 0 <= loss_constant < math.inf and count >= 1 and 0 < failure < 1):
         raise ArgumentError(
-            "Complexity and constant are >= 0, count at least 1 and failure in (0, 1), got "
+            "Complexity and constant are finite numbers >= 0, count at least 1 and failure in (0, 1), got "
             f"{complexity}, {loss_constant}, {count}, {failure}."
         )
     return 2 * loss_constant * complexity + 3 * math.sqrt(math.log(2 / failure) / (2 * count))

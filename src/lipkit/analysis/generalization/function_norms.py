@@ -29,7 +29,8 @@ def parallelogram_defect(
     if f.shape != g.shape:
         raise ShapeError(f"Both functions have values at the same points, got {tuple(f.shape)} and {tuple(g.shape)}.")
     own, other, together, apart = (float(norm(one)) for one in (f, g, f + g, f - g))
-    below = 2 * own**2 + 2 * other**2
-    if not (0 < below < math.inf and math.isfinite(together) and math.isfinite(apart)):
+    scale = max(own, other)
+    if not (scale > 0 and all(map(math.isfinite, (own, other, together, apart)))):
         raise ArgumentError(f"Norms are finite and not both zero, got {own}, {other}, {together} and {apart}.")
-    return (together**2 + apart**2) / below - 1
+    own, other, together, apart = (one / scale for one in (own, other, together, apart))
+    return (together**2 + apart**2) / (2 * own**2 + 2 * other**2) - 1

@@ -1,7 +1,7 @@
 """One singular value of a matrix: its vectors, its proven distance to the others, and the reduced resolvent."""
 
 from dataclasses import dataclass
-from typing import final
+from typing import NoReturn, final
 
 import torch
 from jaxtyping import Float, Float64
@@ -12,7 +12,7 @@ from lipkit.linops._base import Live
 from lipkit.rounding.float64 import gamma, norm_up, product_error, sums_up
 
 # Closer to another value than this share of the largest one, a derivative has less than half of the digits of float64.
-_SIMPLE = 2.0**-26
+SIMPLE = 2.0**-26
 
 
 @final
@@ -98,20 +98,25 @@ def decompose(matrix: Float[Tensor, "m n"], k: int) -> Decomposition:
         raise NonFiniteError(f"sigma_0 = {float(values[0]):g} squares out of the range of float64; rescale the matrix.")
     error = _values_error(matrix, left, values, right_t.mT)
     value, largest = float(values[k]), float(values[0])
-    if not value > max(_SIMPLE * largest, 2 * error):
+    if not value > max(SIMPLE * largest, 2 * error):
         raise ArgumentError(
             f"sigma_{k} = {value:g} is zero next to sigma_0 = {largest:g}; it has no derivatives there, choose another."
         )
     others = torch.cat([values[:k], values[k + 1 :]])
     between = float((others - values[k]).abs().min()) if rank > 1 else 2 * value
-    if not between > max(_SIMPLE * largest, 4 * error):
-        raise ArgumentError(
-            f"sigma_{k} = {value:.17g} is repeated: the gap to its neighbour is {between:.1e}, so it may have no "
-            "derivatives; ask cluster_mean_derivative for the mean of the cluster."
-        )
+    if not between > max(SIMPLE * largest, 4 * error):
+        refuse_repeated(k, value, between)
     square = matrix.shape[0] == matrix.shape[1]
     gap = min(between, 2 * value if square else value) - 4 * error
     return Decomposition(left, values, right_t.mT.contiguous(), k, error, gap)
+
+
+def refuse_repeated(k: int, value: float, gap: float) -> NoReturn:
+    """Say that sigma_k is too close to its neighbour for derivatives."""
+    raise ArgumentError(
+        f"sigma_{k} = {value:.17g} is repeated: the gap to its neighbour is {gap:.1e}, so it may have no "
+        "derivatives; ask cluster_mean_derivative for the mean of the cluster."
+    )
 
 
 def singular_vector_derivatives(

@@ -11,7 +11,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from lipkit.analysis.singular_values.decomposition import Decomposition, check_direction, check_matrix, decompose
-from lipkit.errors import ArgumentError
+from lipkit.errors import ArgumentError, NonFiniteError
 from lipkit.linops import Dense
 from lipkit.norms import SVD
 from lipkit.rounding.float64 import gamma, norm_up, product_error
@@ -137,6 +137,11 @@ def taylor(
     coefficients, left, right = _series(start, changes, order)
     norms = tuple(float(SVD()(Dense(change)).value) for change in changes)
     series = torch.tensor(coefficients, dtype=torch.float64)
+    if not bool(torch.isfinite(series).all()):
+        raise NonFiniteError(
+            f"Some coefficients up to order {order} are out of the range of float64; measure x in a smaller unit, so "
+            "that directions become smaller."
+        )
     vectors = (torch.stack(left), torch.stack(right))
     return Taylor(series, _radius(norms, start.gap / 2), (wide, *changes), vectors, norms, start)
 
@@ -145,7 +150,7 @@ def derivative(matrix: Float[Tensor, "m n"], directions: Sequence[Float[Tensor, 
     """D^n sigma_k(A)[H_1, ..., H_n], the symmetric n-linear form, by polarisation.
 
     sum over nonempty T of (-1)^(n - |T|) c_n(sum of H_i for i in T), where c_n(H) is the n-th Taylor coefficient along
-    H; directions are first brought to norm 1, so that differences lose few digits.
+    H; directions are first brought to the length of the gap, so that differences lose few digits.
 
     Guarantee: ESTIMATE, in float64. Cost: one decomposition and 2^n series. Refuses what `taylor` refuses.
     """
@@ -155,19 +160,35 @@ def derivative(matrix: Float[Tensor, "m n"], directions: Sequence[Float[Tensor, 
         return start.value
     wide = check_matrix("A", matrix)
     changes = [check_direction(f"H_{j}", change, wide) for j, change in enumerate(directions, start=1)]
-    sizes = [float(torch.linalg.vector_norm(change)) for change in changes]
-    if not all(sizes):
+    if not all(bool(change.any()) for change in changes):
         return 0.0
-    units = [change / size for change, size in zip(changes, sizes, strict=True)]
-    total, factor = 0.0, math.prod(sizes)
+    largest = [float(change.abs().max()) for change in changes]
+    # Divided by their largest entries first: squares of others may leave the range of float64.
+    scaled = [change / one for change, one in zip(changes, largest, strict=True)]
+    lengths = [float(torch.linalg.vector_norm(change)) for change in scaled]
+    units = [change * (start.gap / length) for change, length in zip(scaled, lengths, strict=True)]
+    total = 0.0
     # Directions that are one direction need no polarisation.
-    if all(unit is units[0] or torch.equal(unit, units[0]) for unit in units):
-        return factor * math.factorial(count) * _series(start, units[:1], count)[0][count]
-    for chosen in range(1, count + 1):
-        for subset in combinations(units, chosen):
-            along = torch.stack(subset).sum(0)
-            total += (-1) ** (count - chosen) * _series(start, [along], count)[0][count]
-    return factor * total
+    if all(torch.equal(unit, units[0]) for unit in units):
+        total = math.factorial(count) * _series(start, units[:1], count)[0][count]
+    else:
+        for chosen in range(1, count + 1):
+            for subset in combinations(units, chosen):
+                along = torch.stack(subset).sum(0)
+                total += (-1) ** (count - chosen) * _series(start, [along], count)[0][count]
+    found = _product([total, *largest, *(length / start.gap for length in lengths)])
+    if not math.isfinite(found):
+        raise NonFiniteError(f"This derivative of order {count} is out of the range of float64; rescale directions.")
+    return found
+
+
+def _product(factors: Sequence[float]) -> float:
+    """The product of numbers whose partial products may leave the range of float64."""
+    mantissa, exponent = 1.0, 0
+    for factor in factors:
+        part, power = math.frexp(mantissa * math.frexp(factor)[0])
+        mantissa, exponent = part, exponent + power + math.frexp(factor)[1]
+    return math.ldexp(mantissa, exponent) if exponent <= 1024 else math.copysign(math.inf, mantissa)
 
 
 def _series(

@@ -42,12 +42,13 @@ class GramDecomposition:
         """The right singular vector of the matrix as it was given."""
         return self.u if self.transposed else self.v
 
-    def form(self, a: Float64[Tensor, "*b m"], b: Float64[Tensor, "*b n"]) -> Float64[Tensor, "*b"]:
-        """D^2 sigma_1[X, X] from a = X v and b = X'u, for any number of X at once.
+    def solve(
+        self, a: Float64[Tensor, "*b m"], b: Float64[Tensor, "*b n"]
+    ) -> tuple[Float64[Tensor, "*b m"], Float64[Tensor, "*b n"]]:
+        """(g; h) off (u, v) with sigma g - A h = a and sigma h - A'g = b off (u, v), for any number of pairs at once.
 
-        Off (u, v), (g; h) solves sigma g - A h = a, sigma h - A'g = b, that is (sigma^2 - A A') g = sigma a + A b and
-        h = (b + A'g) / sigma; the form is <a, g> + <b, h>. Values that repeat the largest are left out.
-        Cost: two products with A and one with the resolvent, for each X.
+        That is (sigma^2 - A A') g = sigma a + A b and h = (b + A'g) / sigma. Values that repeat the largest are left
+        out. Cost: two products with A and one with the resolvent, for each pair.
         """
         if self.transposed:
             a, b = b, a
@@ -55,6 +56,12 @@ class GramDecomposition:
         b = b - (b @ self.v).unsqueeze(-1) * self.v
         g = (self.value * a + b @ self.matrix.mT) @ self.resolvent
         h = (b + g @ self.matrix) / self.value
+        return (h, g) if self.transposed else (g, h)
+
+    def form(self, a: Float64[Tensor, "*b m"], b: Float64[Tensor, "*b n"]) -> Float64[Tensor, "*b"]:
+        """D^2 sigma_1[X, X] = <a, g> + <b, h> from a = X v and b = X'u, for any number of X at once."""
+        # g and h have no part along u and v, so those of a and b do not count.
+        g, h = self.solve(a, b)
         return (a * g).sum(-1) + (b * h).sum(-1)
 
     def diagonal(self) -> Float64[Tensor, "m n"]:

@@ -1,0 +1,56 @@
+"""Whether the first axis that a layer sees is that of the samples: one more backward pass, once, tells."""
+
+from collections.abc import Mapping
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from lipkit._seeds import generator
+from lipkit.analysis.dynamics.gradient_noise import Contractions
+from lipkit.analysis.dynamics.sign_probes import probe_gradients
+from lipkit.analysis.singular_values.gram_decomposition import GramDecomposition
+
+
+@final
+class RowCheck:
+    """Compares the rows of layers with the samples, which are the rows of the model's output.
+
+    With random signs eps_i on the rows of the output's gradient, a layer whose rows are the samples gets the gradient
+    sum_i (eps_i - mean eps) S_i. If its first axis is another one (positions, windows), or samples mix on the way to
+    the output, it gets something else, although the sum without signs is right.
+    """
+
+    def __init__(self) -> None:
+        self.done = False
+        self._signs = torch.empty(0)
+        self._seen: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def probe(
+        self,
+        output: Float[Tensor, "samples ..."],
+        gradient: Float[Tensor, "samples ..."],
+        layers: Mapping[int, tuple[nn.Parameter, GramDecomposition]],
+    ) -> None:
+        """Hear the signed gradient of these layers, as both vectors see it. Cost: one backward pass."""
+        # A generator of its own: draws of the sampled tracker stay what they are.
+        self._signs = 2.0 * torch.randint(0, 2, (output.shape[0],), generator=generator(0)) - 1.0
+        parameters = [parameter for parameter, _ in layers.values()]
+        found = probe_gradients(output, gradient, parameters, self._signs)
+        self._seen = {}
+        for (index, (_, gram)), whole in zip(layers.items(), found, strict=True):
+            if whole is not None:
+                wide = whole.flatten(1).to(torch.float64)
+                self._seen[index] = wide @ gram.right, wide.mT @ gram.left
+
+    def finish(self) -> None:
+        """Check nothing more: which axis is which does not change."""
+        self.done, self._seen = True, {}
+
+    def passes(self, index: int, heard: Contractions) -> bool:
+        """Whether the rows of a layer are the samples; yes for a layer that was not probed."""
+        if index not in self._seen:
+            return True
+        weights = self._signs.to(torch.float64)
+        return heard.sums_agree(self._seen[index], (weights - weights.mean()).to(heard.a.device))
