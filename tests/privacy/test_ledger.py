@@ -1,8 +1,11 @@
 """The ledger: never below what was released, never beyond the plan, and no damaged file is believed."""
 
+import copy
+import pickle
 import random
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -95,6 +98,47 @@ def test_a_ledger_that_is_replaced_in_use_is_noticed(tmp_path: Path):
     with pytest.raises(RecordError, match="changed or replaced"):
         ledger.charge()
     ledger.close()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_ledger_that_is_gone_or_replaced_lets_no_reserved_step_pass(replaced: bool, tmp_path: Path):
+    path = tmp_path / "ledger"
+    ledger = Ledger.open(path, plan())
+    ledger.charge()
+    path.unlink()
+    # Whoever comes now would count from zero while steps are left of the 256.
+    other = Ledger.open(path, plan()) if replaced else None
+    with pytest.raises(RecordError, match="replaced" if replaced else "gone"):
+        ledger.charge()
+    if other is not None:
+        other.close()
+
+
+def test_copies_of_an_open_ledger_are_refused(tmp_path: Path):
+    with Ledger.open(tmp_path / "ledger", plan()) as ledger:
+        ledger.charge()
+        for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(RecordError, match="cannot be copied"):
+                copied(ledger)
+
+
+def test_threads_share_a_ledger_without_losing_a_step(tmp_path: Path):
+    numbers: list[int] = []
+    switch = sys.getswitchinterval()
+    with Ledger.open(tmp_path / "ledger", plan(10_000)) as ledger:
+        threads = [
+            threading.Thread(target=lambda: numbers.extend(ledger.charge() for _ in range(500))) for _ in range(4)
+        ]
+        sys.setswitchinterval(1e-6)
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:
+            sys.setswitchinterval(switch)
+        assert sorted(numbers) == list(range(1, 2_001))
+        assert ledger.steps == 2_000
 
 
 _RELEASE = """

@@ -85,3 +85,41 @@ def test_noise_for_the_weight_on_the_free_numbers():
         (gradient,) = torch.autograd.grad(nn.CrossEntropyLoss()(model(record[None]), torch.tensor([0])), raw)
         largest = max(largest, float(gradient.norm()))
     assert largest > 2 * float(limits["0.weight"].value)
+
+
+class Norm(nn.Module):
+    """The norm of the values of a record, as torch computes it."""
+
+    def __init__(self, spelled: bool) -> None:
+        super().__init__()
+        self.spelled = spelled
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.square().sum(1, keepdim=True).sqrt() if self.spelled else x.norm(dim=1, keepdim=True)
+
+
+@pytest.mark.parametrize("spelled", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_norms_that_lose_their_squares(dtype: torch.dtype, spelled: bool, monkeypatch: pytest.MonkeyPatch):
+    model = nn.Sequential(nn.Linear(64, 64), Norm(spelled), nn.Linear(1, 2)).to(dtype)
+    with torch.no_grad():
+        model.get_parameter("0.weight").copy_(torch.eye(64))
+        model.get_parameter("0.bias").zero_()
+        model.get_parameter("2.weight").copy_(torch.tensor([[1.0], [-1.0]]))
+        # As wrong as can be about label 0, so that the loss has its largest gradient.
+        model.get_parameter("2.bias").copy_(torch.tensor([-20.0, 20.0]))
+    inputs, loss = privacy.Inputs((64,), 1.0), nn.CrossEntropyLoss()
+    # Entries whose squares are just below half of the smallest number, beside one whose square is not lost.
+    least = math.sqrt(torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps)
+    found = []
+    for size in torch.linspace(0.2, 4, 60, dtype=dtype):
+        x = torch.full((1, 64), 0.69 * least, dtype=dtype)
+        x[0, 0] = size * least
+        (gradient,) = torch.autograd.grad(loss(model(x), torch.tensor([0])), model.get_parameter("0.bias"))
+        # As in a step: what is not finite counts as zero.
+        found.append(float(gradient.nan_to_num(0.0, 0.0, 0.0).norm()))
+    limit = float(privacy.sensitivity(model, loss, inputs)["0.bias"].value)
+    assert max(found) <= limit
+    monkeypatch.setattr(gradient_fold, "_lost_squares", lambda _: 1.0)
+    wrong = float(privacy.sensitivity(model, loss, inputs)["0.bias"].value)
+    assert max(found) > 1.5 * wrong

@@ -2,19 +2,20 @@
 
 import os
 import secrets
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, final
+from typing import Any, NoReturn, Self, final
 
 from lipkit._checksums import from_sealed_json, to_sealed_json
 from lipkit._locks import has_locks, take_lock
 from lipkit.errors import ArgumentError, RecordError, UnsupportedError
 from lipkit.privacy.accounting._base import Accountant
 from lipkit.privacy.accounting.loss_distributions import PLD
-from lipkit.privacy.plan import Plan
+from lipkit.privacy.plan import Plan, difference
 
 # At most so many steps are lost to a crash, and so rarely is the disk waited for.
 MOST_RESERVED = 256
@@ -55,13 +56,15 @@ class Ledger:
     Guarantee: whatever happens to the process, the file counts at least as many steps as `charge` returned, and never
     more than planned. One process at a time: the lock ends with it. A file that is damaged, cut inside a line, edited
     or of another plan is refused. What no file can notice: that it was replaced by an older copy of itself, or removed;
-    `at_least`, from a checkpoint, does. Cost: one flush to the disk for 256 steps.
+    `at_least`, from a checkpoint, does, and so does the next `charge` if the file was in use. Threads may share a
+    ledger; copies of the object are refused. Cost: one look at the file a step, one flush to the disk for 256 steps.
     """
 
     def __init__(self, path: Path, plan: Plan, handle: int, state: "_State", reserve: int) -> None:
         self._path, self._plan, self._handle, self._reserve = path, plan, handle, reserve
         self._state = state
         self._process = os.getpid()
+        self._turn = threading.Lock()
 
     @classmethod
     def open(cls, path: Path, plan: Plan, at_least: int = 0, reserve: int = MOST_RESERVED) -> Self:
@@ -135,15 +138,19 @@ class Ledger:
 
     def charge(self) -> int:
         """Count one step, and return its number, from 1. When this returns, the step is on the disk."""
-        self._require_open()
-        state = self._state
-        if state.steps >= self._plan.steps:
-            raise RecordError(f"All {self._plan.steps} planned steps are spent; a longer training needs another plan.")
-        if state.steps >= state.reserved:
-            self._append({"reserved": min(self._plan.steps, state.steps + self._reserve)})
-            state.reserved = min(self._plan.steps, state.steps + self._reserve)
-        state.steps += 1
-        return state.steps
+        with self._turn:
+            self._require_open()
+            state = self._state
+            if state.steps >= self._plan.steps:
+                raise RecordError(
+                    f"All {self._plan.steps} planned steps are spent; a longer training needs another plan."
+                )
+            self._require_same_file()
+            if state.steps >= state.reserved:
+                self._append({"reserved": min(self._plan.steps, state.steps + self._reserve)})
+                state.reserved = min(self._plan.steps, state.steps + self._reserve)
+            state.steps += 1
+            return state.steps
 
     def spent(self) -> Spent:
         """What the steps so far have cost: .epsilon, .delta, .steps."""
@@ -151,15 +158,20 @@ class Ledger:
 
     def close(self) -> None:
         """Give back what was reserved and not charged, and let go of the file."""
-        if self._handle < 0:
+        if os.getpid() != self._process:
+            # A copy by fork gives nothing back, and lets the file be.
             return
-        handle = self._handle
-        try:
-            if os.getpid() == self._process and self._state.steps < self._state.reserved:
-                self._append({"released": self._state.steps})
-        finally:
-            self._handle = -1
-            os.close(handle)
+        with self._turn:
+            if self._handle < 0:
+                return
+            handle = self._handle
+            try:
+                if self._state.steps < self._state.reserved:
+                    self._require_same_file()
+                    self._append({"released": self._state.steps})
+            finally:
+                self._handle = -1
+                os.close(handle)
 
     def __enter__(self) -> Self:
         return self
@@ -169,19 +181,26 @@ class Ledger:
     ) -> None:
         self.close()
 
+    def __reduce__(self) -> NoReturn:
+        raise RecordError(
+            f"The ledger {self._path} cannot be copied: a copy would count its steps once more from here."
+        )
+
     def _require_open(self) -> None:
         if self._handle < 0:
             raise RecordError(f"The ledger {self._path} is closed; open it again.")
         if os.getpid() != self._process:
             raise RecordError(f"The ledger {self._path} belongs to the process that opened it, not to a copy of it.")
 
-    def _append(self, entry: dict[str, Any]) -> None:
+    def _require_same_file(self) -> None:
         try:
             before, here = os.fstat(self._handle), self._path.stat()
         except OSError as error:
             raise RecordError(f"The ledger {self._path} is gone ({error.strerror}); {_REMEDY}.") from error
         if (before.st_dev, before.st_ino, before.st_size) != (here.st_dev, here.st_ino, self._state.size):
             raise RecordError(f"The ledger {self._path} was changed or replaced while it was in use; {_REMEDY}.")
+
+    def _append(self, entry: dict[str, Any]) -> None:
         line = _line({"before": self._state.last, **entry})
         try:
             written = os.write(self._handle, line)
@@ -251,7 +270,7 @@ def _read(path: Path, plan: Plan) -> _State:
     first, *others = content[:-1].split(b"\n")
     header = from_sealed_json(first, f"Line 1 of the ledger {path}", _REMEDY)
     if header.get("plan") != plan.facts():
-        raise RecordError(f"The ledger {path} belongs to another plan: {_difference(header.get('plan'), plan)}.")
+        raise RecordError(f"The ledger {path} belongs to another plan: {difference(header.get('plan'), plan)}.")
     state = _State(0, 0, _checksum(first), len(content))
     _follow(state, others, path, plan)
     # What was reserved when the process ended may have been released.
@@ -273,18 +292,3 @@ def _follow(state: _State, lines: Sequence[bytes], path: Path, plan: Plan) -> No
             case _:
                 raise RecordError(f"{where} says {entry} after {state.reserved} steps; {_REMEDY}.")
         state.last = _checksum(line)
-
-
-def _difference(facts: Any, plan: Plan) -> str:
-    if not isinstance(facts, dict):
-        return "it names none"
-    ours = plan.facts()
-    wrong = [name for name in ours if facts.get(name) != ours[name]]
-    said = ", ".join(f"{name} {_plain(facts.get(name))} there and {_plain(ours[name])} here" for name in wrong)
-    return said or "it has other fields"
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, str) and value.startswith("0x"):
-        return repr(float.fromhex(value))
-    return str(value)

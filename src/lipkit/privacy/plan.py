@@ -200,3 +200,19 @@ def _down(value: float) -> str:
     """Six digits, rounded down."""
     scale = 10.0 ** (5 - math.floor(math.log10(value)))
     return f"{math.floor(value * scale) / scale:.6g}"
+
+
+def difference(facts: Any, plan: Plan) -> str:
+    """In which numbers the facts of another plan differ, as a clause."""
+    if not isinstance(facts, dict):
+        return "it names none"
+    ours = plan.facts()
+    wrong = [name for name in ours if facts.get(name) != ours[name]]
+    said = ", ".join(f"{name} {_plain(facts.get(name))} there and {_plain(ours[name])} here" for name in wrong)
+    return said or "it has other fields"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, str) and value.startswith("0x"):
+        return repr(float.fromhex(value))
+    return str(value)

@@ -145,3 +145,16 @@ def test_hooks_on_all_modules_are_refused_in_every_step(tmp_path: Path):
 def test_a_ledger_in_use_is_refused(tmp_path: Path):
     with begin(tmp_path), pytest.raises(LipkitError, match="ledger"):
         begin(tmp_path)
+
+
+@pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this processor flushes nothing")
+def test_flushed_numbers_are_refused_in_every_step(tmp_path: Path):
+    with begin(tmp_path) as training:
+        torch.set_flush_denormal(True)
+        try:
+            # The derivative of a norm of 64 entries was eight times its limit then.
+            with pytest.raises(UnsupportedError, match="flushed to zero"):
+                training.step()
+        finally:
+            torch.set_flush_denormal(False)
+        assert training.spent().steps == 0

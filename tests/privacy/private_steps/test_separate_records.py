@@ -116,6 +116,45 @@ class Tripled(nn.CrossEntropyLoss):
         return 3 * super().forward(input, target)
 
 
+class Running(nn.Module):
+    """A cross-entropy whose classes weigh by how often they were seen so far: too little to show in one batch."""
+
+    reduction = "sum"
+
+    def __init__(self, buffer: bool) -> None:
+        super().__init__()
+        self.seen: Tensor | float
+        if buffer:
+            self.register_buffer("seen", torch.full((), 1e6))
+        else:
+            self.seen = 1e6
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        self.seen = self.seen + (target == 0).sum().item()
+        return nn.functional.cross_entropy(input, target, reduction="sum") * (1e6 / self.seen)
+
+    def logit_constant(self, outputs: int) -> float:
+        return 2**0.5
+
+
+class Remembering(nn.Module):
+    """A layer that keeps a share of what it has seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = [0.0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not torch.compiler.is_exporting():
+            self.kept[0] = 0.9 * self.kept[0] + 0.1 * float(x.detach().mean())
+        return x
+
+
+def test_a_model_that_remembers_records_is_refused():
+    with pytest.raises(UnsupportedError, match="changes its own state"):
+        refuse_mixing_model(model_of(Remembering()), INPUTS, 40)
+
+
 def tried(loss: nn.Module, most: int = 300) -> None:
     refuse_mixing_loss(loss, torch.arange(90) % 3, torch.zeros(2, 3), stated_gradient(loss, 3), most)
 
@@ -128,6 +167,8 @@ def tried(loss: nn.Module, most: int = 300) -> None:
         (Hardest(), "moves the gradients of all"),
         (Larger(), "correct logit_constant"),
         (Tripled(), "not that of its base class"),
+        (Running(buffer=True), "Running changes its own state"),
+        (Running(buffer=False), "Running changes its own state"),
     ],
 )
 def test_losses_that_mix_or_disprove_their_constant_are_refused(loss: nn.Module, said: str, tmp_path: Path):

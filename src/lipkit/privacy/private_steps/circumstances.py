@@ -46,6 +46,12 @@ def refuse_circumstances(device: torch.device) -> None:
             f"Products of float32 are rounded to {' and '.join(sorted(rounded))}, by more than the limits allow for; "
             "call torch.set_float32_matmul_precision('highest') and set fp32_precision of all torch.backends to 'ieee'."
         )
+    least = torch.tensor(torch.finfo(torch.float32).smallest_normal)
+    if device.type == "cpu" and not bool(least / 2):
+        raise UnsupportedError(
+            "Numbers below the smallest normal one are flushed to zero, by which norms lose squares and gradients get "
+            "longer than the limits allow for; call torch.set_flush_denormal(False)."
+        )
     refuse_global_hooks()
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     if distributed and torch.distributed.get_world_size() > 1:

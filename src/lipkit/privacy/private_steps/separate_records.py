@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
+from lipkit.bounds.certificates.identity import model_contents
 from lipkit.errors import UnsupportedError
 from lipkit.privacy.input_ball import Inputs
 from lipkit.privacy.private_steps.accepted_records import summed
@@ -28,7 +29,8 @@ def refuse_mixing_model(plain: nn.Module, inputs: Inputs, most: int) -> None:
     """Refuse a model in which the records of a batch change each other's outputs or gradients.
 
     Two public records, the first and the last of batches of all `batch_sizes`, must have the outputs and the sum
-    of gradients that they have alone, where the gradients in the outputs of all others are zero.
+    of gradients that they have alone, where the gradients in the outputs of all others are zero. No pass may leave
+    anything behind in the model, which the next batch could read.
 
     Guarantee: none for other sizes. Cost: two to three passes forward and back of `most` records.
     """
@@ -48,6 +50,8 @@ def refuse_mixing_model(plain: nn.Module, inputs: Inputs, most: int) -> None:
         return edges.detach(), ends, [gradient.nan_to_num(0.0, 0.0, 0.0) for gradient in found]
 
     first, last = passed(x[:1], None), passed(x[1:2], None)
+    # What a first call keeps for good, such as a table, is there by now.
+    before = model_contents(plain, code=False)
     outputs, ends = torch.cat([first[0], last[0]]), torch.cat([first[1], last[1]])
     sums = [a + b for a, b in zip(first[2], last[2], strict=True)]
     for n in batch_sizes(most)[1:]:
@@ -57,6 +61,8 @@ def refuse_mixing_model(plain: nn.Module, inputs: Inputs, most: int) -> None:
         for name, alone, together in zip(names, sums, gradients, strict=True):
             if not _close(together, alone, _SUMS):
                 raise _mixing("The model", f"gives records another gradient of {name} in a batch of {n} than alone")
+    if model_contents(plain, code=False) != before:
+        raise _keeping("The model")
 
 
 def refuse_mixing_loss(
@@ -65,7 +71,8 @@ def refuse_mixing_loss(
     """Refuse a loss in which the records of a batch change each other's gradients, or that disproves its constant.
 
     The gradient in drawn outputs, for labels in a random order, must be row by row that of each row alone, in batches
-    of all `batch_sizes`, and what is stated of it must hold there.
+    of all `batch_sizes`, and what is stated of it must hold there. The loss must hold the same afterwards as before: no
+    running averages, no counts.
 
     Guarantee: none for other outputs. Cost: some hundred evaluations of the loss.
 
@@ -77,8 +84,12 @@ def refuse_mixing_loss(
         most: How many records are in a batch at most.
     """
     generator = torch.Generator().manual_seed(2)
-    order = torch.randperm(len(labels), generator=generator) if len(labels) else torch.arange(0)
-    for n in batch_sizes(most) if len(labels) else []:
+    order = torch.randperm(len(labels), generator=generator)
+    if not len(labels):
+        return
+    _end(loss, outputs[:1].clone(), labels[:1])
+    before = model_contents(loss, code=False)
+    for n in batch_sizes(most):
         y = labels[order[torch.arange(n) % len(order)].to(labels.device)]
         for size in _OUTPUTS:
             drawn = size * torch.randn(n, *outputs.shape[1:], generator=generator, dtype=torch.float64)
@@ -89,6 +100,8 @@ def refuse_mixing_loss(
             if not _close(together, alone, _ALONE):
                 raise _mixing(type(loss).__name__, f"gives records other gradients in a batch of {n} than alone")
             _refuse_statement(loss, alone.flatten(1).double(), stated)
+    if model_contents(loss, code=False) != before:
+        raise _keeping(type(loss).__name__)
 
 
 def _refuse_statement(loss: nn.Module, rows: Tensor, stated: Cotangent) -> None:
@@ -124,4 +137,11 @@ def _mixing(what: str, how: str) -> UnsupportedError:
     return UnsupportedError(
         f"{what} {how}, so one record moves the gradients of all; let it look at one record at a time, whatever the "
         "size of the batch."
+    )
+
+
+def _keeping(what: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{what} changes its own state when it is called, by which records of one batch reach all later ones; keep no "
+        "counts, averages or samples in it."
     )

@@ -57,7 +57,7 @@ class Training:
     would be a release. Every step is in the ledger, on the disk, before it is made. Whatever can be refused is refused
     by the constructor, before anything is released.
     Cost: a pass forward and back, one norm a layer and one normal number a weight; memory: a piece of `chunk` records.
-    A model with trained residual layers is read anew in every step, because their constants were declared before.
+    A model with trained residual layers, or with numbers computed from its weights, is read anew in every step.
     Reference: Béthune 2024, chapter 6; what is released, and the way back to free numbers, are ours.
 
     Args:
@@ -112,6 +112,7 @@ class Training:
         self._plain = condense(model)
         self._device = _device(self._plain)
         self._sensitivity = Sensitivity(self._plain, inputs)
+        self._follows = self._sensitivity.follows
         self._free = FreeNumbers(model, self._plain)
         limits = self._limits()
         allocation.deviations(limits, self._noise_multiplier())
@@ -140,7 +141,7 @@ class Training:
         """Make one step: count it, add up the gradients of a batch, add noise, and let the optimizer use the result."""
         refuse_circumstances(self._device)
         self._free.write()
-        if not self._sensitivity.follows:
+        if not self._follows:
             self._sensitivity = Sensitivity(self._plain, self._inputs)
         deviations = self._allocation.deviations(self._limits(), self._noise_multiplier())
         number = self._ledger.charge()

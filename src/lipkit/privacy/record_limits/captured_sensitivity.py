@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import final
 
 import torch
@@ -26,6 +27,7 @@ from lipkit.privacy.record_limits.own_derivatives import (
     refuse_longer_gradients,
 )
 from lipkit.privacy.record_limits.public_records import public_records
+from lipkit.privacy.record_limits.stale_constants import numbers_follow
 from lipkit.regions import Reach
 from lipkit.rounding.slacks import MILLIONS_OF_ROUNDINGS
 from lipkit.trace import Network
@@ -95,15 +97,20 @@ class Sensitivity:
         self._network = self._read("", self._example)
         self._opened: dict[str, Network] = {}
 
-    @property
+    @cached_property
     def follows(self) -> bool:
         """Whether the limits follow the tensors: not where a trained module declared a constant when it was read, or
-        where the network holds numbers that were computed from parameters then."""
+        where the network holds numbers that were computed from parameters then, seen by autograd or not."""
         declared = any(
             isinstance(node, Declared) and any(t.requires_grad for t in node.tensors()) for node in self._network.nodes
         )
         live = [t for t in self._network.tensors() if t.requires_grad]
-        return not declared and all(_is_view(t, leaf) for t in live for leaf in _leaves(t))
+        trained = [p for p in self._plain.parameters() if p.requires_grad]
+        return (
+            not declared
+            and all(_is_view(t, leaf) for t in live for leaf in _leaves(t))
+            and numbers_follow(self._network, trained, lambda: self._read("", self._example))
+        )
 
     def limits(self, loss: nn.Module, clip: Clip | None = None, norm: Norm = Auto(failure=0)) -> Limits:
         """The bounds for the tensors as they are now."""

@@ -20,6 +20,7 @@ from lipkit.privacy.record_limits.tensor_rules import Use, uses
 from lipkit.regions import L2, Reach, tighten
 from lipkit.rounding.float64 import log_of
 from lipkit.trace import Network
+from lipkit.trace.nodes import Node, VectorNorm
 
 # What a pass may move a value by, relative to the sizes that are added up: values may lie so far outside of where real
 # arithmetic puts them, and a kink may be crossed there. The error of a sum of n products is n^(3/2) u of these sizes at
@@ -163,7 +164,7 @@ class NormFold:
                 f"{self.network.origin(k)} has no finite slope on what it receives from records in the ball; replace "
                 "the layer, or move the records away from where it is steep."
             )
-        return found
+        return found * _lost_squares(node)
 
     def _by_pairs(self, k: int, j: int) -> Float64[Tensor, ""] | None:
         """log of a bound of |A_kj' g| over mixtures g of differences, if row k leads to the output and nowhere else."""
@@ -195,6 +196,18 @@ class NormFold:
         for k, bias in self.network.biases.items():
             if bias.requires_grad:
                 yield Use(bias, into[k])
+
+
+def _lost_squares(node: Node) -> float:
+    """How much longer torch's derivative of a norm can be than the norm's: it divides by a root that lost squares.
+
+    Squares of n entries below the square root of the least number h > 0 are off by h/2 each, or all of h where they are
+    flushed to zero. A sum s^2 that is not zero is h or more, so |z|^2 <= s^2 (1 + n) and |z| / s is at most the root.
+    The factor 2 covers sums of other powers q, whose derivative has powers of |z_i| / s, at most 2^(1/q).
+    """
+    if not (isinstance(node, VectorNorm) and 1 < node.order < math.inf):
+        return 1.0
+    return math.sqrt((1 + node.size[-1]) * (1.0 if node.order == 2 else 2.0))
 
 
 def norm_of(reach: Reach) -> float:

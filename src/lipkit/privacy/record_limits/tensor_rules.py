@@ -54,12 +54,15 @@ def uses(op: LinearOperator, x: float, g: float, size: Size) -> Iterator[Use]:
     A part of a product receives what the parts before it let through, and gets back what those behind it send back;
     `size` bounds the norms of these. A tensor that occurs twice is listed twice: its bounds add up.
     """
-    if not any(t.requires_grad for t in op.tensors()):
+    if not _trained(op):
         return
     match op:
         case Compose(outer, inner):
-            yield from uses(inner, x, g * _size(outer, size), size)
-            yield from uses(outer, x * _size(inner, size), g, size)
+            # A norm is measured only where a trained tensor needs it.
+            if _trained(inner):
+                yield from uses(inner, x, g * _size(outer, size), size)
+            if _trained(outer):
+                yield from uses(outer, x * _size(inner, size), g, size)
         case Adjoint(inner):
             # <g, A* x> = <A g, x>: the same form, with its arguments exchanged.
             yield from uses(inner, g, x, size)
@@ -109,11 +112,22 @@ def _series_slope(op: ConvExponential, a: float) -> float:
 
 
 def _size(op: LinearOperator, size: Size) -> float:
-    return 1.0 if isinstance(op, Reshape | Permute) else size(op)
+    return 1.0 if _only_moves(op) else size(op)
+
+
+def _only_moves(op: LinearOperator) -> bool:
+    """Whether an operator puts entries elsewhere, and does nothing else."""
+    if isinstance(op, Compose):
+        return all(_only_moves(part) for part in parts_of(op))
+    return isinstance(op, Reshape | Permute)
+
+
+def _trained(op: LinearOperator) -> list[Tensor]:
+    return [t for t in op.tensors() if t.requires_grad]
 
 
 def _weight(op: LinearOperator) -> Tensor:
-    trained = [t for t in op.tensors() if t.requires_grad]
+    trained = _trained(op)
     if len(trained) != 1:
         raise UnsupportedError(f"{op} holds {len(trained)} trained tensors, for which there is no rule; freeze them.")
     return trained[0]
