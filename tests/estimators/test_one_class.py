@@ -79,13 +79,48 @@ def test_the_score_is_the_mixture_of_its_parts(fitted: OneClassSDF):
     x = rows(30, 9)
     inner = (x - rows().mean(0)) / rows().std(0)
     exact = np.linalg.norm(inner[:, None] - ((rows() - rows().mean(0)) / rows().std(0))[None], axis=2).min(1)
+    network = fitted.field_.network
+    assert network is not None
     with torch.no_grad():
-        smooth = fitted.field_.network(torch.from_numpy(inner)).flatten().numpy()
+        smooth = network(torch.from_numpy(inner)).flatten().numpy()
     # Sums of three squares in float64.
     np.testing.assert_allclose(fitted.score_samples(x), 0.5 * smooth + 0.5 * (0.05 - exact), atol=1e-12)
     alone = OneClassSDF(nearest=0.0, **SMALL).fit(rows())
     np.testing.assert_allclose(alone.score_samples(x), smooth, atol=1e-12)
-    assert alone.field_.points is None
+    assert alone.field_.exact is None
+
+
+def test_without_a_network_the_score_is_an_exact_distance_to_rows_or_flats():
+    near = OneClassSDF(nearest=1.0, standardise=False).fit(rows())
+    exact = np.linalg.norm(rows(30, 9)[:, None] - rows()[None], axis=2).min(1)
+    # Sums of three squares in float64.
+    np.testing.assert_allclose(near.score_samples(rows(30, 9)), 0.05 - exact, atol=1e-12)
+    assert near.health_ == ()
+    assert float(near.bound_.value) == 1.0
+    # Two lines: rows on them are at distance 0, and others as far as elementary geometry says.
+    along = np.random.default_rng(0).normal(size=(200, 1))
+    lines = np.concatenate([along[:100] * [1.0, 0, 0], along[100:] * [0, 1.0, 0] + [0, 0, 50.0]])
+    flat = OneClassSDF(nearest=1.0, flats=2, flat_dim=1, standardise=False, random_state=0).fit(lines)
+    others = np.array([[3.0, 0.3, 0.4], [1.2, 7.0, 50.0 + 0.5]])
+    # The lines are principal directions of sums of a hundred rows in float64.
+    np.testing.assert_allclose(0.05 - flat.score_samples(others), [0.5, 1.3], atol=1e-9)
+    np.testing.assert_allclose(0.05 - flat.score_samples(lines), 0, atol=1e-9)
+
+
+@pytest.mark.parametrize("change", [{"nearest": 1.0}, {"flats": 3, "flat_dim": 2}, {"nearest": 1.0, "flats": 3}])
+def test_mixtures_of_other_parts_keep_their_constant_and_can_be_stored(change: dict[str, object]):
+    detector = OneClassSDF(**{**SMALL, "flat_dim": 1, "calibration": 0.2, "eps": 0.01, **change}).fit(rows())
+    x, other = rows(100, 1), rows(100, 2)
+    slopes = np.abs(detector.score_samples(x) - detector.score_samples(other)) / np.linalg.norm(x - other, axis=1)
+    # Scores are rounded in float64.
+    assert slopes.max() <= float(detector.bound_.value) * (1 + 1e-9)
+    for one in (pickle.loads(pickle.dumps(detector)), OneClassSDF.from_state(*detector.to_state())):
+        assert np.array_equal(one.score_samples(x), detector.score_samples(x))
+        assert one.offset_ == detector.offset_
+    found = detector.field_.measure(torch.from_numpy(x))
+    assert np.all(np.abs(found.value.numpy() - detector.score_samples(x)) <= 2 * found.error.numpy())
+    ranked = PyODSigns(detector).fit(rows()).decision_scores_
+    assert np.isfinite(ranked).all()
 
 
 def test_anomalies_score_low_and_further_ones_lower(fitted: OneClassSDF):
@@ -242,7 +277,10 @@ def test_the_signs_of_pyod(fitted: OneClassSDF):
         ({"contamination": 0.7}, r"contamination lies in \(0, 0.5\], got 0.7"),
         ({"calibration": 1.0}, r"calibration is a share"),
         ({"eps": 0.1}, "set calibration"),
-        ({"nearest": 1.0}, "nearest is the share"),
+        ({"nearest": 1.1}, "nearest is the share"),
+        ({"flats": -1}, "flats is a whole number >= 0, got -1"),
+        ({"flats": 201, "flat_dim": 1}, "200 rows of 3 columns have no 201 flats"),
+        ({"flats": 2, "flat_dim": 3}, "no 2 flats of dimension 3; set flats to 200 and flat_dim to 2"),
         ({"eps": -1.0}, "eps is a finite length"),
         ({"calibration": 0.02}, "needs 9 rows held out"),
         ({"widths": (3,)}, "even numbers"),

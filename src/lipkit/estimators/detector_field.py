@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from lipkit import sdf
 from lipkit.bound import Bound, Kind
+from lipkit.errors import ArgumentError
 from lipkit.estimators.standardised import Standardise
 from lipkit.rounding.float64 import gamma, vector_norms
 from lipkit.sdf import Readings
@@ -16,9 +17,9 @@ from lipkit.sdf import Readings
 
 @final
 class DetectorField(sdf.Field):
-    """f(x) = (1 - share) g(s(x)) + share (margin - |s(x) - nearest row|), s the standardisation, g a network.
+    """f(x) = (1 - share) g(s(x)) + share (margin - d(s(x))), s the standardisation, g a network, d an exact distance.
 
-    The distance is exact and local; the network is smooth and sees the whole domain.
+    The distance to rows or flats is exact and local; the network is smooth and sees the whole domain.
 
     Guarantee: K = ((1 - share) K_g + share) max factor of s, with K_g proven by lipkit. Values of `measure` carry the
     rounding of both parts and of s.
@@ -26,20 +27,27 @@ class DetectorField(sdf.Field):
 
     Args:
         first: The standardisation.
-        network: One output for each standardised point, in float64.
-        rows: Standardised rows.
-        share: Share of the distance, in [0, 1).
-        margin: Value of the second part on a row.
+        network: One output for each standardised point, in float64; None for the distance alone.
+        exact: Minus the distance to standardised rows, or to flats near them; None for the network alone.
+        share: Share of the distance, in [0, 1]: 1 without a network, 0 without a distance.
+        margin: Value of the second part at distance 0.
     """
 
     def __init__(
-        self, first: Standardise, network: nn.Module, rows: Float64[Tensor, "n d"], share: float, margin: float
+        self,
+        first: Standardise,
+        network: nn.Module | None,
+        exact: sdf.Points | sdf.Flats | None,
+        share: float,
+        margin: float,
     ) -> None:
+        if (network is None) != (share == 1) or (exact is None) != (share == 0):
+            raise ArgumentError(f"A share of {share:g} does not fit to the parts that are given.")
         self.first: Standardise = first
-        self.network: nn.Module = network
+        self.network: nn.Module | None = network
+        self.exact: sdf.Points | sdf.Flats | None = exact
         self.share: float = share
         self.margin: float = margin
-        self.points: sdf.Points | None = sdf.Points(rows) if share else None
 
     @property
     def dim(self) -> int:
@@ -52,55 +60,66 @@ class DetectorField(sdf.Field):
         return self._proven
 
     @cached_property
-    def _captured(self) -> sdf.Network:
+    def _captured(self) -> sdf.Network | None:
+        if self.network is None:
+            return None
         example = torch.zeros(1, self.dim, dtype=torch.float64)
         return sdf.Network(nn.Sequential(self.first, self.network), example)
 
     @cached_property
     def _proven(self) -> Bound:
-        if self.points is None:
+        distance = Bound.from_value(float(self.first.factor.max()), Kind.UPPER, "an exact distance, columns scaled")
+        if self._captured is None:
+            return distance
+        if self.exact is None:
             return self._captured.bound
-        distance = Bound.from_value(float(self.first.factor.max()), Kind.EXACT, "the distance to the nearest row")
         return self._captured.bound.scale(1 - self.share).sum(distance.scale(self.share))
 
     def fast(self, points: Float64[Tensor, "n d"]) -> Float64[Tensor, " n"]:
         """Values without a capture, equal up to rounding."""
         inner = self.first(points)
-        return self._mixed(self.network(inner).flatten(), inner)
+        return self._mixed(None if self.network is None else self.network(inner).flatten(), inner)
 
     def among_others(self, points: Float64[Tensor, "n d"]) -> Float64[Tensor, " n"]:
         """Values at the rows themselves, each with the distance to the nearest other row; for ranking what was fitted.
 
-        A point at distance 0 takes the second nearest row. No field has these values, so no constant holds for them.
+        A point at distance 0 takes the second nearest row. Flats are near many rows, so their distance is kept. No
+        field has these values, so no constant holds for them.
         """
         values = self.fast(points)
-        if self.points is None or len(self.points.points) < 2:
+        if not isinstance(self.exact, sdf.Points) or len(self.exact.points) < 2:
             return values
         inner = self.first(points)
-        first, second = (sdf.Points(self.points.points, k)(inner) for k in (1, 2))
+        first, second = (sdf.Points(self.exact.points, k)(inner) for k in (1, 2))
         return values + self.share * torch.where(first == 0, second, torch.zeros_like(second))
 
     def _values(self, points: Float64[Tensor, "n d"]) -> Float64[Tensor, " n"]:
-        return self._mixed(self._captured(points), self.first(points))
+        return self._mixed(None if self._captured is None else self._captured(points), self.first(points))
 
-    def _mixed(self, values: Tensor, inner: Tensor) -> Tensor:
-        if self.points is None:
+    def _mixed(self, values: Tensor | None, inner: Tensor) -> Tensor:
+        if self.exact is None:
+            assert values is not None
             return values
-        return (1 - self.share) * values + self.share * (self.margin + self.points(inner))
+        exact = self.margin + self.exact(inner)
+        return exact if values is None else (1 - self.share) * values + self.share * exact
 
     def _errors(self, points: Float64[Tensor, "n d"], values: Float64[Tensor, " n"]) -> Float64[Tensor, " n"]:
         del values
         return self._measure(points).error
 
     def _measure(self, points: Float64[Tensor, "n d"]) -> Readings:
-        smooth = self._captured.measure(points)
-        if self.points is None:
-            return smooth
+        if self.exact is None:
+            assert self._captured is not None
+            return self._captured.measure(points)
         inner = self.first(points)
-        near = self.points.measure(inner)
-        value = (1 - self.share) * smooth.value + self.share * (self.margin + near.value)
+        near = self.exact.measure(inner)
         # Each standardised coordinate is rounded twice, which moves the point; the mixture takes five operations.
         moved = gamma(4) * vector_norms(inner, 2.0)
+        if self._captured is None:
+            value = self.margin + near.value
+            return Readings(value, (near.error + moved + gamma(8) * (near.value.abs() + self.margin)) * (1 + gamma(16)))
+        smooth = self._captured.measure(points)
+        value = (1 - self.share) * smooth.value + self.share * (self.margin + near.value)
         size = smooth.value.abs() + near.value.abs() + self.margin
         error = (1 - self.share) * smooth.error + self.share * (near.error + moved) + gamma(8) * size
         return Readings(value, error * (1 + gamma(16)))

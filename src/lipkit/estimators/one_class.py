@@ -1,6 +1,5 @@
 """A detector of anomalies with a proven constant, as an estimator of scikit-learn."""
 
-import copy
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -19,26 +18,14 @@ from torch import Tensor, nn
 from lipkit.bound import Bound
 from lipkit.errors import ArgumentError, NonFiniteError, RecordError
 from lipkit.estimators.detector_field import DetectorField
+from lipkit.estimators.detector_training import DetectorTraining, make_network, plain, steps_for
 from lipkit.estimators.refusals import check_settings, finite_rows, finite_scores
 from lipkit.estimators.standardised import Standardise, standardise
-from lipkit.nn import condense
-from lipkit.sdf.one_class import (
-    GaussianColumns,
-    Health,
-    OneClass,
-    Proposal,
-    UniformBox,
-    orthogonal_mlp,
-    rows_needed,
-    threshold,
-)
+from lipkit.sdf import Flats, Points
+from lipkit.sdf.one_class import GaussianColumns, Health, OneClass, Proposal, UniformBox, rows_needed, threshold
 
 # Rows that are evaluated at once.
 _BATCH = 8192
-# Updates for each row that a small table is worth.
-_STEPS_A_ROW = 5
-# Rows that exact distances are measured to; of more a random choice is kept.
-_NEAREST = 10_000
 
 
 @final
@@ -46,8 +33,9 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
     """One-class detector: a network of proven constant that is positive on the rows and falls with their distance.
 
     Columns are standardised inside, a network of orthogonal layers is trained by `sdf.one_class.OneClass`. The score
-    is its value, mixed with the exact distance to the nearest training row, which knows local structure best; a convex
-    combination keeps the constant. Rows with low scores are anomalies. Scores are computed in float64.
+    is its value, mixed with the exact distance to the nearest training row or to flats near the rows, which knows
+    local structure best; a convex combination keeps the constant. Rows with low scores are anomalies. Scores are
+    computed in float64.
 
     Guarantee: |score(x) - score(x')| <= K |x - x'| for all rows, in units of X, with K = `bound_`. With `calibration`,
     a normal row is flagged with probability at most `contamination`, even after it was moved by `eps`, if it is
@@ -64,8 +52,11 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
         steps: Number of updates; at most five for each row.
         distance: Factor on the regression of distances to the rows.
         separation: Factor on HKR against complementary samples.
-        nearest: Share of the exact distance in the score, in [0, 1); 0 leaves the network alone, whose queries do not
-            depend on the number of rows.
+        nearest: Share of the exact distance in the score, in [0, 1]. With 0 the network is alone, whose queries do not
+            depend on the number of rows; with 1 no network is trained.
+        flats: Number of flats (affine subspaces) that the exact distance is measured to; 0 for the nearest row.
+        flat_dim: Dimension of each flat.
+        standardise: Whether columns are standardised; False for columns of one unit, such as pixels.
         contamination: Share of rows that is flagged, in (0, 0.5].
         calibration: Share of the rows that is held out for the threshold, in [0, 1); 0 promises nothing.
         eps: Length of moves against which the threshold is kept, in units of X; needs a calibration.
@@ -87,6 +78,9 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
         distance: float = 0.02,
         separation: float = 1.0,
         nearest: float = 0.5,
+        flats: int = 0,
+        flat_dim: int = 15,
+        standardise: bool = True,
         contamination: float = 0.1,
         calibration: float = 0.0,
         eps: float = 0.0,
@@ -100,6 +94,9 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
         self.distance = distance
         self.separation = separation
         self.nearest = nearest
+        self.flats = flats
+        self.flat_dim = flat_dim
+        self.standardise = standardise
         self.contamination = contamination
         self.calibration = calibration
         self.eps = eps
@@ -159,10 +156,13 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
         if not isinstance(self.random_state, Integral):
             settings["random_state"] = None
         field = self.field_
-        tensors = {f"network.{name}": value for name, value in field.network.state_dict().items()}
+        weights = {} if field.network is None else field.network.state_dict()
+        tensors = {f"network.{name}": value for name, value in weights.items()}
         tensors |= {"mean": field.first.mean, "factor": field.first.factor}
-        if field.points is not None:
-            tensors["rows"] = field.points.points
+        if isinstance(field.exact, Flats):
+            tensors |= {"origins": field.exact.origins, "bases": field.exact.given}
+        elif field.exact is not None:
+            tensors["rows"] = field.exact.points
         tensors["offset"] = torch.tensor(self.offset_, dtype=torch.float64)
         names = getattr(self, "feature_names_in_", None)
         about = {
@@ -190,12 +190,16 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
             found = cls(**settings, network=network)
             found.widths = tuple(found.widths)
             check_settings(found.get_params(deep=False))
-            plain = found._plain(found._network(width, 0))
-            weights = {name.removeprefix("network."): v for name, v in tensors.items() if name.startswith("network.")}
-            plain.load_state_dict(weights)
+            model = None
+            if found.nearest < 1:
+                model = plain(make_network(network, width, found.widths, 0))
+                kept = {name.removeprefix("network."): v for name, v in tensors.items() if name.startswith("network.")}
+                model.load_state_dict(kept)
             first = Standardise(tensors["mean"], tensors["factor"])
-            rows = tensors["rows"] if found.nearest else torch.empty(0, width, dtype=torch.float64)
-            found.field_ = DetectorField(first, plain, rows, found.nearest, found.margin)
+            exact = None
+            if found.nearest:
+                exact = Flats(tensors["origins"], tensors["bases"]) if found.flats else Points(tensors["rows"])
+            found.field_ = DetectorField(first, model, exact, found.nearest, found.margin)
             found.offset_ = float(tensors["offset"])
             if not all(bool(torch.isfinite(one).all()) for one in tensors.values()):
                 raise NonFiniteError("Some of its numbers are NaN or infinite")
@@ -231,45 +235,24 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
         return rows[order[count:]], rows[order[:count]]
 
     def _train(self, rows: np.ndarray, seed: int) -> tuple[DetectorField, tuple[Health, ...]]:
-        first, model = self._before(rows), self._network(rows.shape[1], seed)
-        kind = next(iter(model.parameters()), torch.empty(0))
-        inner = first(torch.tensor(rows))
+        first = self._before(rows)
         recipe = OneClass(
-            self.margin,
-            self.weight,
-            self.distance,
-            self.separation,
-            min(self.steps, _STEPS_A_ROW * len(rows)),
+            self.margin, self.weight, self.distance, self.separation, steps_for(self.steps, len(rows)),
             proposal=self._proposal(rows),
-        )
-        health = recipe(model, inner.to(kind), seed)
-        if len(inner) > _NEAREST:
-            inner = inner[torch.randperm(len(inner), generator=torch.Generator().manual_seed(seed))[:_NEAREST]]
-        return DetectorField(first, self._plain(model), inner, self.nearest, self.margin), health
-
-    @staticmethod
-    def _plain(model: nn.Module) -> nn.Module:
-        return condense(model, torch.float64).cpu().eval().requires_grad_(False)
+        )  # fmt: skip
+        train = DetectorTraining(recipe, self.network, self.widths, self.nearest, self.flats, self.flat_dim)
+        return train(first, first(torch.tensor(rows)), seed)
 
     def _proposal(self, rows: np.ndarray) -> Proposal:
-        if self.network is None:
+        if self.network is None and self.standardise:
             return GaussianColumns()
         return UniformBox(float(rows.min()), float(rows.max()))
 
     def _before(self, rows: np.ndarray) -> Standardise:
-        if self.network is None:
+        if self.network is None and self.standardise:
             return standardise(rows)
         width = rows.shape[1]
         return Standardise(torch.zeros(width, dtype=torch.float64), torch.ones(width, dtype=torch.float64))
-
-    def _network(self, width: int, seed: int) -> nn.Module:
-        if self.network is None:
-            return orthogonal_mlp(width, tuple(self.widths), torch.Generator().manual_seed(seed))
-        model = copy.deepcopy(self.network) if isinstance(self.network, nn.Module) else self.network
-        model = model if isinstance(model, nn.Module) or not callable(model) else model()
-        if not isinstance(model, nn.Module):
-            raise ArgumentError(f"network is a torch.nn.Module or makes one, got {type(model).__name__}.")
-        return model
 
     def _scores(self, rows: np.ndarray) -> np.ndarray:
         with torch.no_grad():

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -28,8 +28,12 @@ def check_settings(asked: Mapping[str, Any]) -> None:
         raise ArgumentError(f"contamination lies in (0, 0.5], got {contamination}.")
     if not 0 <= calibration < 1:
         raise ArgumentError(f"calibration is a share of the rows in [0, 1), got {calibration}.")
-    if not 0 <= nearest < 1:
-        raise ArgumentError(f"nearest is the share of the exact distance, in [0, 1), got {nearest}.")
+    if not 0 <= nearest <= 1:
+        raise ArgumentError(f"nearest is the share of the exact distance, in [0, 1], got {nearest}.")
+    for name in ("flats", "flat_dim"):
+        value = asked[name]
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < 0:
+            raise ArgumentError(f"{name} is a whole number >= 0, got {value!r}.")
     if eps < 0:
         raise ArgumentError(f"eps is a finite length >= 0, got {eps}.")
     if eps and not calibration:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from lipkit._checksums import to_sealed_json
+from lipkit.cli.commands.anomaly_request import AnomalyRequest
 from lipkit.cli.exit_codes import Code
 from lipkit.cli.inputs.safetensors_file import tensors_from, tensors_to
 from lipkit.cli.main import main
@@ -64,6 +65,12 @@ def run(honest: Path, tmp_path: Path) -> Path:
 def worst_auroc(normal: np.ndarray, strange: np.ndarray, shift: float) -> float:
     gaps = normal[:, None] - strange[None] - shift
     return float((gaps > 0).mean() + (gaps == 0).mean() / 2)
+
+
+def test_options_that_are_left_out_are_those_of_the_estimator(tmp_path: Path):
+    given = AnomalyRequest(data="rows.npz", out=tmp_path).detector().get_params()
+    plain = OneClassSDF(random_state=0).get_params()
+    assert given == plain
 
 
 @pytest.mark.train

@@ -20,8 +20,8 @@ class SimplexMap(ABC):
     """tau: logits to {p >= 0, sum p = r} with the mass r, along the last axis, and how much it can stretch (in l2).
 
     The constants are those of tau alone; `inf` where it has none. With logits of an L-Lipschitz network, F = tau(f) has
-    L(F) <= joint L, L(F_k) <= coordinate L and L(F_y - F_k) <= pair L. `mass` is r, the sum of all outputs; each of them
-    lies in [0, r]. It is 1 for most maps.
+    L(F) <= joint L, L(F_k) <= coordinate L and L(F_y - F_k) <= pair L. `mass` is r, the sum of all outputs; each of
+    them lies in [0, r]. It is 1 for most maps.
     """
 
     mass: float = field(default=1.0, init=False, repr=False)

@@ -48,8 +48,10 @@ class Flats(Field):
             )
         if not bool(torch.isfinite(given).all()):
             raise NonFiniteError("Some directions of the flats are NaN or infinite; repair them first.")
+        # As they were given, so that the same field can be made again from what is stored.
+        self.given: Float64[Tensor, "m q d"] = given.to(self.origins.device).clone()
         self.bases: Float64[Tensor, "m q d"]
-        self.bases, self._tilt = _orthonormal(given.to(self.origins.device))
+        self.bases, self._tilt = _orthonormal(self.given)
         self._center = self.origins.mean(0)
         shifted = self.origins - self._center
         self._reach = float(lengths(shifted).max())
