@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -129,16 +130,33 @@ def test_lightning_logs_the_numbers_after_each_epoch(tmp_path: Path):
 
 def history(folder: Path) -> list[dict[str, Any]]:
     """The entries in the one file of a run that is kept offline, read as W&B writes them: framed protocol buffers."""
-    proto = pytest.importorskip("wandb.proto.wandb_internal_pb2")
     (file,) = folder.rglob("*.wandb")
-    # A frame is a checksum, its length, its kind and a record; a file as small as this one has whole records only.
-    data, at, found = file.read_bytes(), 7, list[dict[str, Any]]()
-    while at < len(data):
+    until = time.monotonic() + 60
+    # A process of W&B writes the file, and may still be at it when `finish` has answered; its last record is the exit.
+    while True:
+        records = read_records(file.read_bytes())
+        if (records and records[-1].WhichOneof("record_type") == "exit") or time.monotonic() > until:
+            break
+        time.sleep(0.1)
+    return [
+        {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
+        for record in records
+        if record.WhichOneof("record_type") == "history"
+    ]
+
+
+def read_records(data: bytes) -> list[Any]:
+    """The whole records in a file; one as small as this has no others."""
+    proto = pytest.importorskip("wandb.proto.wandb_internal_pb2")
+    # A frame is a checksum, its length, its kind and a record.
+    at, found = 7, list[Any]()
+    while at + 7 <= len(data):
         size, record = int.from_bytes(data[at + 4 : at + 6], "little"), proto.Record()
+        if at + 7 + size > len(data):
+            break
         record.ParseFromString(data[at + 7 : at + 7 + size])
         at += 7 + size
-        if record.WhichOneof("record_type") == "history":
-            found.append({item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item})
+        found.append(record)
     return found
 
 

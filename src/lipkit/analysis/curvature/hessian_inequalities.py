@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from lipkit.errors import ArgumentError
 from lipkit.rounding.slacks import ROUNDINGS_512
 
+# Below the first, a quotient of small numbers loses digits; above the second, a product has all of them.
+_FEW_DIGITS = 2.0**-500
+_ALL_DIGITS = 2.0**-900
+
 
 def layerwise_hessian_bound(
     direct_norms: Sequence[float], weight_norms: Sequence[float], head_curvature: float
@@ -54,7 +58,7 @@ def smoothed_hessian_bound(smoothness: float, gradient: float, sigma: float) -> 
     if argument > 0.5:
         return smoothness * math.erf(argument) * (1 + ROUNDINGS_512)
     # erf(x) <= 2 x / pi^(1/2), and the quotient keeps its digits where x does not.
-    series = math.erf(argument) / argument if argument > 2**-500 else 2 / math.sqrt(math.pi)
+    series = math.erf(argument) / argument if argument > _FEW_DIGITS else 2 / math.sqrt(math.pi)
     return _product_up(gradient / sigma, series / math.sqrt(2)) * (1 + ROUNDINGS_512)
 
 
@@ -63,4 +67,4 @@ def _product_up(a: float, b: float) -> float:
     if not a or not b:
         return 0.0
     found = a * b
-    return found if found > 2**-900 else math.nextafter(found, math.inf)
+    return found if found > _ALL_DIGITS else math.nextafter(found, math.inf)

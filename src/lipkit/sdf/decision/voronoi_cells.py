@@ -6,7 +6,6 @@ from typing import final
 
 import torch
 from jaxtyping import Float64
-from scipy.optimize import nnls
 from torch import Tensor
 
 from lipkit.errors import NotProvenError
@@ -55,6 +54,9 @@ def reach(x: Float64[Tensor, " d"], own: Float64[Tensor, "s d"], other: Float64[
 
 def _least_distance(rows: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """The shortest w with rows w <= right, and weights >= 0 of the rows that prove it, both as far as rounding lets."""
+    # Here, because it takes longer to load than all of lipkit.
+    from scipy.optimize import nnls
+
     units = lengths(rows)
     scale = float((right.abs() / units).max()) or 1.0
     matrix = torch.cat([-rows.mT, -right[None] / scale]) / units

@@ -2,9 +2,9 @@
 
 from typing import Final, final
 
+import scipy
 import torch
 from jaxtyping import Float64
-from scipy.spatial import KDTree
 from torch import Tensor
 
 from lipkit.rounding.float64 import gamma
@@ -26,7 +26,7 @@ class Tree(Search):
 
     def __init__(self, points: Float64[Tensor, "n d"]) -> None:
         self.points = points
-        self._tree = KDTree(points.numpy())
+        self._tree = scipy.spatial.KDTree(points.numpy())
         self._depth = _depth(self._tree)
 
     def __call__(self, queries: Float64[Tensor, "n d"], count: int) -> Neighbors:
@@ -40,9 +40,14 @@ class Tree(Search):
         return Neighbors(index.gather(1, order), distance, error)
 
 
-def _depth(tree: KDTree) -> int:
+def _depth(tree: scipy.spatial.KDTree) -> int:
     deepest, level = 0, [tree.tree]
     while level:
         deepest += 1
-        level = [child for node in level if isinstance(node, KDTree.innernode) for child in (node.less, node.greater)]
+        level = [
+            child
+            for node in level
+            if isinstance(node, scipy.spatial.KDTree.innernode)
+            for child in (node.less, node.greater)
+        ]
     return deepest

@@ -2,9 +2,9 @@
 
 from typing import Final, final
 
+import scipy
 import torch
 from jaxtyping import Bool, Float64, Int64
-from scipy.spatial import KDTree
 from torch import Tensor
 
 from lipkit.errors import NonFiniteError
@@ -30,7 +30,7 @@ class NearestFaces:
     def __init__(self, corners: Float64[Tensor, "f 3 3"]) -> None:
         self.tree: BoxTree = BoxTree(corners)
         self.flat: FlatTriangles = FlatTriangles(corners)
-        self._centers = KDTree(self.tree.centers.numpy())
+        self._centers = scipy.spatial.KDTree(self.tree.centers.numpy())
         self.relative: float = self.flat.relative
         self.absolute: float = self.flat.absolute
 
