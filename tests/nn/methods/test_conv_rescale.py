@@ -142,9 +142,9 @@ def on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_one_step, "launches_count", lambda _: True)
 
 
-@pytest.mark.parametrize("exponent", [-120, -100, 90, 110])
+@pytest.mark.parametrize("exponent", [-58, -30, 90, 110])
 def test_one_step_does_not_see_the_scale(exponent: int) -> None:
-    """Powers of two change no digit of the weight, and the gradient by one over them."""
+    """Powers of two change no digit of the weight, and the gradient by one over them; from blocks of 2^-60 up."""
     generator = torch.Generator().manual_seed(0)
     kernel = torch.rand(2, 4, 3, 3, 2, generator=generator) - 0.5
     out = torch.randn(2, 4, 3, 3, 2, generator=generator)
@@ -166,12 +166,11 @@ def test_one_step_of_degenerate_numbers(monkeypatch: pytest.MonkeyPatch, scale: 
         raw[:, 0] *= 1e-30
     values = singular_values(layer, (3, 5, 5))
     assert float(values[0]) <= 1
-    assert (float(values[0]) > 0.3) == (scale > 0)
+    # Blocks below 2^-60 are divided by that only, so the squares of the smallest vanish.
+    assert (float(values[0]) > 0.3) == (scale >= 1e-30)
     assert bool((layer.weight[:, 0] == 0).all())
-    # Gradients are those of numbers that do not depend on the scale, divided by it: beyond float32 for the smallest.
     (gradient,) = torch.autograd.grad(layer.weight.square().sum(), raw)
-    assert bool(torch.isfinite(gradient).all()) or 0 < scale < 1e-38
-    assert not bool(gradient.isnan().any())
+    assert bool(torch.isfinite(gradient).all())
     (gradient,) = torch.autograd.grad(layer.weight.sum() * 0, raw)
     assert bool((gradient == 0).all())
 

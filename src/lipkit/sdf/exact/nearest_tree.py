@@ -40,7 +40,7 @@ class Tree(Search):
         return Neighbors(index.gather(1, order), distance, error)
 
 
-def _depth(tree: scipy.spatial.KDTree) -> int:
+def _depth(tree: "scipy.spatial.KDTree") -> int:
     deepest, level = 0, [tree.tree]
     while level:
         deepest += 1
