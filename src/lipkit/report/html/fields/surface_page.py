@@ -52,7 +52,9 @@ def _summary(contents: SurfaceContents) -> str:
         _about_length("mean |f|", contents, contents.mean.mean, Kind.ESTIMATE), ".",
     )  # fmt: skip
     constant = about_number("constant", contents.constant, digits(contents.constant, Kind.UPPER, 8))
-    holes = f", {contents.holes} holes of which were capped" if contents.holes else ", closed"
+    holes = ", closed"
+    if contents.holes:
+        holes = ", one hole capped" if contents.holes == 1 else f", {contents.holes} holes capped"
     rows: list[tuple[str, Cell]] = [
         ("constant", join(constant, f", {contents.kind}, in l2 for all points of space")),
         ("mesh", f"{contents.faces} triangles and {contents.vertices} vertices{holes}"),
