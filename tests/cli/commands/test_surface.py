@@ -10,7 +10,7 @@ from typing import NoReturn
 import numpy as np
 import pytest
 import torch
-from scipy.spatial import cKDTree
+from scipy.spatial import KDTree
 
 from lipkit import sdf
 from lipkit.cli.commands.run_commands import read_command
@@ -108,7 +108,7 @@ def test_the_mesh_file_is_where_the_field_is_zero(honest: Path, egg: Path):
     # A vertex is on an edge of a cell with a zero of f, so |f| is at most the length of an edge: 4.9 / 12.
     assert np.abs(values_of(honest, surface.vertices.numpy())).max() < 0.41
     forth, back = points_on(surface, 20_000), points_on(sdf.read_mesh(egg), 20_000)
-    there, here = cKDTree(back).query(forth)[0], cKDTree(forth).query(back)[0]
+    there, here = KDTree(back).query(forth)[0], KDTree(forth).query(back)[0]
     # Points stand in for surfaces: the nearest one is some hundredths farther than the surface.
     assert found.distances.chamfer == pytest.approx((there.mean() + here.mean()) / 2, abs=0.03)
     assert found.distances.hausdorff == pytest.approx(max(there.max(), here.max()), abs=0.1)
@@ -121,7 +121,7 @@ def test_the_slice_has_values_of_the_field_and_true_distances(honest: Path, egg:
     assert cut.axes == ("y", "z", "x")
     points = np.array([(cut.at, y, z) for z in cut.up for y in cut.across])
     assert np.array(cut.values) == pytest.approx(values_of(honest, points), abs=1e-12)
-    distance, _ = cKDTree(points_on(surface, 100_000)).query(points)
+    distance, _ = KDTree(points_on(surface, 100_000)).query(points)
     assert np.abs(cut.exact) == pytest.approx(distance, abs=0.05)
     # Inside of a convex solid is what is behind each face.
     a, b, c = surface.corners.numpy().swapaxes(0, 1)
@@ -227,7 +227,7 @@ FILES: dict[str, tuple[str, str, str]] = {
     "another format": ("mesh.txt", "hello\n", "Mesh files end in .obj, .ply, .stl, .off, got mesh.txt"),
     "an open mesh": ("mesh.obj", "v 0 0 0\nv 1 0 0\nv 0 1 0\nf 1 2 3\n", "mesh.obj is open, so it has no inside"),
     "a sheet": ("mesh.obj", FLAT, "mesh.obj encloses no volume, so it has no inside"),
-    "a point": ("mesh.obj", "v 0 0 0\nv 0 0 0\nv 0 0 0\nf 1 2 3\nf 1 3 2\n", "a mesh needs both"),
+    "a point": ("mesh.obj", "v 0 0 0\nv 0 0 0\nv 0 0 0\nf 1 2 3\nf 1 3 2\n", "its vertices are not all the same"),
     "NaN": ("mesh.obj", FLAT.replace("v 1 0 0", "v nan 0 0"), "NaN or infinite coordinates"),
 }  # fmt: skip
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from lipkit import sdf
+from lipkit._checksums import to_sealed_json
 from lipkit._png import encode_png
 from lipkit.cli.exit_codes import Code
 from lipkit.cli.inputs.safetensors_file import tensors_from, tensors_to
@@ -74,11 +75,21 @@ def test_an_audit_measures_without_the_files_of_the_run(run: Path, monkeypatch: 
 # Forgeries. A forger computes every checksum anew, and lets parts and page follow.
 
 
+def read_claims(run: Path) -> dict[str, Any]:
+    content = json.loads((run / "surface.json").read_bytes())
+    content.pop("sha256")
+    return content
+
+
+def write_claims(run: Path, content: dict[str, Any]) -> None:
+    (run / "surface.json").write_bytes(to_sealed_json(content) + b"\n")
+
+
 def edit(change: Callable[[dict[str, Any]], Any], follow: bool = True) -> Callable[[Path], None]:
     def forge(run: Path) -> None:
-        content = read_object(run / "surface.json")
+        content = read_claims(run)
         change(content)
-        write_object(run / "surface.json", content)
+        write_claims(run, content)
         (run / "surface.html").write_text(render_surface_page(read_result(run)))
         for name, part in PARTS.items() if follow else ():
             write_object(run / "parts" / f"{part}.json", {"part": content[name]})
@@ -180,7 +191,7 @@ NUMBERS = (
 )  # fmt: skip
 FORGERIES: dict[str, tuple[Callable[[Path], None], str, tuple[str, ...]]] = {
     "a weight": (change_weight, SEEN, ("mean.mean is", "deviation.upper is", "cut.values[0] is")),
-    "a larger weight": (enlarge_weight, SEEN, ("the constant is 1.0",)),
+    "a larger weight": (enlarge_weight, SEEN, ("the constant is 0.99999",)),
     "a weight of NaN": (spoil_weight, "model.safetensors", ("has a weight that is NaN or infinite",)),
     "other layers": (change_layers, "model.safetensors", ("has not the layers of the run's settings",)),
     "a vertex of the mesh": (move_vertex, "surface.ply", ("a vertex is 0.0001 from where the field has it",)),
@@ -281,14 +292,14 @@ def test_on_another_machine_ends_that_hold_are_enough_and_the_picture_is_left(
 def test_numbers_that_no_run_writes_are_mismatches(
     place: str, value: float, run: Path, capsys: pytest.CaptureFixture[str]
 ):
-    content = inner = read_object(run / "surface.json")
+    content = inner = read_claims(run)
     *way, last = place.split(".")
     for name in way:
         inner = inner[name]
     if inner[last] == value:
         pytest.skip("this is the number of the run")
     inner[last] = value
-    write_object(run / "surface.json", content)
+    write_claims(run, content)
     assert main(["audit", str(run)]) == Code.AUDIT_FAILED
     said = capsys.readouterr().err
     assert "surface.json" in said

@@ -26,6 +26,7 @@ from lipkit.cli.runs.anomaly_files import (
     plain_anomalies,
     read_detector,
 )
+from lipkit.cli.runs.detector_training import train_detector
 from lipkit.report.html.fields.anomaly_page import render_anomaly_page
 from lipkit.report.results.anomaly_contents import ANOMALY, AnomalyContents
 from lipkit.sdf._base import constant_of
@@ -96,8 +97,7 @@ def check_anomalies(
     if claims is None:
         return
     if retrain:
-        with progress() as doing, findings.reading(model):
-            doing("repeating the training")
+        with findings.reading(model):
             _check_training(run, detector, claims, findings)
     if scores is not None:
         with findings.reading(run.folder / ANOMALY):
@@ -166,7 +166,8 @@ def _check_training(run: AnomalyRun, detector: "OneClassSDF", claims: AnomalyCon
             f"The training was on {claims.software}, which rounds otherwise than {here}; repeat it there."
         )
         return
-    (says, about), (found, again) = detector.to_state(), run.request.detector().fit(run.learned).to_state()
+    trained = train_detector(run.request, run.learned, "repeating the training")
+    (says, about), (found, again) = detector.to_state(), trained.to_state()
     wrong = [name for name in found if not torch.equal(found[name], says[name])]
     for name in wrong:
         differing = (found[name] != says[name]).flatten().nonzero()[0]

@@ -69,11 +69,14 @@ class AnomalyRequest:
 
     def check(self) -> None:
         """Refuse what means nothing, before anything is read."""
+        from lipkit.estimators.refusals import check_settings
+
         if not 0 <= self.seed < _SEEDS:
             raise ArgumentError(f"--seed lies in [0, 2^32), got {self.seed}.")
         if not 0 < self.train < 1:
             raise ArgumentError(f"--train is a share in (0, 1), got {self.train:g}.")
-        _ = self.moves, self._widths()
+        _ = self.moves
+        check_settings(self.detector().get_params(deep=False))
 
     def detector(self) -> "OneClassSDF":
         """The detector, untrained."""

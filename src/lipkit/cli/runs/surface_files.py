@@ -104,8 +104,7 @@ class SurfaceMeasures:
         with progress() as doing:
             doing("extracting the surface")
             try:
-                # Welded, as the file will be when it is read.
-                found = sdf.weld(sdf.extract(self.field, low, high, self.request.smaller(self.request.resolution)))
+                found = sdf.extract(self.field, low, high, self.request.smaller(self.request.resolution))
             except ArgumentError as error:
                 raise ArgumentError(
                     f"The field has no surface after {self.request.training.steps} steps; give more --steps or "
