@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 import re
 import shutil
 from collections.abc import Callable
@@ -285,10 +286,13 @@ def test_on_another_machine_ends_that_hold_are_enough_and_the_picture_is_left(
 
 
 @pytest.mark.train
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, 0.0, 1e308])
 @pytest.mark.parametrize(
-    "place", ["constant", "diagonal", "deviation.upper", "mean.mean", "cut.at", "distances.back.mean"]
-)
+    ("place", "value"),
+    [
+        ("constant", math.nan), ("diagonal", 0.0), ("diagonal", 1e308), ("deviation.upper", math.inf),
+        ("mean.mean", -1.0), ("cut.at", math.nan), ("distances.back.mean", math.nan),
+    ],
+)  # fmt: skip
 def test_numbers_that_no_run_writes_are_mismatches(
     place: str, value: float, run: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -296,8 +300,6 @@ def test_numbers_that_no_run_writes_are_mismatches(
     *way, last = place.split(".")
     for name in way:
         inner = inner[name]
-    if inner[last] == value:
-        pytest.skip("this is the number of the run")
     inner[last] = value
     write_claims(run, content)
     assert main(["audit", str(run)]) == Code.AUDIT_FAILED
