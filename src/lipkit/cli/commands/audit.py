@@ -130,10 +130,12 @@ def _audit_surface(request: AuditRequest, begun: SurfaceRequest, findings: Findi
     """Audit a learned surface: its constant, how far it is off, what was extracted and drawn, and its page."""
     if request.only is not None:
         raise ArgumentError(f"{request.run} holds a surface, which has no samples to choose from; leave out --only.")
-    run = None
+    before = len(findings.mismatches)
     with findings.reading(request.run / "run.json"):
         begun.check()
-        run = SurfaceRun.rebuild(request.run, begun, request.data, findings)
+    if len(findings.mismatches) > before:
+        return
+    run = SurfaceRun.rebuild(request.run, begun, request.data, findings)
     if run is not None:
         check_surface(run, findings, request.retrain, request.shares)
 
