@@ -26,7 +26,7 @@ from lipkit.cli.runs.anomaly_files import (
     plain_anomalies,
     read_detector,
 )
-from lipkit.cli.runs.detector_training import train_detector
+from lipkit.cli.runs.counted_training import train_detector
 from lipkit.report.html.fields.anomaly_page import render_anomaly_page
 from lipkit.report.results.anomaly_contents import ANOMALY, AnomalyContents
 from lipkit.sdf._base import constant_of

@@ -16,7 +16,7 @@ from lipkit.cli.runs.anomaly_files import (
     read_detector,
     store_detector,
 )
-from lipkit.cli.runs.detector_training import train_detector
+from lipkit.cli.runs.counted_training import train_detector
 from lipkit.cli.runs.folder_identity import Identity
 from lipkit.cli.runs.folder_lock import lock_folder
 from lipkit.cli.runs.result_files import write_json
