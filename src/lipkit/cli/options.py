@@ -106,8 +106,8 @@ def spell_command(name: str, request: Any, explicit: Collection[str]) -> str:
         value = getattr(request, one.name)
         if one.name in (*placed, "json") or (one.name not in explicit and value == one.default):
             continue
-        words.append(f"--{one.name.replace('_', '-')}")
-        words += [] if value is True else [str(value)]
+        words.append(f"--{'no-' if value is False else ''}{one.name.replace('_', '-')}")
+        words += [] if isinstance(value, bool) else [str(value)]
     return shlex.join(words)
 
 

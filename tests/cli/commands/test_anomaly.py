@@ -13,6 +13,7 @@ import torch
 
 from lipkit._checksums import to_sealed_json
 from lipkit.cli.commands.anomaly_request import AnomalyRequest
+from lipkit.cli.commands.run_commands import read_command
 from lipkit.cli.exit_codes import Code
 from lipkit.cli.inputs.safetensors_file import tensors_from, tensors_to
 from lipkit.cli.main import main
@@ -130,6 +131,19 @@ def test_a_run_continues_where_it_was_stopped(run: Path, data: Path, capsys: pyt
     assert read(run).labelled is not None
     assert main(["anomaly", str(data), "--out", str(run), *TINY, "--seed", "5"]) == Code.OTHER
     assert "holds another run (seed was 0)" in capsys.readouterr().err
+
+
+@pytest.mark.train
+def test_the_training_says_how_far_it_is(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert detect(data, tmp_path / "run") == Code.OK
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("learning from 30 rows: ")]
+    # A line every tenth of 20 updates; two optimizers make each of them.
+    assert said == [f"learning from 30 rows: {done} of 20" for done in (1, *range(2, 21, 2))]
+    # Nothing is told of trainings that come later.
+    weight = torch.zeros(1, requires_grad=True)
+    weight.grad = torch.ones(1)
+    torch.optim.SGD([weight]).step()
+    assert not capsys.readouterr().err
 
 
 @pytest.mark.train
@@ -280,6 +294,55 @@ def test_without_labels_all_rows_are_learned_from(tmp_path: Path):
     assert main(["audit", str(run)]) == Code.OK
 
 
+DISTANCE = ("--nearest", "1", "--no-standardise", "--calibration", "0.4", "--contamination", "0.2")
+
+
+@pytest.mark.train
+def test_the_exact_distance_alone_is_computed_again_here(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+):
+    rows, _ = table()
+    run = tmp_path / "run"
+    assert detect(data, run, *DISTANCE) == Code.OK
+    found, scores = read(run), np.array(read_object(run / "scores.json")["score"])
+    # The protocol, written again: half of the normal rows, of which some are held out; columns as they are.
+    learned = rows[np.random.default_rng(0).permutation(60)[:30]]
+    draws = np.random.RandomState(0)
+    draws.randint(2**31 - 1)
+    kept = learned[draws.permutation(30)[12:]]
+    nearest = np.linalg.norm(rows[:, None] - kept[None], axis=2).min(1)
+    assert scores == pytest.approx(0.05 - nearest, abs=1e-12)
+    assert (found.constant, found.health) == (1.0, ())
+    assert "No network was trained" in (run / "anomaly.html").read_text()
+    assert main(["audit", str(run), "--retrain"]) == Code.OK
+    # The folder knows the settings, and its command spells them.
+    assert detect(data, run, *DISTANCE) == Code.OK
+    assert detect(data, run, *DISTANCE, "--nearest", "0.5") == Code.OTHER
+    assert "holds another run (nearest was 1.0)" in capsys.readouterr().err
+    asked = read_command(read_object(run / "run.json")["command"])
+    assert isinstance(asked, AnomalyRequest)
+    assert (asked.nearest, asked.standardise) == (1.0, False)
+
+
+@pytest.mark.train
+def test_flats_are_those_of_the_library_and_are_audited(tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]):
+    rows, _ = table()
+    words = ("--steps", "20", "--widths", "8,8", "--nearest", "0.7", "--flats", "3", "--flat-dim", "1")
+    run = tmp_path / "run"
+    assert detect(data, run, *words) == Code.OK
+    learned = np.random.default_rng(0).permutation(60)[:30]
+    again = OneClassSDF(
+        steps=20, widths=(8, 8), nearest=0.7, flats=3, flat_dim=1, random_state=0
+    ).fit(rows[learned])  # fmt: skip
+    assert (np.array(read_object(run / "scores.json")["score"]) == again.score_samples(rows)).all()
+    assert main(["audit", str(run), "--retrain"]) == Code.OK
+    tensors, about = tensors_from(run / "model.safetensors", sealed=True)
+    tensors["origins"] = tensors["origins"] + 0.01
+    (run / "model.safetensors").write_bytes(tensors_to(tensors, about))
+    assert main(["audit", str(run)]) == Code.AUDIT_FAILED
+    assert "the score of row 0" in capsys.readouterr().err
+
+
 BAD: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
     "NaN": ({"X": np.where(np.arange(207).reshape(69, 3) == 7, np.nan, 1.0)}, (), "NaN or infinite in row 2, column 1"),
     "a constant column": ({"X": table()[0] * [1, 0, 1]}, (), "Column 1 of"),
@@ -301,7 +364,10 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
     "no widths": ({"X": table()[0]}, ("--widths", "wide"), "--widths lists even numbers of neurons"),
     "a large seed": ({"X": table()[0]}, ("--seed", str(2**32)), "--seed lies in [0, 2^32)"),
     "a share above 1": ({"X": table()[0]}, ("--train", "1.5"), "--train is a share in (0, 1), got 1.5"),
+    "a calibration of NaN": ({"X": table()[0]}, ("--calibration", "nan"), "calibration is a finite number, got nan"),
     "a negative contamination": ({"X": table()[0]}, ("--contamination", "-1"), "contamination lies in (0, 0.5]"),
+    "a share of the distance above 1": ({"X": table()[0]}, ("--nearest", "1.5"), "nearest is the share of the exact"),
+    "more flats than rows": ({"X": table()[0]}, ("--flats", "100"), "rows of 3 columns have no 100 flats of dimension"),
     "unordered radii": ({"X": table()[0]}, ("--radii", "1,0.5"), "--radii lists lengths >= 0 in increasing order"),
     "radii of words": ({"X": table()[0]}, ("--radii", "far"), "--radii lists radii such as"),
 }  # fmt: skip
@@ -312,9 +378,10 @@ def test_what_no_detector_can_learn_from_is_one_sentence(name: str, tmp_path: Pa
     arrays, words, said = BAD[name]
     np.savez(tmp_path / "data.npz", **arrays)
     assert detect(tmp_path / "data.npz", tmp_path / "run", "--steps", "2", *words) in (Code.USAGE, Code.OTHER)
-    error = capsys.readouterr().err.strip()
-    assert said in error
-    assert len(error.splitlines()) == 1
+    # Flats are made after the training, which says how far it is.
+    error = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("learning from ")]
+    assert said in error[0]
+    assert len(error) == 1
     # The folder stays free for better settings.
     assert not list((tmp_path / "run").glob("*"))
 

@@ -81,11 +81,16 @@ class AuditedRun:
         ):
             if says != here:
                 findings.differ(folder / "run.json", what, says, here, ANEW)
-        for name in sorted({*identity.fields, *found.fields} - {"data"}):
-            says, here = identity.fields.get(name), found.fields.get(name)
-            if says != here:
-                findings.differ(folder / "run.json", f"the setting {name}", says, here, ANEW)
+        check_settings(folder, found.fields, findings, leave_out="data")
         return found
+
+
+def check_settings(folder: Path, found: Mapping[str, str], findings: Findings, leave_out: str = "") -> None:
+    """Note every setting, and every hash, in which the run.json of a folder differs from what was found."""
+    said = Identity.read(folder).fields
+    for name in sorted({*said, *found} - {leave_out}):
+        if said.get(name) != found.get(name):
+            findings.differ(folder / "run.json", f"the setting {name}", said.get(name), found.get(name), ANEW)
 
 
 def _of_recipe(folder: Path, identity: Identity, order: Order, places: Places, findings: Findings) -> AuditedRun:

@@ -1,6 +1,5 @@
 """The scores, threshold, constant and certified numbers of a detector, computed again from its model and data."""
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, final
@@ -9,8 +8,9 @@ import numpy as np
 import torch
 
 from lipkit.bounds.certificates.json_codec import to_plain
-from lipkit.cli.audit.audited_run import ANEW
+from lipkit.cli.audit.audited_run import ANEW, check_settings
 from lipkit.cli.audit.findings import Findings, find_differences
+from lipkit.cli.audit.json_check import check_json
 from lipkit.cli.audit.page_check import check_page
 from lipkit.cli.audit.samples_check import choose_places
 from lipkit.cli.commands.anomaly_request import AnomalyRequest
@@ -26,8 +26,7 @@ from lipkit.cli.runs.anomaly_files import (
     plain_anomalies,
     read_detector,
 )
-from lipkit.cli.runs.folder_identity import Identity
-from lipkit.errors import RecordError
+from lipkit.cli.runs.counted_training import train_detector
 from lipkit.report.html.fields.anomaly_page import render_anomaly_page
 from lipkit.report.results.anomaly_contents import ANOMALY, AnomalyContents
 from lipkit.sdf._base import constant_of
@@ -59,11 +58,7 @@ class AnomalyRun:
             findings: Takes what differs.
         """
         found = LabelledRows.read(Path(data or request.data), request.label)
-        identity, fields = Identity.read(folder), {**request.options, **found.hashes}
-        for name in sorted({*identity.fields, *fields}):
-            says, here = identity.fields.get(name), fields.get(name)
-            if says != here:
-                findings.differ(folder / "run.json", f"the setting {name}", says, here, ANEW)
+        check_settings(folder, {**request.options, **found.hashes}, findings)
         return cls(folder, request, found)
 
     @property
@@ -102,8 +97,7 @@ def check_anomalies(
     if claims is None:
         return
     if retrain:
-        with progress() as doing, findings.reading(model):
-            doing("repeating the training")
+        with findings.reading(model):
             _check_training(run, detector, claims, findings)
     if scores is not None:
         with findings.reading(run.folder / ANOMALY):
@@ -112,8 +106,7 @@ def check_anomalies(
     with findings.reading(page):
         check_page(page, render_anomaly_page(claims), run.folder, findings)
     if shares is not None:
-        with findings.reading(shares):
-            _check_shares(shares, claims, findings)
+        check_json(shares, plain_anomalies(claims), ANOMALY, findings)
 
 
 def _read_model(run: AnomalyRun, findings: Findings) -> "OneClassSDF | None":
@@ -173,7 +166,8 @@ def _check_training(run: AnomalyRun, detector: "OneClassSDF", claims: AnomalyCon
             f"The training was on {claims.software}, which rounds otherwise than {here}; repeat it there."
         )
         return
-    (says, about), (found, again) = detector.to_state(), run.request.detector().fit(run.learned).to_state()
+    trained = train_detector(run.request, run.learned, "repeating the training")
+    (says, about), (found, again) = detector.to_state(), trained.to_state()
     wrong = [name for name in found if not torch.equal(found[name], says[name])]
     for name in wrong:
         differing = (found[name] != says[name]).flatten().nonzero()[0]
@@ -210,15 +204,3 @@ def _check_contents(
     if not wrong:
         what = "" if claims.labelled is None else ", certified AUROC included,"
         findings.confirm(f"result: every number of {ANOMALY}{what} follows from the scores")
-
-
-def _check_shares(file: Path, claims: AnomalyContents, findings: Findings) -> None:
-    try:
-        stored = json.loads(file.read_bytes())
-    except ValueError as error:
-        raise RecordError(f"{file} is no JSON ({error}); give the file that --json of the run wrote.") from error
-    wrong = list(find_differences(stored, json.loads(json.dumps(plain_anomalies(claims)))))
-    for place, says, here in wrong:
-        findings.differ(file, place, says, here, ANEW)
-    if not wrong:
-        findings.confirm(f"shares: {file} says what {ANOMALY} says")

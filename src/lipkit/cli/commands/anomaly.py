@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from lipkit.cli.commands.anomaly_request import AnomalyRequest
-from lipkit.cli.console import progress, terminal
+from lipkit.cli.console import terminal
 from lipkit.cli.inputs import option_words
 from lipkit.cli.inputs.rows_file import LabelledRows
 from lipkit.cli.runs.anomaly_files import (
@@ -16,6 +16,7 @@ from lipkit.cli.runs.anomaly_files import (
     read_detector,
     store_detector,
 )
+from lipkit.cli.runs.counted_training import train_detector
 from lipkit.cli.runs.folder_identity import Identity
 from lipkit.cli.runs.folder_lock import lock_folder
 from lipkit.cli.runs.result_files import write_json
@@ -36,9 +37,7 @@ def detect_anomalies(request: AnomalyRequest) -> None:
     identity.check(request.out)
     with lock_folder(request.out, leads=True):
         if not (request.out / MODEL).is_file():
-            with progress() as doing:
-                doing(f"learning from {len(chosen)} rows")
-                detector = request.detector().fit(data.rows[chosen])
+            detector = train_detector(request, data.rows[chosen], f"learning from {len(chosen)} rows")
             # Settings that fail leave the folder free.
             identity.settle(request.out, writes=True)
             store_detector(detector, request.out)

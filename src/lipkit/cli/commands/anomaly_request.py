@@ -22,7 +22,7 @@ class AnomalyRequest:
     """Find anomalies in a table by a network of proven constant, and certify its scores.
 
     With labels it learns from a share of the normal rows and is tested on all other rows; without, it learns from all
-    rows. Ends at any time, and the same command continues.
+    rows. Ends at any time, and the same command continues with the part that was not finished; training is one part.
     """
 
     data: str = argument("A .npz file with X, and y where there are labels (1 for anomalies); or a .csv file.", "DATA")
@@ -38,6 +38,10 @@ class AnomalyRequest:
     steps: int = option("Updates; at most five for each row.", 500, least=1)
     distance: float = option("Factor on the regression of distances to the rows.", 0.02)
     separation: float = option("Factor on the hinge against complementary samples.", 1.0)
+    nearest: float = option("Share of the exact distance in the score; 1 trains no network.", 0.5)
+    flats: int = option("Flats (affine subspaces) that it is measured to; 0 for the nearest row.", 0, least=0)
+    flat_dim: int = option("Dimension of each flat.", 15, least=0)
+    standardise: bool = option("Bring columns to deviation 1; not for columns of one unit, such as pixels.", True)
     radii: str | None = option("Lengths of moves of the table; by default chosen from the scores.", None)
     seed: int = option("Draws the rows to learn from, the weights and the batches.", 0)
     json: Path | None = option("File for the numbers of the page.", None)
@@ -51,8 +55,8 @@ class AnomalyRequest:
     def options(self) -> dict[str, str]:
         """Every setting that changes the results, as text; files are told apart by their hashes instead."""
         names = ("label", "train", "contamination", "calibration", "eps", "margin", "weight", "widths", "steps")
-        rest = ("distance", "separation", "seed")
-        found = {name: str(getattr(self, name)) for name in (*names, *rest)}
+        rest = ("distance", "separation", "nearest", "flats", "flat_dim", "standardise", "seed")
+        found = {name.replace("_", "-"): str(getattr(self, name)) for name in (*names, *rest)}
         return found | {"radii": ", ".join(map(said_radius, self.moves)) or "by the scores"}
 
     @property
@@ -65,11 +69,14 @@ class AnomalyRequest:
 
     def check(self) -> None:
         """Refuse what means nothing, before anything is read."""
+        from lipkit.estimators.refusals import check_settings
+
         if not 0 <= self.seed < _SEEDS:
             raise ArgumentError(f"--seed lies in [0, 2^32), got {self.seed}.")
         if not 0 < self.train < 1:
             raise ArgumentError(f"--train is a share in (0, 1), got {self.train:g}.")
-        _ = self.moves, self._widths()
+        _ = self.moves
+        check_settings(self.detector().get_params(deep=False))
 
     def detector(self) -> "OneClassSDF":
         """The detector, untrained."""
@@ -77,7 +84,8 @@ class AnomalyRequest:
 
         return OneClassSDF(
             margin=self.margin, weight=self.weight, widths=self._widths(), steps=self.steps, distance=self.distance,
-            separation=self.separation, contamination=self.contamination, calibration=self.calibration, eps=self.eps,
+            separation=self.separation, nearest=self.nearest, flats=self.flats, flat_dim=self.flat_dim,
+            standardise=self.standardise, contamination=self.contamination, calibration=self.calibration, eps=self.eps,
             random_state=self.seed,
         )  # fmt: skip
 

@@ -15,6 +15,7 @@ from lipkit.cli.audit.constant_check import check_constant
 from lipkit.cli.audit.findings import Findings
 from lipkit.cli.audit.samples_check import check_samples
 from lipkit.cli.audit.scores_check import AnomalyRun, check_anomalies
+from lipkit.cli.audit.surface_check import SurfaceRun, check_surface
 from lipkit.cli.audit.training_check import check_training
 from lipkit.cli.audit.votes_check import (
     check_smoothing_report,
@@ -25,6 +26,7 @@ from lipkit.cli.audit.votes_check import (
 from lipkit.cli.commands.anomaly_request import AnomalyRequest
 from lipkit.cli.commands.run_commands import read_command
 from lipkit.cli.commands.smooth_request import SmoothRequest
+from lipkit.cli.commands.surface_request import SurfaceRequest
 from lipkit.cli.console import progress, terminal
 from lipkit.cli.inputs import load, option_words
 from lipkit.cli.options import ANY_MODEL, argument, option
@@ -46,11 +48,11 @@ class AuditRequest:
     """
 
     run: Path = argument(
-        "The --out of train, certify, attack, smooth or anomaly; or a certificate of `bound --json`.", "RUN"
+        "The --out of train, certify, attack, smooth, anomaly or surface; or a certificate of `bound --json`.", "RUN"
     )
     model: str | None = option(f"The recipe's file, or the model, if it lies elsewhere now; {ANY_MODEL}", None)
     weights: Path | None = option("The --weights of the run, if they lie elsewhere now.", None)
-    data: str | None = option("The --data of the run, if they lie elsewhere now.", None)
+    data: str | None = option("The --data of the run, or its table or mesh, if they lie elsewhere now.", None)
     device: str | None = option("cpu or cuda; by default that of the run.", None)
     only: int | None = option("A spot check: so many samples, chosen at random, and no attack.", None, least=1)
     retrain: bool = option("Train again too, and compare the weights.", False, "--retrain")
@@ -87,6 +89,9 @@ def _audit_folder(request: AuditRequest, findings: Findings) -> Evaluation | Non
         run = AnomalyRun.rebuild(request.run, begun, request.data, findings)
         check_anomalies(run, findings, request.only, request.retrain, request.shares)
         return None
+    if isinstance(begun, SurfaceRequest):
+        _audit_surface(request, begun, findings)
+        return None
     run = None
     if begun is None:
         return None
@@ -119,6 +124,20 @@ def _audit_folder(request: AuditRequest, findings: Findings) -> Evaluation | Non
     if request.shares is not None:
         check_shares(request.shares, run, evaluation, bounds[0], findings)
     return evaluation
+
+
+def _audit_surface(request: AuditRequest, begun: SurfaceRequest, findings: Findings) -> None:
+    """Audit a learned surface: its constant, how far it is off, what was extracted and drawn, and its page."""
+    if request.only is not None:
+        raise ArgumentError(f"{request.run} holds a surface, which has no samples to choose from; leave out --only.")
+    before = len(findings.mismatches)
+    with findings.reading(request.run / "run.json"):
+        begun.check()
+    if len(findings.mismatches) > before:
+        return
+    run = SurfaceRun.rebuild(request.run, begun, request.data, findings)
+    if run is not None:
+        check_surface(run, findings, request.retrain, request.shares)
 
 
 def _audit_votes(request: AuditRequest, run: AuditedRun, asked: SmoothRequest, findings: Findings) -> Evaluation | None:

@@ -15,15 +15,18 @@ from lipkit.cli.runs.folder_identity import Identity, command_in
 from lipkit.cli.runs.result_files import plain, print_warnings, write_json
 from lipkit.cli.runs.smoothing_files import VOTES, gather_report, plain_smoothing, publish_smoothing
 from lipkit.cli.runs.stored_bound import StoredBound
+from lipkit.cli.runs.surface_files import plain_surface
 from lipkit.cli.training.profile import read_profile
 from lipkit.errors import ArgumentError
 from lipkit.report.html.fields.anomaly_page import write_anomaly_page
+from lipkit.report.html.fields.surface_page import write_surface_page
 from lipkit.report.html.page import write_report
 from lipkit.report.html.profile_section import write_profile_page
 from lipkit.report.html.spectral_page import write_spectral_page
 from lipkit.report.results.anomaly_contents import ANOMALY, AnomalyContents
 from lipkit.report.results.recount import read_report
 from lipkit.report.results.spectral_contents import SPECTRAL, SpectralContents
+from lipkit.report.results.surface_contents import SURFACE, SurfaceContents
 
 
 @final
@@ -31,7 +34,7 @@ from lipkit.report.results.spectral_contents import SPECTRAL, SpectralContents
 class ReportRequest:
     """Draw the report of a run again from its report.json."""
 
-    run: Path = argument("The --out of train, certify, attack, smooth or anomaly; or a report.json.", "RUN")
+    run: Path = argument("The --out of train, certify, attack, smooth, anomaly or surface; or a report.json.", "RUN")
     out: Path | None = option("Folder for report.html; by default that of the run.", None)
     json: Path | None = option("File for the shares.", None)
 
@@ -47,6 +50,9 @@ def redraw_report(request: ReportRequest) -> None:
         return
     if (request.run / ANOMALY).is_file():
         _redraw_anomalies(request)
+        return
+    if (request.run / SURFACE).is_file():
+        _redraw_surface(request)
         return
     run, source = request.run, request.run / "report.json" if request.run.is_dir() else request.run
     if run.is_dir() and not source.exists() and (profile := read_profile(run)) is not None:
@@ -76,6 +82,15 @@ def _redraw_anomalies(request: ReportRequest) -> None:
     contents = AnomalyContents.from_json(file.read_bytes(), str(file))
     page = write_anomaly_page(contents, request.run if request.out is None else request.out)
     write_json(request.json, plain_anomalies(contents))
+    terminal().print(f"page in {page}", soft_wrap=True, markup=False, highlight=False)
+
+
+def _redraw_surface(request: ReportRequest) -> None:
+    """Draw the page of a learned surface again, from its stored result."""
+    file = request.run / SURFACE
+    contents = SurfaceContents.from_json(file.read_bytes(), str(file))
+    page = write_surface_page(contents, request.run if request.out is None else request.out)
+    write_json(request.json, plain_surface(contents))
     terminal().print(f"page in {page}", soft_wrap=True, markup=False, highlight=False)
 
 

@@ -12,6 +12,8 @@ from lipkit.errors import ArgumentError
 _AXES = ("x", "y", "z")
 # Of the steps, samples, cells, pixels and evaluations that are asked for, --quick does so many.
 _QUICK = 10
+# What is not asked for is what the library takes.
+_TRAINING = sdf.Surface()
 
 
 @final
@@ -19,25 +21,25 @@ _QUICK = 10
 class SurfaceRequest:
     """Learn the signed distance of a mesh by a network of proven constant, and prove how far its surface is off.
 
-    Ends at any time, and the same command continues.
+    Ends at any time, and the same command continues with the part that was not finished; training is one part.
     """
 
     mesh: str = argument("A closed surface of triangles: .obj, .ply, .stl or .off.", "MESH")
     out: Path = option("Folder for the model, the surface that it describes, and the page; the same continues.")
     close_holes: bool = option("Cap the holes of an open mesh.", False, "--close-holes")
-    width: int = option("Neurons of a hidden layer, an even number.", 128, least=2)
-    depth: int = option("Hidden layers.", 8, least=1)
-    steps: int = option("Updates.", 4500, least=1)
-    batch: int = option("Points of one update.", 1024, least=1)
-    samples: int = option("Points whose distance to the mesh is known.", 400_000, least=10)
-    rate: float = option("Largest learning rate.", 5e-3)
+    width: int = option("Neurons of a hidden layer, an even number.", _TRAINING.width, least=2)
+    depth: int = option("Hidden layers.", _TRAINING.depth, least=1)
+    steps: int = option("Updates.", _TRAINING.steps, least=1)
+    batch: int = option("Points of one update.", _TRAINING.batch, least=1)
+    samples: int = option("Points whose distance to the mesh is known.", _TRAINING.samples, least=10)
+    rate: float = option("Largest learning rate.", _TRAINING.rate)
     tolerance: float = option("How far apart the ends of the proven deviation may be, in percent of the diagonal.", 0.2)
     evaluations: int = option("Points at most for the proven deviation.", 400_000, least=1)
     resolution: int = option("Cells along the longest side, for the surface that is written.", 128, least=2)
     pixels: int = option("Width and height of the picture.", 256, least=1)
     up: str = option("The axis that points upwards in the picture: x, y or z.", "z")
     quick: bool = option("A tenth of the work, and a rough surface.", False, "--quick")
-    seed: int = option("Draws points and weights.", 0)
+    seed: int = option("Draws points and weights.", _TRAINING.seed)
     json: Path | None = option("File for the numbers of the page.", None)
 
     @property
@@ -67,9 +69,8 @@ class SurfaceRequest:
     def training(self) -> sdf.Surface:
         """The training; its own refusals name the setting."""
         samples = self.fewer(self.samples, 10)
-        return sdf.Surface(
-            self.width, self.depth, self.fewer(self.steps), self.seed, min(self.batch, samples), samples, self.rate
-        )
+        batch = min(self.batch, samples) if self.quick else self.batch
+        return sdf.Surface(self.width, self.depth, self.fewer(self.steps), self.seed, batch, samples, self.rate)
 
     @property
     def axis(self) -> int:

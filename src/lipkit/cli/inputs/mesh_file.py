@@ -9,6 +9,9 @@ from lipkit import sdf
 from lipkit.errors import ArgumentError
 from lipkit.sdf.meshes.holes import boundary_loops
 
+# Volume in cubes of the diagonal, below which it is rounding.
+_FLAT = 1e-12
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -25,11 +28,17 @@ class ClosedMesh:
         found = sdf.read_mesh(path)
         loops = len(boundary_loops(found))
         if loops and not close_holes:
+            ends = "a loop" if loops == 1 else f"{loops} loops"
             raise ArgumentError(
-                f"{path} is open, so it has no inside: its faces end at {loops} loops of edges; cap them with "
-                "--close-holes, or orient all faces alike if that is the reason."
+                f"{path} is open, so it has no inside: its faces end at {ends} of edges; cap them with --close-holes, "
+                "or orient all faces alike if that is the reason."
             )
         closed = sdf.close_holes(found.vertices, found.faces)
+        if _is_flat(closed):
+            raise ArgumentError(
+                f"{path} encloses no volume, so it has no inside: every face has another one on its back, or parts of "
+                "it are inside out; give the surface of a solid."
+            )
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         return cls(sdf.Mesh(closed.vertices, closed.faces), loops, digest)
 
@@ -37,3 +46,9 @@ class ClosedMesh:
     def hashes(self) -> dict[str, str]:
         """The hash of the file, by name."""
         return {"SHA-256 of the mesh": self.digest}
+
+
+def _is_flat(closed: sdf.Triangles) -> bool:
+    """Whether the volume, a sum of signed tetrahedra, is 0 up to rounding."""
+    corners = (closed.corners - closed.vertices[0]) / closed.diagonal
+    return abs(float(corners.det().sum())) < _FLAT

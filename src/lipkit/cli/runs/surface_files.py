@@ -107,8 +107,8 @@ class SurfaceMeasures:
                 found = sdf.extract(self.field, low, high, self.request.smaller(self.request.resolution))
             except ArgumentError as error:
                 raise ArgumentError(
-                    f"The field has no surface after {self.request.training.steps} steps; give more --steps and "
-                    "another --out."
+                    f"The field has no surface after {self.request.training.steps} steps; give more --steps or "
+                    "another --rate, and another --out."
                 ) from error
         if path is not None:
             sdf.write_mesh(found, path)
@@ -116,9 +116,9 @@ class SurfaceMeasures:
 
     def _part(self, what: str, hint: type[T], make: Callable[[], T]) -> T:
         """A part by its type, which names its file."""
-        path = None if self.folder is None else self.folder / PARTS / f"{hint.__name__}.json"
+        path = None if self.folder is None else part_file(self.folder, hint)
         if path is not None and path.is_file():
-            return _read_part(path, hint)
+            return read_part(path, hint)
         with progress() as doing:
             doing(what)
             found = make()
@@ -181,7 +181,13 @@ def publish_surface(folder: Path, contents: SurfaceContents) -> Path:
         return write_surface_page(contents, folder)
 
 
-def _read_part(path: Path, hint: type[T]) -> T:
+def part_file(folder: Path, hint: type) -> Path:
+    """Where the part of a type is in the folder of a run."""
+    return folder / PARTS / f"{hint.__name__}.json"
+
+
+def read_part(path: Path, hint: type[T]) -> T:
+    """A part that was measured, from its file."""
     remedy = "remove it, and run the same command again"
     data = from_sealed_json(path.read_bytes(), str(path), remedy)
     try:

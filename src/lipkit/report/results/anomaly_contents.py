@@ -99,8 +99,8 @@ class AnomalyContents:
     def __post_init__(self) -> None:
         if any(len(one.counts) + 1 != len(self.edges) for one in self.bars):
             raise ArgumentError("Every histogram of scores has a count between two edges.")
-        if not self.health or not self.strangest:
-            raise ArgumentError("A detector has a journal of its training, and rows that it was asked about.")
+        if not self.strangest:
+            raise ArgumentError("A detector has rows that it was asked about.")
 
     def lines(self) -> list[str]:
         """The result in words."""

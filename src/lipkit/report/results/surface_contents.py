@@ -1,6 +1,7 @@
 """What the page of a learned surface shows, as plain data."""
 
 import base64
+import math
 from dataclasses import dataclass
 from typing import final
 
@@ -50,6 +51,8 @@ class Slice:
         count = len(self.across) * len(self.up)
         if len(self.values) != count or len(self.exact) != count or count < 4:
             raise ArgumentError(f"A slice has a value at each of {count} nodes, got {len(self.values)}.")
+        if not all(map(math.isfinite, (self.at, *self.across, *self.up, *self.values, *self.exact))):
+            raise ArgumentError("A slice has finite coordinates and values, and some here are not.")
 
 
 @final
@@ -82,6 +85,21 @@ class SurfaceContents:
     def __post_init__(self) -> None:
         if not self.diagonal > 0:
             raise ArgumentError(f"A mesh has a diagonal > 0, got {self.diagonal}.")
+        found = self.distances
+        lengths = (
+            self.diagonal,
+            self.deviation.lower,
+            self.deviation.upper,
+            self.mean.mean,
+            self.mean.standard_error,
+            found.forth.mean,
+            found.back.mean,
+            found.hausdorff,
+            self.constant,
+        )
+        wrong = [one for one in lengths if not 0 <= one < math.inf]
+        if wrong:
+            raise ArgumentError(f"What is measured of a surface are finite numbers >= 0, got {wrong[0]}.")
 
     def lines(self) -> list[str]:
         """The result in words."""

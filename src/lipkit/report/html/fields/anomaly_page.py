@@ -151,6 +151,8 @@ def _strange(one: StrangeRow, threshold: float, known: bool) -> list[Cell]:
 
 
 def _health(contents: AnomalyContents) -> str:
+    if not contents.health:
+        return paragraph("No network was trained: the score is the exact distance alone, which has nothing to learn.")
     last = contents.health[-1]
     shares = (
         ("rows with f > 0", lambda one: one.recall),
@@ -167,7 +169,8 @@ def _health(contents: AnomalyContents) -> str:
             "Healthy is: rows score above the samples, walks end between both, and the gradient has a length near 1, "
             "as that of a distance.",
             join("Loss at the last step: ", about_number("last loss", last.loss, digits(last.loss, Kind.ESTIMATE, 4))),
-            "These numbers are of single batches, in standard deviations of the columns, and prove nothing.",
+            "These numbers are of single batches, in standard deviations of the columns where those are standardised, "
+            "and prove nothing.",
         ],
         "soft",
     )

@@ -52,7 +52,9 @@ def _summary(contents: SurfaceContents) -> str:
         _about_length("mean |f|", contents, contents.mean.mean, Kind.ESTIMATE), ".",
     )  # fmt: skip
     constant = about_number("constant", contents.constant, digits(contents.constant, Kind.UPPER, 8))
-    holes = f", {contents.holes} holes of which were capped" if contents.holes else ", closed"
+    holes = ", closed"
+    if contents.holes:
+        holes = ", one hole capped" if contents.holes == 1 else f", {contents.holes} holes capped"
     rows: list[tuple[str, Cell]] = [
         ("constant", join(constant, f", {contents.kind}, in l2 for all points of space")),
         ("mesh", f"{contents.faces} triangles and {contents.vertices} vertices{holes}"),
@@ -67,7 +69,7 @@ def _picture(found: Render) -> str:
     said = "The solid where the field is positive, seen from in front, from the right and from above."
     image = (
         f'<img src="data:image/png;base64,{found.png}" width="{found.side}" height="{found.side}" alt="{escape(said)}" '
-        'style="width: min(32rem, 100%); height: auto; border-radius: .5rem">'
+        'style="width: min(24rem, 100%); height: auto; border-radius: .5rem">'
     )
     caption = (
         "Drawn from the network alone, ray by ray. A ray steps by |f| over the constant, so it is proven to meet "
@@ -118,7 +120,7 @@ def _use(contents: SurfaceContents) -> str:
             join(
                 "That is a statement about the surface of f. The mesh itself is at least as far away as |f(x)| minus "
                 "the deviation, ", upper, " of the diagonal, over the constant: pass the deviation to "
-                "`sdf.clearance` and `sdf.sweep`.",
+                "sdf.clearance and sdf.sweep.",
             ),
             "f is positive inside. Where |f| is smaller than the distance to the surface, rays take more steps than "
             "they need, and no harm is done.",
