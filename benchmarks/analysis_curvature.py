@@ -1,19 +1,20 @@
 """Second derivatives: of a singular value against autograd through a decomposition, of a loss against curvlinops.
 
-Claims: D^2 sigma_1[X, X] at 2048 x 2048 takes at most half of the time of double backward through `svdvals` with a
-matrix, a third with its operator, and less beyond; and products with the Hessian of a loss are at least as many a
-second as those of curvlinops and hessian-eigenthings, where several are made at one point. For single ones all three
-are alike.
+Claims: by its operator, D^2 sigma_1[X, X] at 2048 x 2048 takes a third of the time of double backward through
+`svdvals` or less, and less beyond; by the matrix it takes half of it. And products with the Hessian of a loss are at
+least as many a second as those of curvlinops and hessian-eigenthings, where several are made at one point. For single
+ones all three are alike.
 
     python benchmarks/analysis_curvature.py [--sizes 256 512 1024 2048 4096] [--repeats 3]
 
-Both sides run in one process, best of `repeats`, in CPU time of all threads, so that other jobs count little. `matrix` is `singular_value_hessian(A)`, by the eigenvalues of the
-Gram matrix from 256 on and by a decomposition below, and `operator` is `singular_value_hessian(Dense(A))`, by products
-with vectors alone; both with all that comes before, and each with its ratio to double backward. `more` is one more
-direction at a matrix whose Hessian is there already. Products are of a convolutional network with 64 images of
-3 x 32 x 32: `apply` makes everything anew for each vector, as curvlinops does, and `products` keeps the graph of the
-gradient, as the estimates of lipkit do. All rows take turns, so that a busy machine is fair. The second part needs
-`pip install curvlinops-for-pytorch hessian-eigenthings --pre`, and is left out without them.
+Both sides run in one process, best of `repeats`, in CPU time of all threads, so that other jobs count little; all rows
+take turns. `matrix` is `singular_value_hessian(A)`, by the eigenvalues of the Gram matrix from 256 on and by a
+decomposition below, and `operator` is `singular_value_hessian(Dense(A))`, by products with vectors alone; both with
+all that comes before, and each with its ratio to double backward. `more` is one more direction at a matrix whose
+Hessian is there already. Products are of a convolutional network with 64 images of 3 x 32 x 32: `apply` makes
+everything anew for each vector, as curvlinops does, and `products` keeps the graph of the gradient, as the estimates
+of lipkit do. The second part needs `pip install curvlinops-for-pytorch hessian-eigenthings --pre`, and is left out
+without them.
 """
 
 import argparse
@@ -99,7 +100,7 @@ def products(repeats: int) -> None:
     v = torch.randn(ours.in_size, generator=torch.Generator().manual_seed(1))
     kept = ours.products()
     named: list[tuple[str, Callable[[], Tensor]]] = [
-        ("curvlinops", lambda: first @ v),
+        ("curvlinops", lambda: torch.as_tensor(first @ v)),
         ("hessian-eigenthings", lambda: second.matvec(v)),
         ("lipkit, apply", lambda: ours.apply(v)),
         ("lipkit, products", lambda: kept(v)),
