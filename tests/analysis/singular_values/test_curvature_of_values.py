@@ -237,6 +237,22 @@ def test_the_largest_value_by_its_gram_matrix_is_that_of_a_decomposition(shape: 
     assert found.triplet()[0] == pytest.approx(expected.triplet()[0], rel=1e-14)
 
 
+@pytest.mark.parametrize("gap", [1e-3, 1e-6])
+def test_the_gram_matrix_loses_no_more_digits_than_the_gap(gap: float):
+    left, right = (torch.linalg.qr(normal(20, 12, seed=seed)).Q for seed in (1, 2))
+    values = torch.linspace(1, 0.1, 12, dtype=torch.float64)
+    values[1] = 1 - gap
+    matrix, x = left @ torch.diag(values) @ right.mT, normal(20, 20, seed=3)
+    a, b = left.mT @ x @ right[:, 0], right.mT @ x.mT @ left[:, 0]
+    # The closed form of lemma 3.6.1 from the values that the matrix was made of; both spaces have 8 null directions.
+    terms = ((a.square() + b.square()) + 2 * values * a * b) / (1 - values.square())
+    outside = (
+        (x @ right[:, 0]).square().sum() - a.square().sum() + (x.mT @ left[:, 0]).square().sum() - b.square().sum()
+    )
+    exact = float(terms[1:].sum() + outside)
+    assert float(curvature_of_largest(matrix).form(x)) == pytest.approx(exact, rel=1e-14 / gap)
+
+
 def test_a_large_matrix_has_the_curvature_of_its_operator():
     matrix, x = torch.randn(2, 300, 260, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     # The other side solves the same equations by conjugate gradients, with Lanczos' vectors: about ten digits.

@@ -21,7 +21,7 @@ from lipkit.norms.svd import pull_back, solve_for_vectors
 # Vectors are followed until ||A'u - sigma v|| is this share of sigma: second derivatives then have about ten digits.
 _CONVERGED = 1e-12
 _ROUNDS = 40
-# From this size on, eigenvalues of a Gram matrix take a third of the time of singular values with vectors.
+# From this size on, eigenvalues and factors of a Gram matrix are faster than singular values with vectors.
 _BY_GRAM = 256
 # Entries of a weight up to which an operator's curvature is taken in every direction.
 _MOST_ENTRIES = 1024
