@@ -1,6 +1,7 @@
 """Does the spectral score tell how robust a network is? Scores against prediction errors, over many networks.
 
     python benchmarks/spectral_score.py --data FOLDER [--seconds 7] [--images 200] [--out FILE] [--only speed,study]
+    python benchmarks/spectral_score.py --read FILE     # the correlations of networks that `--out` stored, nothing else
 
 Speed: 256 coalitions of 200 images through ResNet-18, beside bare forward passes of as many images in batches of the
 same size, in one process. Claims: under 5 s, and at least 90 % of the bare throughput.
@@ -12,7 +13,8 @@ smaller ones, since linf balls of 0.1 leave nothing of images so small. Publishe
 sign or a coefficient; robust networks with high scores mean a negative one.
 
 Intervals are from 10,000 draws of networks with replacement; `chance` is the share of 10,000 random orders whose rank
-correlation is as far from 0. Accuracy and error are related too, so that is printed beside.
+correlation is as far from 0. Accuracy and error are related too, so that is printed beside, and each score once more
+given the accuracy: the partial correlation of ranks, which is what the score says that accuracy does not.
 """
 
 import argparse
@@ -77,6 +79,20 @@ def correlate(a: np.ndarray, b: np.ndarray, seed: int = 0) -> dict[str, Any]:
     }
 
 
+def correlate_given(a: np.ndarray, b: np.ndarray, known: np.ndarray, seed: int = 0) -> dict[str, Any]:
+    """Spearman's coefficient of a and b given a third measure, with an interval over networks."""
+    draws = np.random.default_rng(seed).integers(len(a), size=(DRAWS, len(a)))
+
+    def partial(rows: np.ndarray) -> np.ndarray:
+        x, y, z = (rankdata(one[rows], axis=-1) for one in (a, b, known))
+        xy, xz, yz = _pearson(x, y), _pearson(x, z), _pearson(y, z)
+        rest = (1 - xz**2) * (1 - yz**2)
+        # What follows the third measure exactly has no rest to correlate.
+        return np.where(rest > 1e-9, xy - xz * yz, np.nan) / np.sqrt(np.maximum(rest, 1e-9))
+
+    return {"partial": float(partial(np.arange(len(a)))), "partial_interval": _middle(partial(draws))}
+
+
 def _pearson(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     a, b = (x - x.mean(-1, keepdims=True) for x in (a, b))
     size = np.sqrt((a**2).sum(-1) * (b**2).sum(-1))
@@ -114,16 +130,16 @@ def judge(model: nn.Module, x: Tensor, y: Tensor, count: int) -> dict[str, Any]:
 
 
 def relate(networks: list[dict[str, Any]]) -> dict[str, Any]:
-    """Both scores, and accuracy, against the error under each perturbation."""
+    """Both scores, and accuracy, against the error under each perturbation; scores also given the accuracy."""
     measures = {name: np.array([one["score"][name][0] for one in networks]) for name in FORMS}
     measures["accuracy"] = np.array([one["accuracy"] for one in networks])
-    return {
-        kind: {
-            measure: correlate(values, np.array([one["errors"][kind][0] for one in networks]))
-            for measure, values in measures.items()
-        }
-        for kind in networks[0]["errors"]
-    }
+    found: dict[str, Any] = {}
+    for kind in networks[0]["errors"]:
+        error = np.array([one["errors"][kind][0] for one in networks])
+        found[kind] = {measure: correlate(values, error) for measure, values in measures.items()}
+        for name in FORMS:
+            found[kind][name] |= correlate_given(measures[name], error, measures["accuracy"])
+    return found
 
 
 def speed(device: str, count: int) -> list[dict[str, Any]]:
@@ -181,7 +197,8 @@ def conclude(networks: list[dict[str, Any]]) -> dict[str, Any]:
             print(f"{title}: {len(some)} networks are too few for a correlation")
             continue
         found[title] = relate(some)
-        print(f"\n{title}: {len(some)}\n| error under | " + " | ".join((*FORMS, "accuracy")) + " |\n|---|---|---|---|")
+        head = (*FORMS, "accuracy", *(f"{name} given accuracy" for name in FORMS))
+        print(f"\n{title}: {len(some)}\n| error under | {' | '.join(head)} |\n|---|---|---|---|---|---|")
         for kind, row in found[title].items():
             cells = [
                 "{:+.2f} [{:+.2f}, {:+.2f}], chance {:.3f}".format(
@@ -189,6 +206,8 @@ def conclude(networks: list[dict[str, Any]]) -> dict[str, Any]:
                 )
                 for of in row.values()
             ]
+            given = [(row[name]["partial"], *row[name]["partial_interval"]) for name in FORMS]
+            cells += ["{:+.2f} [{:+.2f}, {:+.2f}]".format(*one) for one in given]
             print(f"| {kind} | {' | '.join(cells)} |")
     return found
 
@@ -196,7 +215,9 @@ def conclude(networks: list[dict[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     """Speed, then the networks one after the other; the file is written after each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--data", type=Path)
+    source.add_argument("--read", type=Path, help="what an earlier --out wrote: its correlations, without any training")
     parser.add_argument("--out", type=Path, help="file for the figures as JSON")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--only", default="speed,study")
@@ -205,6 +226,9 @@ def main() -> None:
     for name, default in (("batch", 512), ("images", 200), ("networks", len(PLANS))):
         parser.add_argument(f"--{name}", type=int, default=default)
     given = parser.parse_args()
+    if given.read:
+        conclude(json.loads(given.read.read_text(encoding="utf-8"))["networks"])
+        return
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True
     begin = time.perf_counter()
     found: dict[str, Any] = {"machine": machine(), "seconds": given.seconds, "networks": [], "failed": {}}

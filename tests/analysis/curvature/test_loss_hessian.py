@@ -186,3 +186,15 @@ def test_what_has_no_hessian_is_refused():
         Hessian(small_model(), functional.cross_entropy, (x, y), layers=["head"])
     with pytest.raises(ArgumentError, match="requires gradients"):
         Hessian(small_model().requires_grad_(False), functional.cross_entropy, (x, y))
+
+
+@pytest.mark.parametrize("layers", [None, ["4"]], ids=["all", "one layer"])
+def test_products_are_those_of_curvlinops(layers: list[str] | None):
+    peer = pytest.importorskip("curvlinops", reason="curvlinops-for-pytorch is not installed")
+    model, (x, y) = small_model(), batch()
+    ours = Hessian(model, nn.CrossEntropyLoss(), (x, y), layers=layers)
+    chosen = [p for name, p in model.named_parameters() if layers is None or name.split(".")[0] in layers]
+    theirs = peer.HessianLinearOperator(model, nn.CrossEntropyLoss(), chosen, [(x, y)])
+    vectors = torch.randn(4, ours.in_size, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    # Two double backward passes through one model in float64.
+    torch.testing.assert_close(ours.apply(vectors), torch.stack([theirs @ v for v in vectors]), rtol=0, atol=1e-13)

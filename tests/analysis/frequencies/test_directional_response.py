@@ -70,6 +70,20 @@ def test_a_network_learns_the_lower_of_two_waves_first():
     assert float(high[ends[0] + 1]) > 0.8
 
 
+def test_the_printed_network_does_not_take_images_of_mnist():
+    image = torch.rand(2, 1, 28, 28)
+    for width in (768, 784):
+        layers = nn.Linear(width, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10), nn.LogSoftmax(1)
+        model = nn.Sequential(nn.Flatten(), *layers)
+        if width == 768:
+            with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+                model(image)
+        else:
+            true = model(image)[:, 3].detach().exp()
+            response = analysis.directional_response(image.flatten(1), true, torch.tensor([0.0]), torch.ones(784))
+            assert float(response.coefficients[0].real) == pytest.approx(float(true.mean()), rel=1e-6)
+
+
 def test_bad_input_is_refused():
     x, t = torch.randn(5, 2), torch.zeros(1)
     with unchecked(), pytest.raises(ShapeError, match="One value"):

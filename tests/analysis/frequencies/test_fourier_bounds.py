@@ -1,5 +1,6 @@
 """Bounds from spectra against closed forms."""
 
+import itertools
 import math
 
 import numpy as np
@@ -41,6 +42,25 @@ def test_the_gaussian_has_its_closed_form_in_every_dimension(d: int, a: float):
         # The printed root of a is below the true integral, though above the constant.
         assert math.sqrt(a) < 0.6 * found
         assert math.isclose(math.sqrt(2 * a / math.e) / closed, 0.48394, rel_tol=1e-5)
+
+
+def test_an_integrable_transform_need_not_give_a_finite_bound():
+    """f = x^2 sin(1/x) exp(-x^2) is differentiable and has the constant 1.03, but its derivative jumps at 0."""
+    t = torch.linspace(math.log(1e-3), math.log(4), 60_001, dtype=torch.float64)
+    x, step = t.exp(), t[1] - t[0]  # sin(1/x) is slow in t
+    weights = x**3 * torch.sin(1 / x) * torch.exp(-(x**2)) * step
+    octaves: list[float] = []
+    for start in (4, 16, 64, 256):
+        frequencies = start * (1 + (torch.arange(32, dtype=torch.float64) + 0.5) / 32)
+        transform = torch.stack([-2j * (weights * torch.sin(2 * math.pi * w * x)).sum() for w in frequencies])
+        amplitudes = torch.cat([transform, -transform]) * start / 32
+        places = torch.cat([frequencies, -frequencies])
+        octaves.append(float(analysis.fourier_bound(amplitudes, places[:, None]).value))
+    # |transform| falls as w^(-7/4), so octaves grow by 4^(1/4) for 4 times the frequency: their sum has no end.
+    assert all(1.2 < b / a < 1.7 for a, b in itertools.pairwise(octaves))
+    u = torch.linspace(1e-4, 3, 2_000_001, dtype=torch.float64)
+    slope = torch.exp(-(u**2)) * (2 * (u - u**3) * torch.sin(1 / u) - torch.cos(1 / u))
+    assert 1.03 < float(slope.abs().max()) < 1.031 < octaves[-1]
 
 
 def test_small_and_large_numbers_do_not_vanish():

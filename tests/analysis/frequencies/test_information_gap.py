@@ -57,6 +57,26 @@ def test_the_root_of_two_is_needed():
     assert found.change == pytest.approx(0.02, rel=1e-12)
 
 
+def test_nothing_bounds_the_gap_from_below():
+    """log Q(1 | x) = exp(-|x - c|^2) / 2 - log 2 is the same at two images that differ by the higher frequency."""
+
+    class Bump(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            centre = torch.tensor([0.75, 0.25], dtype=torch.float64)
+            likely = torch.exp(-(x[:, 0, 0] - centre).square().sum(1)) / 2 - math.log(2)
+            return torch.stack([torch.log1p(-likely.exp()), likely], 1)
+
+    x = torch.tensor([1.0, 0.0], dtype=torch.float64).expand(2, 1, 1, 2)
+    changed = torch.full_like(x, 0.5)  # the mean of each image
+    found = analysis.information_gap(Bump(), x, changed, torch.tensor([1, 1]))
+    assert found.change == pytest.approx(0, abs=1e-15)
+    moved = float(found.distances[0])
+    assert moved == pytest.approx(math.sqrt(0.5), rel=1e-12)
+    # Off zero the transform of the logarithm is that of the Gaussian, halved.
+    transform = math.pi / 2 * math.exp(-((math.pi * 0.4) ** 2))
+    assert 2 * math.pi * moved * 0.4 * transform == pytest.approx(0.5755, abs=1e-4)
+
+
 def test_bad_input_is_refused():
     x, y = torch.randn(4, 3), torch.tensor([0, 1, 2, 0])
     identity = nn.Identity()

@@ -81,6 +81,20 @@ def test_noise_around_a_constant_does_not_look_uniform():
         assert abs(float(printed.quantile(0.95)) - 0.133) < 0.01
 
 
+def test_doubled_neurons_change_no_score():
+    """The number of parameters decides nothing: the same function has the same score."""
+    torch.manual_seed(0)
+    first, last = nn.Linear(64, 16).double(), nn.Linear(16, 10).double()
+    wide, end = nn.Linear(64, 32).double(), nn.Linear(32, 10).double()
+    wide.weight.data, wide.bias.data = first.weight.data.repeat(2, 1), first.bias.data.repeat(2)
+    end.weight.data, end.bias.data = last.weight.data.repeat(1, 2) / 2, last.bias.data
+    models = [nn.Sequential(nn.Flatten(), a, nn.ReLU(), b) for a, b in ((first, last), (wide, end))]
+    assert [sum(p.numel() for p in model.parameters()) for model in models] == [1210, 2410]
+    images, labels = draw(6, 1, 8, 8), torch.arange(6)
+    one, other = (analysis.SpectralGame(model, 4)(images, labels) for model in models)
+    assert float(analysis.score(one.sid)) == pytest.approx(float(analysis.score(other.sid)), abs=1e-12)
+
+
 def test_importance_is_invariant_and_safe():
     psi = draw(3, 6)
     sid = analysis.importance(psi)

@@ -40,6 +40,14 @@ def test_norms_of_inner_products_have_no_defect_and_none_leaves_the_interval(see
     assert -0.5 - 1e-12 <= analysis.parallelogram_defect(lipschitz, f, g) <= 1 + 1e-12
 
 
+def test_the_dirichlet_energy_is_a_squared_norm():
+    """As printed, without the root, it is above what the defect of a norm can be."""
+    assert float(dirichlet(X).square()) == pytest.approx(2, rel=1e-12)
+    assert float(dirichlet(2 * X).square()) == pytest.approx(8, rel=1e-12)
+    assert analysis.parallelogram_defect(lambda f: dirichlet(f).square(), X, X) == pytest.approx(3, rel=1e-12)
+    assert analysis.parallelogram_defect(dirichlet, X, X) == pytest.approx(0, abs=1e-12)
+
+
 def test_bad_input_is_refused():
     with unchecked(), pytest.raises(ShapeError, match="same points"):
         analysis.parallelogram_defect(lipschitz, X, X[:-1])

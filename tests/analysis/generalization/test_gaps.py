@@ -29,6 +29,20 @@ def test_the_gap_is_that_of_the_table():
     assert analysis.generalization_gap(model, test, train, squares).value == pytest.approx(5 / 3)
 
 
+def test_the_printed_population_risk_leaves_no_gap():
+    """A model that knows the samples it saw, by heart, and says 0 otherwise; labels are as often 0 as 1."""
+
+    class Memory(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.where(x < 10, x, 0.0)
+
+    seen, unseen = examples([0.0, 1.0], [0, 1]), examples([10.0, 11.0, 12.0, 13.0], [0, 1, 0, 1])
+    found = analysis.generalization_gap(Memory(), seen, unseen, lambda output, y: (output[:, 0] != y).double())
+    assert (found.train, found.test, found.value) == (0, 0.5, 0.5)
+    # The printed risk is the mean over the samples that were seen.
+    assert analysis.generalization_gap(Memory(), seen, seen, squares).value == 0
+
+
 def test_the_expected_gap_of_a_mean_is_known():
     """A constant fitted to m draws by squares has the gap 2 Var / m: Var (1 - 1/m) here, Var (1 + 1/m) there."""
     source, gaps, m = torch.Generator().manual_seed(0), [], 5

@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from lipkit.analysis import SpectralGame
+from lipkit._seeds import derive_seed
+from lipkit.analysis import GaussianBaseline, ReplacementBaseline, SpectralGame
+from lipkit.analysis.frequencies.frequency_bands import Baseline
 from lipkit.cli.exit_codes import Code
 from lipkit.cli.main import main
 from lipkit.data import digits
@@ -83,6 +85,59 @@ def test_a_game_continues_where_it_was_stopped(model: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("word", ["gaussian", "replacement"])
+def test_baselines_are_drawn_for_each_block(
+    word: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, numbers = tmp_path / "run", tmp_path / "numbers.json"
+    words = ("--samples", "65", "--baseline", word, "--seed", "4", "--json", str(numbers))
+    assert play(model, out, *words) == Code.OK
+    found = read(out)
+    torch.manual_seed(3)
+    same = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    _, test = digits().split(397, seed=0)
+    each: list[torch.Tensor] = []
+    for block, (start, end) in enumerate([(0, 32), (32, 65)]):
+        seed = derive_seed(derive_seed(4, block), 1)
+        baseline: Baseline = GaussianBaseline(seed=seed) if word == "gaussian" else ReplacementBaseline(seed)
+        each.append(SpectralGame(same, 3, baseline=baseline)(test.inputs[start:end], test.labels[start:end]).each)
+    assert found.shapley == pytest.approx(torch.cat(each).mean(0).tolist(), abs=1e-5)
+    written = json.loads(numbers.read_text())
+    assert [band["shapley"] for band in written["bands"]] == list(found.shapley)
+    assert [band["standard_error"] for band in written["bands"]] == list(found.error)
+    assert list(written["scores"]["printed"].values()) == list(found.printed)
+    assert f"--baseline {word}" in found.command
+    assert "--json" not in found.command
+    # One block less, and the same bits: its draws do not depend on the other one.
+    whole = (out / "spectral.json").read_bytes()
+    (out / "blocks" / "00001.json").unlink()
+    assert play(model, out, *words) == Code.OK
+    assert (out / "spectral.json").read_bytes() == whole
+    assert play(model, out, "--samples", "65", "--seed", "4") != Code.OK
+    assert f"holds another run (baseline was {word})" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_more_orders_have_smaller_errors_and_continue(model: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data.npz"
+    source = np.random.default_rng(0)
+    np.savez(data, x=source.random((40, 1, 26, 26), np.float32), y=source.integers(10, size=40))
+    model.write_text(MODEL.replace("nn.Flatten()", "nn.AdaptiveAvgPool2d(8), nn.ReLU(), nn.Flatten()"))
+    errors: list[float] = []
+    for orders in ("2", "32"):
+        out = tmp_path / orders
+        words = ("--bands", "13", "--orders", orders, "--baseline", "replacement")
+        assert play(model, out, *words, data=str(data)) == Code.OK
+        errors.append(sum(read(out).sampling_error))
+        whole = (out / "spectral.json").read_bytes()
+        (out / "blocks" / "00000.json").unlink()
+        assert play(model, out, *words, data=str(data)) == Code.OK
+        assert (out / "spectral.json").read_bytes() == whole
+    # 16 times the orders: a quarter of the error, up to the error of a deviation of two orders.
+    assert 0.15 < errors[1] / errors[0] < 0.4
+
+
+@pytest.mark.slow
 def test_another_game_and_a_damaged_block_are_refused(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -103,6 +158,8 @@ def test_another_game_and_a_damaged_block_are_refused(
     [
         (("--bands", "1"), "net", "at least two bands, got 1"),
         (("--rings", "oval"), "net", "--rings is square or round, got 'oval'"),
+        (("--baseline", "one"), "net", "--baseline is zero, gaussian or replacement, got 'one'"),
+        (("--json", "."), "net", "--json . is a folder"),
         (("--beta", "1"), "net", "--beta lies in (0, 1), got 1"),
         ((), "few", "classes"),
     ],

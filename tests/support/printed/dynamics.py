@@ -33,6 +33,15 @@ def batches() -> list[str]:
     return [f"{RATE * BENT / (2 * 2) / size:.4f}" for size in (1, 2)]
 
 
+def root() -> list[str]:
+    printed = 2 * 4**-0.5 * 4**0.5 * 4**-0.5 * 2
+    return [f"{math.sqrt(printed):.4f}", f"is {math.sqrt(2 * 4**-0.5 * 4 * 4**-0.5 * 2):g}"]
+
+
+def restored() -> list[str]:
+    return [f"{(1 - math.exp(-2 * t)) / (2 * t):.4f}" for t in (1, 2)]
+
+
 NUMBERS: dict[str, Callable[[], list[str]]] = {
     "The logarithm of the constant drifts down by noise": logarithm,
     "The matrix of a convolution": kernel,
@@ -40,4 +49,6 @@ NUMBERS: dict[str, Callable[[], list[str]]] = {
     "Growth without limit": lambda: [f"{math.e:.4f}"],
     "Noise that is not negligible": noise,
     "What the batch size changes": batches,
+    "Powers in a square root": root,
+    "The scatter of log K over trainings": restored,
 }

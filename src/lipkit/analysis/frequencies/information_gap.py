@@ -9,7 +9,7 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor, nn
 
 from lipkit._runtime import evaluating
-from lipkit.analysis.frequencies.likelihoods import log_likelihoods
+from lipkit.analysis.frequencies.likelihoods import log_likelihoods, log_prior
 from lipkit.bound import Bound
 from lipkit.errors import ArgumentError, KindError, MetricError, NonFiniteError, RegionError, ShapeError
 from lipkit.regions import L2, Everywhere
@@ -90,7 +90,8 @@ def information_gap(
             torch.cat([log_likelihoods(model, *one) for one in zip(x.split(batch), truth.split(batch), strict=True)])
             for x in (images, changed)
         )
-    known = _log_prior(truth, prior).to(before)
+    shares = truth.bincount().double() / len(truth) if prior is None else prior
+    known = log_prior(truth, shares).to(before)
     distances = norm_up((images.double() - changed.double()).flatten(1), 1)
     # One rounding of each difference.
     distances = round_up(distances, 2)
@@ -104,13 +105,3 @@ def information_gap(
         float(moved.std()) / math.sqrt(len(moved)),
         distances,
     )
-
-
-def _log_prior(labels: Tensor, prior: Tensor | None) -> Tensor:
-    """log P(y) of each label."""
-    shares = labels.bincount().double() / len(labels) if prior is None else prior.detach().double().to(labels.device)
-    if prior is not None and not (bool((shares >= 0).all()) and abs(float(shares.sum()) - 1) < 1e-4):
-        raise ArgumentError(f"A prior is a distribution over the classes, got {prior.tolist()}.")
-    if int(labels.max()) >= len(shares) or not bool((shares[labels] > 0).all()):
-        raise ArgumentError("The prior gives some label of the data no probability; every class that occurs has some.")
-    return shares[labels].log()

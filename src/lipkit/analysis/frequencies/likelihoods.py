@@ -36,3 +36,14 @@ def check_classes(labels: Int[Tensor, " images"], classes: int) -> None:
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= classes:
         raise ArgumentError(f"Labels of {classes} classes lie in 0..{classes - 1}, got {low}..{high}.")
+
+
+def log_prior(labels: Int[Tensor, " images"], shares: Float[Tensor, " classes"]) -> Float64[Tensor, " images"]:
+    """log P(y) of each label, P a distribution over the classes that gives every label some probability."""
+    wide = shares.detach().double().to(labels.device)
+    if not (bool((wide >= 0).all()) and abs(float(wide.sum()) - 1) < 1e-4):
+        raise ArgumentError(f"A prior is a distribution over the classes, got {shares.tolist()}.")
+    check_classes(labels, len(wide))
+    if not bool((wide[labels] > 0).all()):
+        raise ArgumentError("The prior gives some label of the data no probability; every class that occurs has some.")
+    return wide[labels].log()

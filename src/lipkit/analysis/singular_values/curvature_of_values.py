@@ -1,5 +1,7 @@
 """The second derivative of a singular value as an operator: of a matrix in its entries, of a layer in its kernel."""
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
 
@@ -19,8 +21,14 @@ from lipkit.norms.svd import pull_back, solve_for_vectors
 # Vectors are followed until ||A'u - sigma v|| is this share of sigma: second derivatives then have about ten digits.
 _CONVERGED = 1e-12
 _ROUNDS = 40
-# From this size on, eigenvalues of a Gram matrix take a third of the time of singular values with vectors.
+# From this size on, eigenvalues and factors of a Gram matrix are faster than singular values with vectors.
 _BY_GRAM = 256
+# Entries of a weight up to which an operator's curvature is taken in every direction.
+_MOST_ENTRIES = 1024
+# Directions in which one system of equations is solved at once, for the memory of their images.
+_AT_ONCE = 64
+# Eigenvalues of the curvature below this share of the largest are what the iterations left of zero.
+_ZERO = 1e-9
 
 
 def singular_value_hessian(target: Float[Tensor, "m n"] | LinearOperator, k: int = 0) -> SingularValueHessian:
@@ -33,8 +41,9 @@ def singular_value_hessian(target: Float[Tensor, "m n"] | LinearOperator, k: int
 
     Guarantee: ESTIMATE, in float64; refuses what has no second derivative.
     Cost: one decomposition, for sigma_1 of a large matrix that of its smaller Gram matrix, then O(mn) a product; of an
-    operator about a hundred applications, then as many a product.
-    So one product with a large matrix is cheapest by `Dense(matrix)`, many are by the matrix.
+    operator about a hundred applications, then as many a product, so one product with a large matrix is cheapest by
+    `Dense(matrix)`, many are by the matrix. The trace, diagonal and spectrum of an operator are a product for each
+    entry of its weight, and are refused above 1024 entries.
     Reference: Luo 2025, lemma 3.6.1; products without the Hessian and the form for operators are ours.
     """
     if isinstance(target, Tensor):
@@ -166,19 +175,29 @@ class _OfOperator(SingularValueHessian):
         return float(self.value), self.left, self.right
 
     def trace(self) -> float:
-        raise UnsupportedError(f"{self._nature}, so it has no exact trace; use analysis.estimate_trace(hessian).")
+        return float(self.diagonal().sum())
 
     def diagonal(self) -> Float64[Tensor, "..."]:
-        raise UnsupportedError(f"{self._nature}, so it has no diagonal; use form(X) with the unit kernels you need.")
+        return torch.cat([self.form(units) for units in self._units("diagonal")]).reshape(self.in_shape)
 
     def spectrum(self) -> Float64[Tensor, " count"]:
-        raise UnsupportedError(
-            f"{self._nature}, so it has no closed spectrum; use analysis.extreme_eigenvalues(hessian)."
-        )
+        rows = torch.cat([self.apply(units).flatten(1) for units in self._units("spectrum")])
+        values = torch.linalg.eigvalsh((rows + rows.mT) / 2).flip(0)
+        # A norm is convex, so what is below zero is left of the iterations too.
+        return values[values > _ZERO * values[0].clamp(min=0)]
 
-    @property
-    def _nature(self) -> str:
-        return f"The Hessian of the norm of {self.op} is known by its products only"
+    def _units(self, wanted: str) -> Iterator[Float64[Tensor, "some ..."]]:
+        """The unit kernels, some at a time; refuses weights of more entries than is sensible."""
+        count = math.prod(self.in_shape)
+        if count > _MOST_ENTRIES:
+            raise UnsupportedError(
+                f"The {wanted} of the Hessian of the norm of {self.op} takes a product for each of {count} entries of "
+                f"its weight, and at most {_MOST_ENTRIES} are taken; use analysis.estimate_trace(hessian), "
+                "analysis.extreme_eigenvalues(hessian), or form(X) with the unit kernels you need."
+            )
+        for places in torch.arange(count, device=self.value.device).split(_AT_ONCE):
+            chosen = torch.nn.functional.one_hot(places, count).to(self.value)
+            yield chosen.reshape(-1, *self.in_shape)
 
 
 def _weight(op: LinearOperator) -> int:

@@ -1,7 +1,7 @@
 """The largest singular value of a matrix with its second derivative, from the smaller Gram matrix alone."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -52,10 +52,7 @@ class GramDecomposition:
         """
         if self.transposed:
             a, b = b, a
-        a = a - (a @ self.u).unsqueeze(-1) * self.u
-        b = b - (b @ self.v).unsqueeze(-1) * self.v
-        g = (self.value * a + b @ self.matrix.mT) @ self.resolvent
-        h = (b + g @ self.matrix) / self.value
+        g, h = solve_by_gram(self.matrix, (self.u, self.v, self.value), a, b, lambda x: x @ self.resolvent)
         return (h, g) if self.transposed else (g, h)
 
     def form(self, a: Float64[Tensor, "*b m"], b: Float64[Tensor, "*b n"]) -> Float64[Tensor, "*b"]:
@@ -87,10 +84,7 @@ def decompose_gram(matrix: Float[Tensor, "m n"]) -> GramDecomposition:
     Cost: one Gram matrix of the smaller side, and its eigenvalues.
     """
     wide, transposed = as_wide(matrix)
-    gram = wide @ wide.mT
-    if not bool(torch.isfinite(gram).all()) or not bool(gram.diagonal().any()):
-        size = float(wide.abs().amax())
-        raise NonFiniteError(f"A matrix with entries up to {size:g} squares out of the range of float64; rescale it.")
+    gram = gram_of(wide)
     squares, basis = torch.linalg.eigh(gram)
     distance = squares[-1] - squares
     weights = torch.where(distance > _SAME * squares[-1], 1 / distance, 0.0)
@@ -99,6 +93,33 @@ def decompose_gram(matrix: Float[Tensor, "m n"]) -> GramDecomposition:
     value = float(torch.linalg.vector_norm(v))
     gap = gap_of(value**2, float(squares[-2:][0]), wide.shape)
     return GramDecomposition(wide, (basis * weights) @ basis.mT, u, v / value, value, gap, transposed)
+
+
+def solve_by_gram(
+    wide: Float64[Tensor, "p q"],
+    triplet: tuple[Float64[Tensor, " p"], Float64[Tensor, " q"], float],
+    a: Float64[Tensor, "*b p"],
+    b: Float64[Tensor, "*b q"],
+    resolve: Callable[[Tensor], Tensor],
+) -> tuple[Float64[Tensor, "*b p"], Float64[Tensor, "*b q"]]:
+    """What `GramDecomposition.solve` says, of a matrix that is as wide as high at least.
+
+    `triplet` is u, v and sigma, and `resolve` the inverse of sigma^2 - A A' off u, on rows.
+    """
+    u, v, value = triplet
+    a = a - (a @ u).unsqueeze(-1) * u
+    b = b - (b @ v).unsqueeze(-1) * v
+    g = resolve(value * a + b @ wide.mT)
+    return g, (b + g @ wide) / value
+
+
+def gram_of(wide: Float64[Tensor, "p q"]) -> Float64[Tensor, "p p"]:
+    """A A', if its squares are normal numbers and not all zero."""
+    gram = wide @ wide.mT
+    if not bool(torch.isfinite(gram).all()) or not bool(gram.diagonal().any()):
+        size = float(wide.abs().amax())
+        raise NonFiniteError(f"A matrix with entries up to {size:g} squares out of the range of float64; rescale it.")
+    return gram
 
 
 def as_wide(matrix: Float[Tensor, "m n"]) -> tuple[Float64[Tensor, "p q"], bool]:

@@ -10,24 +10,42 @@ from torch import Tensor, nn
 from lipkit._checksums import from_sealed_json, to_sealed_json
 from lipkit._files import write_whole
 from lipkit._seeds import check_seed, derive_seed
-from lipkit.analysis import PrintedScore, RoundRings, SignedScore, SpectralGame, SpectralValues, SquareRings
+from lipkit.analysis import (
+    GaussianBaseline,
+    PrintedScore,
+    ReplacementBaseline,
+    RoundRings,
+    SignedScore,
+    SpectralGame,
+    SpectralValues,
+    SquareRings,
+    ZeroBaseline,
+)
 from lipkit.cli.console import bar, terminal
-from lipkit.cli.inputs import load
+from lipkit.cli.inputs import load, option_words
 from lipkit.cli.inputs.adapted_model import Adaptation, parse_classes
 from lipkit.cli.inputs.datasets import test_set
 from lipkit.cli.inputs.device import device_of
 from lipkit.cli.options import PYTHON_MODEL, WEIGHTS, argument, option, spell_command
 from lipkit.cli.runs.claimed_folder import ClaimedFolder
 from lipkit.cli.runs.folder_lock import lock_folder
+from lipkit.cli.runs.result_files import write_json
 from lipkit.cli.training.processes import Team
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError, NonFiniteError, RecordError, ShapeError
 from lipkit.report.html.spectral_page import write_spectral_page
 from lipkit.report.results.spectral_contents import SPECTRAL, SpectralContents
 
+_CHANGES_VALUES = ("bands", "rings", "baseline", "orders", "beta", "seed")
 # Images of one block, after which results are on the disk.
 _BLOCK = 32
 _RINGS = {"square": SquareRings(), "round": RoundRings()}
+# What a seed makes of each.
+_BASELINES = {
+    "zero": lambda _: ZeroBaseline(),
+    "gaussian": lambda seed: GaussianBaseline(seed=seed),
+    "replacement": ReplacementBaseline,
+}
 
 
 @final
@@ -43,6 +61,11 @@ class SpectralRequest:
     out: Path = option("Folder for values as they come, and the page; the same continues.")
     bands: int = option("Number of bands, at least 2; up to 12 all 2^bands coalitions are evaluated.", 8)
     rings: str = option("Shape of bands in the frequency plane: square or round.", "square")
+    baseline: str = option(
+        "What replaces an absent band: zero, gaussian noise, or replacement by that of another image of its block.",
+        "zero",
+    )
+    orders: int = option("Orders of bands drawn for each image beyond 12 bands.", 16, least=2)
     beta: float = option("Weight of the next higher band in a score, in (0, 1).", 0.75)
     weights: Path | None = option(WEIGHTS, None)
     output: str | None = option("Entry of the model's output, by name or position, if it is no tensor.", None)
@@ -51,7 +74,8 @@ class SpectralRequest:
     samples: int | None = option("Only the first so many images.", None, least=2)
     batch: int = option("The most images in one forward pass.", 1024, least=1)
     device: str = option("cpu or cuda.", "cpu")
-    seed: int = option("Draws orders of bands beyond 12, and weights where there are none.", 0)
+    seed: int = option("Draws orders beyond 12 bands, baselines, and weights where there are none.", 0)
+    json: Path | None = option("File for the numbers of the page.", None)
 
     @property
     def command(self) -> str:
@@ -61,7 +85,7 @@ class SpectralRequest:
     @property
     def options(self) -> dict[str, str]:
         """Every setting that changes values, as text; files are told apart by their hashes instead."""
-        named = {name: str(getattr(self, name)) for name in ("bands", "rings", "beta", "seed")}
+        named = {name: str(getattr(self, name)) for name in _CHANGES_VALUES}
         given = ("output", "normalize", "classes")
         return {**named, **{name: value for name in given if (value := getattr(self, name)) is not None}}
 
@@ -74,16 +98,22 @@ class SpectralRequest:
         """The game of one block of images."""
         if self.rings not in _RINGS:
             raise ArgumentError(f"--rings is square or round, got {self.rings!r}.")
+        if self.baseline not in _BASELINES:
+            raise ArgumentError(f"--baseline is zero, gaussian or replacement, got {self.baseline!r}.")
+        # Draws of a block depend on nothing that was played before, so that a game that continues is the same.
         seed = derive_seed(self.seed, block)
-        return SpectralGame(model, self.bands, _RINGS[self.rings], batch=self.batch, seed=seed)
+        baseline = _BASELINES[self.baseline](derive_seed(seed, 1))
+        return SpectralGame(model, self.bands, _RINGS[self.rings], baseline, self.batch, self.orders, seed)
 
 
 def play_spectral_game(request: SpectralRequest) -> None:
     """Play the game; print Shapley values and scores, and write them with a page.
 
     The folder of `--out` then holds: run.json, the weights where no file was named for them, blocks/ with a file for
-    each 32 images, spectral.json and spectral.html. Cost: 2^bands forward passes for each image.
+    each 32 images, spectral.json and spectral.html. Cost: 2^bands forward passes for each image, beyond 12 bands
+    orders (bands + 1).
     """
+    option_words.check_json(request.json)
     check_seed(request.seed, "--seed")
     if not 0 < request.beta < 1:
         raise ArgumentError(f"--beta lies in (0, 1), got {request.beta:g}.")
@@ -101,6 +131,7 @@ def play_spectral_game(request: SpectralRequest) -> None:
         contents = _gather(request, values, folder)
         write_whole(folder.path / SPECTRAL, contents.to_json())
         page = write_spectral_page(contents, folder.path)
+    write_json(request.json, _numbers(contents))
     say = terminal().print
     for line in contents.lines():
         say(line, soft_wrap=True, markup=False, highlight=False)
@@ -182,3 +213,16 @@ def _gather(request: SpectralRequest, values: SpectralValues, folder: ClaimedFol
         sid=tuple(values.sid.tolist()), values=None if values.values is None else tuple(values.values.tolist()),
         printed=(printed.value, printed.low, printed.high), signed=(signed.value, signed.low, signed.high),
     )  # fmt: skip
+
+
+def _numbers(contents: SpectralContents) -> dict[str, Any]:
+    """What the page shows, for `--json`."""
+    columns = (contents.shapley, contents.error, contents.sampling_error, contents.sid)
+    names = ("shapley", "standard_error", "sampling_error", "importance")
+    scores = {"printed": contents.printed, "signed": contents.signed}
+    return {
+        "images": contents.images,
+        "bands": [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)],
+        "values": contents.values,
+        "scores": {name: dict(zip(("value", "low", "high"), row, strict=True)) for name, row in scores.items()},
+    }
