@@ -78,7 +78,7 @@ def predicted(size: int, steps: int, rate: float) -> tuple[float, analysis.Forec
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(x[chosen]), y[chosen]).backward()
             optimizer.step()
-    return math.exp(float(profile.history.log_constant[-1])), analysis.forecast(profile.history, rate)
+    return math.exp(float(profile.history.log_constant[-1])), analysis.forecast(profile.history)
 
 
 def slope(sizes: list[int], variances: list[float]) -> float:

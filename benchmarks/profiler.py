@@ -5,16 +5,22 @@ and its kappa is that of `torch.func.vmap(grad)` to six digits in at most half t
 
     python benchmarks/profiler.py [--batch 256] [--steps 20] [--repeats 3] [--every 10] [--device cpu]
     python benchmarks/profiler.py --model resnet18 --batch 512 --device cuda [--size 32] [--parts]
+    python benchmarks/profiler.py --memory [--batch 128]
 
 Both sides run in one process and take turns, best of `repeats`. On a CPU it is the time of all threads of the process,
 so that others on the machine do not count; on a GPU it is wall time. `noise terms` are one step with `every=1` less one
 without a profiler, so they include all measurements; `vmap` is only the gradients of samples and their contractions.
 `--parts` prints instead what a step and each part of the profiler take by the clock, waiting for the device around each
 of them, and how many kernels and readings of single numbers by the host it asks for.
+`--memory` prints instead the peak of memory of a bare step, of one inside of a profiler that measures noise terms, and
+of one with stored gradients of samples, each in a fresh process on a CPU, because a process never gives its peak back.
 ResNet-18 has batch normalisation in training, so its profiler has no noise terms, and `vmap` is left out.
 """
 
 import argparse
+import resource
+import subprocess
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -222,6 +228,40 @@ def kappas(x: Tensor, y: Tensor, rate: float) -> list[float]:
     return found
 
 
+# What a fresh process does for `--memory`, by its word.
+MEMORY = ("bare", "profiled", "vmap")
+
+
+def work_for_memory(what: str, setting: Setting) -> None:
+    """One step and what belongs to it; prints the peak of this process in MB, and that before it."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if what == "profiled":
+        _, profile = setting.profiled(1, 1, 1)
+        assert all(layer.kappa is not None for layer in profile.history.layers)
+    else:
+        setting.bare(1)
+        if what == "vmap":
+            kappas(setting.x, setting.y, 1e-3)
+    # Linux counts in KiB.
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(f"{(peak - before) * 1024 / 1e6:.1f}")
+
+
+def print_memory(batch: int, size: int, repeats: int) -> None:
+    """The least growth of the peak over some processes, which differ by what the allocator keeps."""
+    command = [sys.executable, __file__, "--batch", str(batch), "--size", str(size), "--work"]
+    found = {
+        what: min(
+            float(subprocess.run([*command, what], check=True, capture_output=True, text=True).stdout.split()[-1])
+            for _ in range(repeats)
+        )
+        for what in MEMORY
+    }
+    for what in MEMORY:
+        more = "" if what == "bare" else f", {found[what] - found['bare']:+.1f} MB beside a bare one"
+        print(f"{what}: the peak grows by {found[what]:.1f} MB in two steps{more}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=("convnet", "resnet18"), default="convnet")
@@ -232,12 +272,22 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=10)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--parts", action="store_true")
+    parser.add_argument("--memory", action="store_true")
+    parser.add_argument("--work", choices=MEMORY, help="what a process of --memory does")
     given = parser.parse_args()
-    print(machine())
+    if given.memory:
+        print(machine())
+        print_memory(given.batch, given.size, given.repeats)
+        return
+    if given.work is None:
+        print(machine())
     make = network if given.model == "convnet" else resnet18
     x = torch.randn(given.batch, 3, given.size, given.size, device=given.device)
     y = torch.randint(0, 10, (given.batch,), device=given.device)
     setting = Setting(make, x, y, given.device)
+    if given.work is not None:
+        work_for_memory(given.work, setting)
+        return
     if given.parts:
         print_parts(setting, given.steps, given.every)
         return

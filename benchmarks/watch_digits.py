@@ -2,8 +2,8 @@
 
     python benchmarks/watch_digits.py --plot docs/guides
 
-Three trainings by plain SGD at rate 0.1: batches of 32, the same with weight decay, and batches of 4. Then the spectral
-game of the first network. One minute on one core.
+Three trainings by plain SGD at rate 0.1: batches of 32, the same with weight decay, and batches of 4. Then the phases
+of the third, the landscape around the first, and the spectral game of the first two. One minute on one core.
 """
 
 import argparse
@@ -14,8 +14,10 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from lipkit import analysis
+import lipkit
+from lipkit import analysis, bounds
 from lipkit.data import Examples, digits
+from lipkit.report import draw_landscape, draw_phases
 from lipkit.report.figure_style import LOOKS, sheet
 
 RATE = 0.1
@@ -109,6 +111,20 @@ def draw_bands(found: dict[str, analysis.SpectralValues], path: Path) -> None:
         figure.savefig(path, metadata={"Software": None})
 
 
+def landscape_around(model: nn.Module, train: Examples) -> analysis.Landscape:
+    """Loss and proven log K over a plane of weights through those of the model."""
+    directions = analysis.random_directions(model, torch.Generator().manual_seed(0))
+    steps, fold = torch.linspace(-1.0, 1.0, 13).tolist(), bounds.DAG()
+    return analysis.landscape(
+        model,
+        lambda m: cross_entropy(m(train.inputs), train.labels),
+        lambda m: fold(lipkit.capture(m, train.inputs[:1])),
+        directions,
+        steps,
+        steps,
+    )
+
+
 def main() -> None:
     """Train, print and draw."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -133,6 +149,11 @@ def main() -> None:
     if folder is not None:
         draw_growth(histories, folder / "watch-growth.png")
         draw_bands(games, folder / "watch-bands.png")
+        title, history = list(histories.items())[-1]
+        growth = analysis.phases(history, window=300)
+        draw_phases(growth, f"What makes log K grow: {title}", folder / "watch-phases.png")
+        found = landscape_around(models[0], train)
+        draw_landscape(found, "Around the weights after training with batches of 32", folder / "watch-landscape.png")
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ from lipkit.analysis.dynamics.laws.scaling_laws import gradient_noise_law as gra
 from lipkit.analysis.dynamics.laws.scaling_laws import isotropic_noise as isotropic_noise
 from lipkit.analysis.dynamics.laws.scaling_laws import label_noise_law as label_noise_law
 from lipkit.analysis.dynamics.profiler import Profiler as Profiler
+from lipkit.analysis.dynamics.stored_history import read_history as read_history
 from lipkit.analysis.dynamics.tracked_layers import AsMatrix as AsMatrix
 from lipkit.analysis.dynamics.tracked_layers import AsOperator as AsOperator
 from lipkit.analysis.frequencies.directional_response import DirectionalResponse as DirectionalResponse

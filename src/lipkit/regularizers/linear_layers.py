@@ -61,7 +61,7 @@ def layers_of(model: nn.Module, example: Example) -> tuple[LinearLayer, ...]:
         )
     found = tuple(_linear_layers(model, shapes))
     if not found:
-        raise ArgumentError(f"{type(model).__name__} has no linear or convolutional layer to regularise.")
+        raise ArgumentError(f"{type(model).__name__} has no linear or convolutional layer, and no attention.")
     return found
 
 

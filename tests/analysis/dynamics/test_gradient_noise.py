@@ -85,10 +85,10 @@ def images(padding: Literal["zeros", "reflect", "circular"], stride: int, dilati
 
 
 CASES = {
-    "tokens": (Tokens(), (5, 4)),
-    "zeros": (images("zeros", 1, 1), (2, 7, 7)),
-    "stride": (images("circular", 2, 1), (2, 7, 7)),
-    "dilation": (images("reflect", 1, 2), (2, 7, 7)),
+    "tokens": (Tokens, (5, 4)),
+    "zeros": (lambda: images("zeros", 1, 1), (2, 7, 7)),
+    "stride": (lambda: images("circular", 2, 1), (2, 7, 7)),
+    "dilation": (lambda: images("reflect", 1, 2), (2, 7, 7)),
 }
 
 
@@ -96,11 +96,11 @@ CASES = {
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_noise_terms_are_those_of_stored_gradients(case: str, reduction: str):
     torch.manual_seed(0)
-    model, shape = CASES[case]
-    model = model.double()
+    make, shape = CASES[case]
+    model = make().double()
     count, rate = 9, 0.01
     x, y = normal(count, *shape, seed=1), torch.arange(count) % 3
-    # The last layer learns its shape, and gradients of other cases go.
+    # The last layer learns its shape.
     model(x)
     model.zero_grad()
     weights = {name: p.detach().clone() for name, p in model.named_parameters()}
@@ -135,8 +135,8 @@ def test_noise_terms_are_those_of_stored_gradients(case: str, reduction: str):
 def test_parts_are_those_of_the_whole_covariance(case: str):
     """Sigma as a matrix over all entries, from stored gradients, and its diagonal, its mean variance and its rest."""
     torch.manual_seed(0)
-    model, shape = CASES[case]
-    model = model.double()
+    make, shape = CASES[case]
+    model = make().double()
     count, rate = 9, 0.01
     x, y = normal(count, *shape, seed=1), torch.arange(count) % 3
     model(x)

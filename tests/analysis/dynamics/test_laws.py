@@ -91,7 +91,7 @@ def test_without_diffusion_nothing_scatters():
 
 def test_a_forecast_has_the_mean_of_the_expected_tracker():
     history = profiled()
-    found = analysis.forecast(history, 0.05)
+    found = analysis.forecast(history)
     assert history.expected is not None
     # The same sums in another order; 23 steps in intervals of 5, the last one shorter.
     assert found.mean_log == pytest.approx(float(history.expected[-1]), abs=1e-12)
@@ -99,6 +99,26 @@ def test_a_forecast_has_the_mean_of_the_expected_tracker():
     assert found.diffusion > 0
     assert found.curvature > 0
     assert found.kind is Kind.ESTIMATE
+
+
+@pytest.mark.parametrize("rates", [(0.0, 0.01, 0.1, 0.05), (0.1, 0.0, 0.0, 0.0)])
+def test_a_forecast_knows_the_rate_of_each_step(rates: tuple[float, ...]):
+    model, (x, y) = network(), clusters(24)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with analysis.Profiler(model, optimizer, x[:1], every=3) as profile:
+        for rate in (*rates, *rates):
+            optimizer.param_groups[0]["lr"] = rate
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    history = profile.history
+    found = analysis.forecast(history)
+    assert history.expected is not None
+    assert found.mean_log == pytest.approx(float(history.expected[-1]), abs=1e-12)
+    assert found.curvature > 0
+    for layer in history.layers:
+        sums = [sum(part) for part in ((*rates, *rates)[i : i + 3] for i in (0, 3, 6))]
+        assert layer.time.tolist() == pytest.approx(sums, rel=1e-12)
 
 
 def test_a_forecast_takes_the_covariance_that_it_is_asked_for():
@@ -115,12 +135,12 @@ def test_a_forecast_takes_the_covariance_that_it_is_asked_for():
         (analysis.NoiseModel.DIAGONAL, "_variance"),
         (analysis.NoiseModel.SCALAR, "_scalar"),
     ):
-        found = analysis.forecast(profile.history, 0.05, noise)
+        found = analysis.forecast(profile.history, noise)
         sums = [0.05 * sum(float(getattr(one, name + part).sum()) for one in layers) for name in ("kappa", "diffusion")]
         # The same sums in another order.
         assert [found.curvature, found.diffusion] == pytest.approx(sums, rel=1e-12)
     with pytest.raises(UnsupportedError, match="split=True"):
-        analysis.forecast(profiled(steps=3), 0.05, analysis.NoiseModel.SCALAR)
+        analysis.forecast(profiled(steps=3), analysis.NoiseModel.SCALAR)
 
 
 class Residual(nn.Module):
@@ -144,14 +164,18 @@ def test_a_network_that_is_no_chain_is_refused_by_name():
     assert profile.history.expected is not None
     for law in (analysis.forecast, analysis.phases):
         with pytest.raises(UnsupportedError, match="'inside'"):
-            law(profile.history, 0.05)
+            law(profile.history)
 
 
 def test_what_the_model_does_not_describe_is_refused():
     with pytest.raises(UnsupportedError, match="momentum"):
-        analysis.forecast(profiled(steps=2, momentum=0.9), 0.05)
-    with pytest.raises(ArgumentError, match="positive and finite, got 0"):
-        analysis.forecast(profiled(steps=2), 0.0)
+        analysis.forecast(profiled(steps=2, momentum=0.9))
+    model = network()
+    with analysis.Profiler(model, torch.optim.SGD(model.parameters(), lr=0.1), clusters(1)[0]) as profile:
+        pass
+    for law in (analysis.forecast, analysis.phases):
+        with pytest.raises(ArgumentError, match="no step yet"):
+            law(profile.history)
     for numbers in ((math.nan, 0, 0, 0), (0, math.inf, 0, 0), (0, 0, -1e-9, 0), (0, 0, 0, -1e-9)):
         with pytest.raises(ArgumentError, match="finite numbers"):
             Forecast(*numbers)

@@ -32,7 +32,7 @@ def profiled(every: int, momentum: float = 0.0, steps: int = 11) -> tuple[analys
 @pytest.mark.parametrize(("every", "window"), [(1, 1), (1, 4), (1, 500), (3, 6), (3, 7), (5, 5)])
 def test_averages_are_those_of_a_loop_over_intervals(every: int, window: int):
     history, _ = profiled(every)
-    found = analysis.phases(history, RATE, window)
+    found = analysis.phases(history, window)
     steps = history.steps.tolist()
     intervals = list(pairwise(steps))
     for row, (_, end) in enumerate(intervals):
@@ -53,7 +53,7 @@ def test_averages_are_those_of_a_loop_over_intervals(every: int, window: int):
 
 def test_a_long_window_ends_with_the_forecast():
     history, _ = profiled(2)
-    found, whole = analysis.phases(history, RATE, 100), analysis.forecast(history, RATE)
+    found, whole = analysis.phases(history, 100), analysis.forecast(history)
     # Means of all eleven steps, summed in another order.
     last = [float(part[-1]) * 11 for part in (found.drift, found.curvature, found.diffusion)]
     assert last == pytest.approx([whole.drift, whole.curvature, whole.diffusion], rel=1e-12)
@@ -93,8 +93,8 @@ def test_layers_that_are_followed_as_operators_have_no_amplification():
 def test_histories_without_noise_are_refused():
     history, _ = profiled(1, momentum=0.9, steps=2)
     with pytest.raises(UnsupportedError, match="momentum"):
-        analysis.phases(history, RATE)
+        analysis.phases(history)
     with pytest.raises(UnsupportedError, match="momentum"):
         analysis.driving_factors(history)
     with pytest.raises(ArgumentError, match="at least one step, got 0"):
-        analysis.phases(profiled(1, steps=2)[0], RATE, 0)
+        analysis.phases(profiled(1, steps=2)[0], 0)

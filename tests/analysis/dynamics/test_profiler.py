@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lipkit import analysis, spectral_norm
-from lipkit.errors import ArgumentError, NonFiniteError, UnsupportedError
+from lipkit.errors import ArgumentError, NonFiniteError
 
 SGD, AdamW = torch.optim.SGD, torch.optim.AdamW
 
@@ -321,9 +321,6 @@ def test_bad_input_is_refused():
     nn.init.zeros_(list(model.parameters())[-1])
     with pytest.raises(ArgumentError, match="'4' is zero after 0 steps"):
         analysis.Profiler(model, optimizer, x).__enter__()
-    grouped = nn.Conv2d(4, 4, 3, groups=2)
-    with pytest.raises(UnsupportedError, match="2 groups"):
-        analysis.Profiler(grouped, SGD(grouped.parameters(), lr=0.1), torch.zeros(1, 4, 5, 5))
 
 
 def test_what_has_no_gradient_does_not_decay():

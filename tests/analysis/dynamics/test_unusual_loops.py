@@ -150,7 +150,7 @@ def test_a_layer_that_the_optimizer_does_not_move_has_no_noise(frozen: bool):
     assert moved.kappa is not None
     assert still.kappa.tolist() == still.drift.tolist() == [0.0] * 3
     assert bool((moved.kappa > 0).all())
-    assert analysis.forecast(history, RATE).curvature > 0
+    assert analysis.forecast(history).curvature > 0
 
 
 def test_a_step_that_nobody_could_hear_is_named():

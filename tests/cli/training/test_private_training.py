@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from lipkit.cli.training import Precision, checkpoint
 from lipkit.cli.training.loop import train
 from lipkit.cli.training.processes import Team
+from lipkit.cli.training.profile import ProfileSettings
 from lipkit.cli.training.steps.private_steps import LEDGER
 from lipkit.data import Examples
 from lipkit.errors import ArgumentError, InterruptedRun, LipkitError, RecordError, UnsupportedError
@@ -156,7 +157,7 @@ def test_several_processes_and_profiles_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="2 processes"):
         train(PrivateBlobs(), tmp_path, Team(torch.device("cpu"), 0, 2))
     with pytest.raises(UnsupportedError, match="--profile"):
-        train(PrivateBlobs(), tmp_path, HERE, profile=4)
+        train(PrivateBlobs(), tmp_path, HERE, profile=ProfileSettings(4))
 
 
 def test_the_loss_of_a_batch_is_not_there() -> None:

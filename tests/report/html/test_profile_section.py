@@ -24,7 +24,8 @@ def layer(name: str, times: int, growth: float, spectra: bool = True) -> StoredL
     row = tuple
     return StoredLayer(
         name, norm, row(0.5 * n for n in norm), None, row([3 * growth] * (times - 1)), row([growth] * (times - 1)),
-        row([-3 * growth] * (times - 1)), row([0.0] * (times - 1)), row([1, *[0] * (times - 2)]), None, None,
+        row([-3 * growth] * (times - 1)), row([0.0] * (times - 1)), row([1, *[0] * (times - 2)]),
+        row([0.2] * (times - 1)), None, None,
         StoredSpectra(6, 4, tuple((n, n / 2, n / 4) for n in norm), tuple(n * n * 1.3125 for n in norm))
         if spectra else None,
     )  # fmt: skip
@@ -83,12 +84,27 @@ def test_drawings_exist_for_any_number_of_layers(count: int, paper: Paper) -> No
 
 
 @pytest.mark.slow
+def test_phases_are_drawn_where_there_are_noise_terms_and_a_chain() -> None:
+    one = replace(
+        layer("a", 6, 0.1), share=(1.0,) * 6, kappa=(0.5, 0.4, 0.3, 0.2, 0.1), diffusion=(0.0, 1e-3, 1e-3, 1e-4, 1e-4)
+    )
+    known = history([one])
+    known = replace(known, refused=(), expected=known.realised, sampled=known.realised)
+    page = render_profile(known)
+    # Two steps an interval, so a window of one step is one interval: drift and decay cancel, kappa * time / 2.
+    assert "drift 0, curvature of noise 0.01, diffusion 1e-05" in page
+    branch = replace(known, layers=(replace(one, share=(0.5,) * 6),))
+    assert "There is no plot of phases: The model is of chains" in render_profile(branch)
+    assert "phases" not in render_profile(history([one]))
+
+
+@pytest.mark.slow
 def test_a_history_without_gaps_spectra_or_steps_is_shown_all_the_same() -> None:
     bare = replace(layer("a", 6, 0.1, spectra=False), gap=None)
     found = render_profile(history([bare]))
     assert "Gaps are not known" in found
     assert "No layer is small enough" in found
-    nothing = StoredLayer("a", (2.0,), (1.0,), None, (), (), (), (), (), None, None, None)
+    nothing = StoredLayer("a", (2.0,), (1.0,), None, (), (), (), (), (), (), None, None, None)
     assert "No step was profiled" in render_profile(history([nothing], times=1))
 
 

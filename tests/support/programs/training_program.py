@@ -17,6 +17,7 @@ from lipkit import nn as lnn
 from lipkit.cli.training import Goal, Recipe, Sets
 from lipkit.cli.training.loop import train
 from lipkit.cli.training.processes import Team
+from lipkit.cli.training.profile import ProfileSettings
 from lipkit.data import Examples
 from lipkit.losses import Progress
 from support.programs.run import together
@@ -100,9 +101,9 @@ def work(rank: int, folder: str, size: int, words: Sequence[str], port: int) -> 
                 "WORLD_SIZE": str(size), "RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)
             }  # fmt: skip
         team = Team.join(torch.device("cpu"))
-        slowly, every = "slowly" in words, 4 if "profile" in words else None
-        recipe = (OneOptimizer() if every else Blobs()) if not slowly else SlowOneOptimizer() if every else Slow()
-        train(recipe, Path(folder), team, profile=every)
+        slowly, asked = "slowly" in words, ProfileSettings(4) if "profile" in words else None
+        recipe = (OneOptimizer() if asked else Blobs()) if not slowly else SlowOneOptimizer() if asked else Slow()
+        train(recipe, Path(folder), team, profile=asked)
         if team.leads:
             (Path(folder) / "done").touch()
         team.broadcast(0)

@@ -20,11 +20,13 @@ class Causes:
 
     Args:
         decay: The factor f of the part -f W of the step.
+        rate: Its rate, the time that it takes in the stochastic model.
         mean: The mean of the noise terms in the change of log sigma, without the drift.
         diffused: Their draw.
     """
 
     decay: float
+    rate: float
     mean: float
     diffused: float
 
@@ -32,7 +34,10 @@ class Causes:
 @final
 @dataclass
 class Sums:
-    """Sums over the steps of an interval, and the curvature of its first step as a share of ||X||_F^2."""
+    """Sums over the steps of an interval, and the curvature of its first step as a share of ||X||_F^2.
+
+    `time` sums the rates of the steps that moved, `squares` their squares.
+    """
 
     drift: float = 0.0
     curvature: float = 0.0
@@ -40,6 +45,8 @@ class Sums:
     mean: float = 0.0
     diffused: float = 0.0
     bending: float = 0.0
+    time: float = 0.0
+    squares: float = 0.0
 
 
 # No noise at all.
@@ -73,7 +80,6 @@ class Booking:
         self.measured: Measurement = measured
         self._sums = Sums()
         self._crossings = 0
-        self._rate = 0.0
 
     def causes(self, decay: float, rate: float, draw: float) -> Causes:
         """What is known of a step that was made.
@@ -85,23 +91,21 @@ class Booking:
         """
         noise = self.noise or _SILENCE
         mean = rate**2 * (noise.curvature - noise.diffusion / 2)
-        return Causes(decay, mean, rate * math.sqrt(noise.diffusion) * draw)
+        return Causes(decay, rate, mean, rate * math.sqrt(noise.diffusion) * draw)
 
     def may_cross(self, size: float) -> bool:
         """Whether a first step of this Frobenius norm may move the largest value past another."""
         return self.measured.gap is not None and size > self.measured.gap / 2
 
-    def bend(self, slope: float, size: float, form: float, rate: float, norm: float) -> None:
+    def bend(self, slope: float, size: float, form: float, norm: float) -> None:
         """Learn the curvature from the first step of an interval, before it is booked.
 
         Args:
             slope: u'X v / sigma.
             size: ||X||_F.
             form: D^2 sigma[X, X].
-            rate: The rate of the step.
             norm: ||X||_2, or any number that is at least that and crosses nothing.
         """
-        self._rate = rate
         if size > 0:
             self._sums.bending = (form / (2 * self.measured.value) - slope**2 / 2) / size**2
             self._crossings = int(self.measured.gap is not None and norm > self.measured.gap / 2)
@@ -116,17 +120,20 @@ class Booking:
             sums.curvature += sums.bending * size**2
             sums.mean += causes.mean
             sums.diffused += causes.diffused
+            sums.time += causes.rate
+            sums.squares += causes.rate**2
 
     def close(self, measured: Measurement) -> None:
         """Book the rest, and open the next interval at what was measured."""
         before, moment, sums = self.log_norm, self.record.moments[-1], self._sums
-        crossings, noise, rate = self._crossings, self.noise, self._rate
+        crossings, noise = self._crossings, self.noise
         self.open(measured)
         known = sums.drift + sums.curvature + sums.decay
         rest = self.log_norm - before - sums.drift - sums.curvature - sums.decay
         heard, split = int(noise is not None), int(noise is not None and noise.diagonal is not None)
+        rate = sums.squares / sums.time if sums.time else 0.0
         terms = tuple(rate * term for term in _numbers(noise or _SILENCE))
-        causes = (sums.drift, sums.curvature, sums.decay, rest)
+        causes = (sums.drift, sums.curvature, sums.decay, rest, sums.time)
         self.record.entries.append(Entry(*causes, *terms, crossings=crossings, known=heard, split=split))
         mean = sums.drift + sums.decay + sums.mean
         self._note(moment.realised + known, moment.expected + mean, moment.sampled + mean + sums.diffused)
@@ -138,7 +145,6 @@ class Booking:
             **self.record.state(),
             "sums": torch.tensor(astuple(self._sums), dtype=torch.float64),
             "noise": torch.tensor(noise, dtype=torch.float64),
-            "rate": torch.tensor(self._rate, dtype=torch.float64),
             "crossings": torch.tensor(self._crossings),
         }
 
@@ -148,7 +154,7 @@ class Booking:
         self.record.restore(state)
         self._sums = Sums(*state["sums"].tolist())
         self.noise = _noise(state["noise"].tolist()) if state["noise"].numel() else None
-        self._rate, self._crossings = float(state["rate"]), int(state["crossings"])
+        self._crossings = int(state["crossings"])
 
     def _note(self, realised: float, expected: float, sampled: float) -> None:
         self.record.moments.append(Moment(self.measured.value, self.measured.gap, realised, expected, sampled))

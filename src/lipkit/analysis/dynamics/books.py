@@ -9,9 +9,11 @@ from torch import Tensor
 
 from lipkit.analysis.dynamics.booking import Booking, Causes
 from lipkit.analysis.dynamics.gram_squaring import spectral_norms_together
+from lipkit.analysis.dynamics.grouped_kernels import block_norms, blocks_of
 from lipkit.analysis.dynamics.layer_stack import Pairs, stack_layers
 from lipkit.analysis.dynamics.tracked_layers import Measurement, TrackedLayer, measure_layers, products_are_cheap
 from lipkit.analysis.singular_values.gram_decomposition import spectral_norm_by_gram
+from lipkit.linops import Dense, LinearOperator
 
 
 @final
@@ -41,7 +43,7 @@ class Books:
         given = zip(self.each, decays, rates, draws, strict=True)
         causes = [book.causes(decay, rate, draw) for book, decay, rate, draw in given]
         if self._fresh:
-            self._book_first(causes, rates)
+            self._book_first(causes)
             self._fresh = False
         elif self.each:
             self._left.append(_beside([stack.later_step() for stack in self._stacks]))
@@ -63,6 +65,19 @@ class Books:
         for book, one in zip(self.each, measured, strict=True):
             book.close(one)
         self._open(measured, weights)
+
+    def why_unheard(self) -> str | None:
+        """None, or which layer moved without noise terms."""
+        for book in self.each:
+            if any(not one.known and (one.drift or one.curvature) for one in book.record.entries):
+                return f"Layer {book.layer.name!r} moved in an interval in which no backward pass of it was heard."
+        return None
+
+    def moved(self) -> list[bool]:
+        """Whether each layer has other weights than at the last measurement."""
+        now = self._by_place([stack.copy() for stack in self._stacks])
+        then = self._by_place([stack.at for stack in self._stacks])
+        return [not torch.equal(now[place], then[place]) for place in range(len(self._layers))]
 
     def states(self) -> list[dict[str, Tensor]]:
         """Everything that the next step needs, for each layer, as tensors on the CPU that share no memory."""
@@ -108,14 +123,15 @@ class Books:
         self._left: list[Float64[Tensor, "2 layers"]] = []
         self._causes: list[list[Causes]] = []
 
-    def _book_first(self, causes: Sequence[Causes], rates: Sequence[float]) -> None:
+    def _book_first(self, causes: Sequence[Causes]) -> None:
         found = [stack.first_step() for stack in self._stacks]
         changes = self._by_place([whole for _, whole in found])
         numbers = _beside([one for one, _ in found]).mT.tolist() if found else []
         rows = dict(zip(self._order, numbers, strict=True))
-        norms = _norms({p: changes[p].flatten(1) for p, row in rows.items() if self.each[p].may_cross(row[1])})
+        crossing = [place for place, row in rows.items() if self.each[place].may_cross(row[1])]
+        norms = _norms({place: self._layers[place].operator(changes[place]) for place in crossing})
         for place, (slope, size, form) in rows.items():
-            self.each[place].bend(slope, size, form, rates[place], norms.get(place, 0.0))
+            self.each[place].bend(slope, size, form, norms.get(place, 0.0))
             self.each[place].book(slope, size, causes[place])
 
     def _read(self) -> None:
@@ -133,9 +149,13 @@ def _beside(parts: Sequence[Tensor]) -> Float64[Tensor, "rows layers"]:
     return torch.cat([part.to(parts[0].device) for part in parts], dim=1).to(torch.float64)
 
 
-def _norms(changes: Mapping[int, Tensor]) -> dict[int, float]:
+def _norms(changes: Mapping[int, LinearOperator]) -> dict[int, float]:
     """||X||_2 of each change whose Frobenius norm does not decide."""
-    matrices = list(changes.values())
+    plain = {place: op.weight for place, op in changes.items() if isinstance(op, Dense)}
+    matrices = list(plain.values())
     together = products_are_cheap(matrices)
-    found = spectral_norms_together(matrices) if together else [spectral_norm_by_gram(one) for one in matrices]
-    return dict(zip(changes, found, strict=True))
+    norms = spectral_norms_together(matrices) if together else [spectral_norm_by_gram(one) for one in matrices]
+    found = dict(zip(plain, norms, strict=True))
+    for place in changes.keys() - plain.keys():
+        found[place] = float(block_norms(blocks_of(changes[place])).amax())
+    return found

@@ -17,9 +17,10 @@ class LayerHistory:
     second order does not explain, among it everything that was done to weights outside of the optimizer's steps.
 
     `gap` is the distance that bounds the radius of the series (None for convolutions as operators), `crossings` says
-    of which intervals the first step was more than gap / 2, outside of that radius; `kappa` and `diffusion` are the
-    noise terms of the first step of each interval, times its rate; None if they are refused. `share` is
-    d log K / d log norm: 1 in a chain, less in a branch, 0 where the output does not see the layer.
+    of which intervals the first step was more than gap / 2, outside of that radius. `time` is that of the stochastic
+    model: the sum of the rates of the steps that moved the layer. `kappa` and `diffusion` are the noise terms of the
+    first step of each interval, so that times `time` they are those of all its steps; None if they are refused. `share`
+    is d log K / d log norm: 1 in a chain, less in a branch, 0 where the output does not see the layer.
 
     A profiler with `split` also has the parts of kappa and diffusion that are due to the variances of single entries of
     the gradient, and what they were if all entries were independent with the mean variance (`scalar`). The rest,
@@ -34,6 +35,7 @@ class LayerHistory:
     decay: Float64[Tensor, " changes"]
     rest: Float64[Tensor, " changes"]
     crossings: Int64[Tensor, " changes"]
+    time: Float64[Tensor, " changes"]
     kappa: Float64[Tensor, " changes"] | None
     diffusion: Float64[Tensor, " changes"] | None
     share: Float64[Tensor, " times"] | None = None

@@ -1,7 +1,7 @@
-"""The rows of one layer, which grow while a profiler runs, and can be stored and read back."""
+"""The rows of layers, which grow while a profiler runs, and can be stored and read back."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import final
 
@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from lipkit.analysis.dynamics.history import LayerHistory
+from lipkit.analysis.dynamics.history import History, LayerHistory
+from lipkit.analysis.dynamics.norm_fold import NormFold
 
 
 @final
@@ -24,6 +25,7 @@ class Entry:
     curvature: float
     decay: float
     rest: float
+    time: float
     kappa: float
     diffusion: float
     kappa_variance: float
@@ -56,10 +58,10 @@ class LayerRecord:
     moments: list[Moment] = field(default_factory=list[Moment])
     entries: list[Entry] = field(default_factory=list[Entry])
 
-    def freeze(self, share: Float64[Tensor, " times"]) -> LayerHistory:
-        """The record so far, with the share of the layer in the constant."""
+    def freeze(self, share: Float64[Tensor, " times"], noise: bool) -> LayerHistory:
+        """The record so far, with the share of the layer in the constant, and its noise terms if there are any."""
         gaps = [one.gap for one in self.moments if one.gap is not None]
-        known = all(one.known for one in self.entries)
+        known = noise and all(one.known for one in self.entries)
         split = known and bool(self.entries) and all(one.split for one in self.entries)
         return LayerHistory(
             self.name,
@@ -70,6 +72,7 @@ class LayerRecord:
             _row([one.decay for one in self.entries]),
             _row([one.rest for one in self.entries]),
             torch.tensor([one.crossings for one in self.entries], dtype=torch.int64),
+            _row([one.time for one in self.entries]),
             _row([one.kappa for one in self.entries]) if known else None,
             _row([one.diffusion for one in self.entries]) if known else None,
             share,
@@ -103,8 +106,8 @@ class LayerRecord:
         ]
         return {
             "moments": torch.tensor(moments, dtype=torch.float64).reshape(-1, 5),
-            "causes": torch.tensor([astuple(one)[:10] for one in self.entries], dtype=torch.float64).reshape(-1, 10),
-            "flags": torch.tensor([astuple(one)[10:] for one in self.entries], dtype=torch.int64).reshape(-1, 3),
+            "causes": torch.tensor([astuple(one)[:11] for one in self.entries], dtype=torch.float64).reshape(-1, 11),
+            "flags": torch.tensor([astuple(one)[11:] for one in self.entries], dtype=torch.int64).reshape(-1, 3),
         }
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
@@ -115,6 +118,28 @@ class LayerRecord:
         ]
         rows = zip(state["causes"].tolist(), state["flags"].tolist(), strict=True)
         self.entries[:] = [Entry(*causes, *flags) for causes, flags in rows]
+
+
+def collect_history(
+    records: Sequence[LayerRecord], steps: Sequence[int], fold: NormFold, label: str, refused: Mapping[str, str]
+) -> History:
+    """The history of these rows; noise terms and their trackers are left out where `refused` says why."""
+    norms, realised, expected, sampled = (
+        torch.tensor([row(record) for record in records], dtype=torch.float64)
+        for row in (LayerRecord.log_norms, LayerRecord.realised, LayerRecord.expected, LayerRecord.sampled)
+    )
+    noise = "expected" not in refused
+    shares = fold.shares(norms)
+    return History(
+        label,
+        torch.tensor(steps),
+        fold.log_constant(norms),
+        fold.log_constant(realised),
+        fold.log_constant(expected) if noise else None,
+        fold.log_constant(sampled) if noise else None,
+        tuple(record.freeze(share, noise) for record, share in zip(records, shares, strict=True)),
+        refused,
+    )
 
 
 def _row(values: list[float]) -> Tensor:

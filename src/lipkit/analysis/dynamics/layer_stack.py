@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lipkit.analysis.dynamics.tracked_layers import Measurement, TrackedLayer, products_are_cheap
 from lipkit.errors import NotProvenError
+from lipkit.linops import Dense
 
 # Rounds of power iteration that follow the singular vectors through one step of training.
 _ROUNDS = 5
@@ -109,7 +110,8 @@ def stack_layers(layers: Sequence[TrackedLayer]) -> list[LayerStack]:
     groups: dict[object, list[int]] = defaultdict(list)
     for place, layer in enumerate(layers):
         weight = layer.weight()
-        together = layer.reading.gives_matrices and products_are_cheap([weight])
+        matrix = layer.reading.gives_matrices and isinstance(layer.operator(weight), Dense)
+        together = matrix and products_are_cheap([weight])
         kind = (tuple(weight.shape), weight.dtype, weight.device) if together else place
         groups[kind].append(place)
     return [LayerStack(places, [layers[i] for i in places]) for places in groups.values()]

@@ -1,6 +1,6 @@
 """A profiler around any training loop: which layer makes the constant grow, and through which part of the update."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self, final
 
@@ -8,21 +8,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
-from lipkit.analysis.dynamics.booking import Booking
 from lipkit.analysis.dynamics.books import Books
 from lipkit.analysis.dynamics.history import History
-from lipkit.analysis.dynamics.layer_record import LayerRecord
+from lipkit.analysis.dynamics.layer_record import collect_history
 from lipkit.analysis.dynamics.noise_listener import NoiseListener
 from lipkit.analysis.dynamics.norm_fold import NormFold, fold_of
 from lipkit.analysis.dynamics.profiler_state import StoredState
-from lipkit.analysis.dynamics.tracked_layers import AsMatrix, Reading
-from lipkit.analysis.dynamics.update_rules import DecayShares, group_of, why_not_plain_sgd
+from lipkit.analysis.dynamics.tracked_layers import AsMatrix, Reading, why_untracked
+from lipkit.analysis.dynamics.update_rules import DecayShares, group_of, why_moved_elsewhere, why_not_plain_sgd
 from lipkit.bounds.lipschitz import network_of
 from lipkit.errors import ArgumentError, LipkitError
-from lipkit.regularizers.linear_layers import Example, layers_of
+from lipkit.regularizers.linear_layers import Convolution, Example, layers_of
 
 # The form of a stored state; a later form has another number.
-_VERSION = 2
+_VERSION = 3
 
 
 @final
@@ -35,7 +34,9 @@ class Profiler:
 
     log K is the fold over the network (`bounds.DAG` without joint norms) at sigma_1 of all layers of
     `regularizers.layers_of`; everything else, normalisation among it, counts as 1. In a chain it is the sum of
-    log sigma_1. A network that cannot be read has this sum too, and `history.refused["fold"]` says why.
+    log sigma_1. A network that cannot be read has this sum too, and `history.refused["fold"]` says why;
+    `refused["layers"]` names matrices of other layers (recurrent ones, embeddings), and `refused["optimizer"]` layers
+    that another optimizer moves, which are not followed.
 
     Training is not touched: the same bits with and without it. Hooks on modules and on the optimizer's step leave
     with the block. Noise terms of matrices come from inputs and output gradients of layers; those of true convolutions,
@@ -62,6 +63,9 @@ class Profiler:
             about another gradient of the weights after each measurement.
         probes: Backward passes with random signs after each measurement, if a layer needs them; the noise terms of one
             deviate by about their own size, and a mean over many does not.
+        wrt: Which argument, or which module's result, the fold is with respect to, as in `lipkit.lipschitz`: a model
+            that reads words has a constant from its embedding on.
+        output: Which of several results the fold is of, as in `lipkit.lipschitz`.
     """
 
     def __init__(
@@ -75,6 +79,8 @@ class Profiler:
         seed: int = 0,
         probes: int = 1,
         split: bool = False,
+        wrt: str | tuple[str, ...] | None = None,
+        output: str | int | None = None,
     ) -> None:
         if every < 1:
             raise ArgumentError(f"A profiler measures every 1 or more steps, got every={every}.")
@@ -88,12 +94,16 @@ class Profiler:
             )
         self._model, self._optimizer, self._every, self._probes = model, optimizer, every, probes
         self._reading = AsMatrix() if convolutions is None else convolutions
-        self._layers = self._reading.track(layers_of(model, example))
+        try:
+            self._layers = self._reading.track(layers_of(model, example))
+        except ArgumentError as error:
+            what = "linear layers, convolutions and attention projections"
+            raise ArgumentError(f"A profiler follows the norms of {what}: {error}") from error
         self._seed, self._split = seed, split
         self._handles: list[Any] = []
         self._books: Books | None = None
         self._resumes = False
-        self._example = example
+        self._example, self._wrt, self._output = example, wrt, output
         self._folded: tuple[NormFold, str | None] | None = None
 
     def __enter__(self) -> Self:
@@ -124,35 +134,32 @@ class Profiler:
         """The record so far, from before the first step on; can be read inside the block."""
         books = self._require_books().each
         fold, missing = self._fold()
-        norms, realised, expected, sampled = (
-            torch.tensor([row(book.record) for book in books], dtype=torch.float64)
-            for row in (LayerRecord.log_norms, LayerRecord.realised, LayerRecord.expected, LayerRecord.sampled)
+        what = "fold of" if missing is None else "sum of log"
+        reads = any(isinstance(layer.module, Convolution) for layer in self._layers)
+        label = (
+            f"{what} sigma_1 over {len(books)} layers; {f'{self._reading.label}; ' if reads else ''}normalisation, "
+            "activations, pools and everything else count as 1; an estimate, no bound"
         )
-        shares = fold.shares(norms)
-        refusal = self._listener.refusal or _unheard(books)
-        refused = {} if refusal is None else {"expected": refusal, "sampled": refusal}
-        decay = self._decays.refusal or self._decays.why_not_of(self._layers)
-        if decay is not None:
-            refused["decay"] = decay
-        if missing is not None:
-            refused["fold"] = missing
-        if self._split and (refusal or self._listener.probed):
-            refused["split"] = refusal or (
+        return collect_history([book.record for book in books], self._steps, fold, label, self._refused())
+
+    def _refused(self) -> dict[str, str]:
+        noise = self._listener.refusal or self._elsewhere or self._require_books().why_unheard()
+        split = None
+        if self._split and (noise or self._listener.probed):
+            split = noise or (
                 f"Layer {self._layers[min(self._listener.probed)].name!r} is heard by random signs, which do not show "
                 "the variances of single entries; its noise terms are not split."
             )
-        what = "fold of" if missing is None else "sum of log"
-        return History(
-            f"{what} sigma_1 over {len(books)} layers; {self._reading.label}; normalisation, activations, pools "
-            "and everything else count as 1; an estimate, no bound",
-            torch.tensor(self._steps),
-            fold.log_constant(norms),
-            fold.log_constant(realised),
-            None if refusal else fold.log_constant(expected),
-            None if refusal else fold.log_constant(sampled),
-            tuple(book.record.freeze(share) for book, share in zip(books, shares, strict=True)),
-            refused,
-        )
+        found = {
+            "expected": noise,
+            "sampled": noise,
+            "decay": self._decays.refusal or self._decays.why_not_of(self._layers),
+            "fold": self._fold()[1],
+            "split": split,
+            "optimizer": self._elsewhere,
+            "layers": why_untracked(self._model, self._layers),
+        }
+        return {name: reason for name, reason in found.items() if reason is not None}
 
     def state_dict(self) -> dict[str, Tensor | str]:
         """Everything that a later run needs to go on to the same history: tensors on the CPU, and sentences.
@@ -170,7 +177,11 @@ class Profiler:
             "listening": torch.tensor(int(self._listener.listening)),
             "draws": self._draws.get_state().clone(),
         }
-        reasons = {"refusal": self._listener.refusal, "decay_refusal": self._decays.refusal}
+        reasons = {
+            "refusal": self._listener.refusal,
+            "decay_refusal": self._decays.refusal,
+            "elsewhere": self._elsewhere,
+        }
         found.update({name: reason for name, reason in reasons.items() if reason is not None})
         found.update({f"decays.{name}": tensor for name, tensor in self._decays.state().items()})
         for index, (layer, state) in enumerate(zip(self._layers, books.states(), strict=True)):
@@ -198,7 +209,7 @@ class Profiler:
         self._draws.set_state(stored.tensor("draws"))
         self._decays.restore(stored.part("decays.", list(self._decays.state())))
         self._decays.refusal = stored.sentence("decay_refusal")
-        self._listener.refusal = stored.sentence("refusal")
+        self._listener.refusal, self._elsewhere = stored.sentence("refusal"), stored.sentence("elsewhere")
         self._listener.listening = bool(stored.number("listening"))
         self._resumes = True
 
@@ -207,7 +218,8 @@ class Profiler:
         if self._folded is None:
             try:
                 with torch.no_grad():
-                    self._folded = fold_of(network_of(self._model, _as_call(self._example)), self._layers), None
+                    network = network_of(self._model, _as_call(self._example), self._wrt, self._output)
+                    self._folded = fold_of(network, self._layers), None
             except LipkitError as error:
                 reason = f"log K is the product of all norms, because the network cannot be read: {error}"
                 self._folded = NormFold(), reason
@@ -224,23 +236,18 @@ class Profiler:
         self._count = 0
         self._decays = DecayShares(self._optimizer)
         self._draws = torch.Generator().manual_seed(self._seed)
-        refusal = why_not_plain_sgd(self._optimizer) or self._unmodelled()
+        refusal = why_not_plain_sgd(self._optimizer, self._layers)
         self._listener = NoiseListener(self._model, self._books.each, refusal, self._probes, self._draws, self._split)
         self._step, self._steps = 0, [0]
+        self._elsewhere: str | None = None
         self._factors: list[float] = []
         # Read before the first step: weights that are no numbers any more would not be understood.
         self._fold()
         return self._books
 
-    def _unmodelled(self) -> str | None:
-        computed = [layer.name for layer in self._layers if layer.parameter() is None]
-        if computed:
-            return f"The weight of {computed[0]!r} is computed from other parameters, so its steps are not plain SGD."
-        return None
-
     @torch.no_grad()
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        self._listener.refusal = self._listener.refusal or why_not_plain_sgd(optimizer)
+        self._listener.refusal = self._listener.refusal or why_not_plain_sgd(optimizer, self._layers)
         self._factors = self._decays.advance()
         count = sum(len(group["params"]) for group in optimizer.param_groups)
         if count != self._count:
@@ -276,16 +283,11 @@ class Profiler:
 
     @torch.no_grad()
     def _measure(self) -> None:
-        self._require_books().measure(self._step)
+        books = self._require_books()
+        self._elsewhere = self._elsewhere or why_moved_elsewhere(self._optimizer, self._layers, books.moved)
+        books.measure(self._step)
         self._steps.append(self._step)
         self._listener.listen()
-
-
-def _unheard(books: Sequence[Booking]) -> str | None:
-    for book in books:
-        if any(not one.known and (one.drift or one.curvature) for one in book.record.entries):
-            return f"Layer {book.layer.name!r} moved in an interval in which no backward pass of it was heard."
-    return None
 
 
 def _is_still(parameter: nn.Parameter | None) -> bool:

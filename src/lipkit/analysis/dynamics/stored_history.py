@@ -3,6 +3,7 @@
 import itertools
 import math
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import final
 
 import torch
@@ -15,10 +16,12 @@ from lipkit.errors import ArgumentError, RecordError
 
 Row = tuple[float, ...]
 # Fields of a layer with one number for each recorded step, and with one for each change between two of them.
-_AT_TIMES, _OF_CHANGES = (
+_AT_TIMES, CAUSES, _NOISE = (
     ("norm", "gap", "share"),
-    ("drift", "curvature", "decay", "rest", "crossings", "kappa", "diffusion"),
+    ("drift", "curvature", "decay", "rest", "crossings"),
+    ("kappa", "diffusion", "kappa_variance", "diffusion_variance", "kappa_scalar", "diffusion_scalar"),
 )
+_OF_CHANGES = (*CAUSES, "time", *_NOISE)
 
 
 @final
@@ -26,30 +29,31 @@ _AT_TIMES, _OF_CHANGES = (
 class StoredSpectra:
     """The singular values of a layer's `rows` x `columns` matrix over training: all, or some at even ranks.
 
-    `values[t]` falls from the largest to the smallest, and `energy[t]` is the sum of the squares of all of them.
+    Of a kernel with groups they are those of all its `blocks`, each `rows` x `columns`. `values[t]` falls from the
+    largest to the smallest, and `energy[t]` is the sum of the squares of all of them.
     """
 
     rows: int
     columns: int
     values: tuple[Row, ...]
     energy: Row
+    blocks: int = 1
 
     def __post_init__(self) -> None:
-        if self.rows < 1 or self.columns < 1 or len(self.values) != len(self.energy):
+        if min(self.rows, self.columns, self.blocks) < 1 or len(self.values) != len(self.energy):
             raise ArgumentError(
                 f"Spectra of a {self.rows} x {self.columns} matrix have as many rows as energies, got "
                 f"{len(self.values)} and {len(self.energy)}."
             )
 
     def random_edge(self, time: int) -> float:
-        """The edge of Marchenko and Pastur: s (sqrt(rows) + sqrt(columns)), s^2 = energy / (rows columns).
+        """The edge of Marchenko and Pastur: s (sqrt(rows) + sqrt(columns)), s^2 = energy / (blocks rows columns).
 
         Near it lies the largest value of a large matrix of independent entries with the same mean square. A value far
         above it stands out of the noise. Guarantee: none for one matrix; it is a limit for large ones.
         """
-        return math.sqrt(self.energy[time] / (self.rows * self.columns)) * (
-            math.sqrt(self.rows) + math.sqrt(self.columns)
-        )
+        size = math.sqrt(self.energy[time] / (self.blocks * self.rows * self.columns))
+        return size * (math.sqrt(self.rows) + math.sqrt(self.columns))
 
     def stable_rank(self, time: int) -> float:
         """||W||_F^2 / ||W||_2^2, between 1 and the rank."""
@@ -59,7 +63,7 @@ class StoredSpectra:
 @final
 @dataclass(frozen=True)
 class StoredLayer:
-    """One layer: the fields of `LayerHistory` as tuples but for the parts of noise terms, and its spectra if known."""
+    """One layer: the fields of `LayerHistory` as tuples, and its spectra if known."""
 
     name: str
     norm: Row
@@ -70,9 +74,14 @@ class StoredLayer:
     decay: Row
     rest: Row
     crossings: tuple[int, ...]
+    time: Row
     kappa: Row | None
     diffusion: Row | None
     spectra: StoredSpectra | None
+    kappa_variance: Row | None = None
+    diffusion_variance: Row | None = None
+    kappa_scalar: Row | None = None
+    diffusion_scalar: Row | None = None
 
     @classmethod
     def of(cls, layer: LayerHistory, spectra: StoredSpectra | None) -> "StoredLayer":
@@ -115,6 +124,8 @@ class StoredHistory:
         for layer in self.layers:
             _check_rows(layer.name, {name: getattr(layer, name) for name in _AT_TIMES}, times)
             _check_rows(layer.name, {name: getattr(layer, name) for name in _OF_CHANGES}, times - 1)
+            if min(layer.norm) <= 0:
+                raise ArgumentError(f"norm of {layer.name} is above zero, got {min(layer.norm)}.")
             if layer.spectra is not None:
                 _check_rows(layer.name, {"energy": layer.spectra.energy}, times)
 
@@ -165,8 +176,8 @@ class StoredHistory:
     def thinned(self, most: int) -> "StoredHistory":
         """The same at no more than about `most` of its steps, the first and the last among them.
 
-        Causes are summed over the steps that are left out, so that books still close; noise terms, which are rates,
-        are left out where steps are.
+        Causes are summed over the steps that are left out, so that books still close, and noise terms are means over
+        the time of the model, so that forecasts stay.
         """
         if most < 2:
             raise ArgumentError(f"A history keeps at least two steps, got {most}.")
@@ -180,17 +191,42 @@ class StoredHistory:
         return replace(self, layers=tuple(_thin(layer, kept) for layer in self.layers), **chosen)
 
 
+def read_history(path: Path) -> History:
+    """The history in the profile.json that `lipkit train --profile` wrote, for forecasts, phases and driving factors.
+
+    Every number is what it was when it was written. A file that was changed since, or is something else, is refused
+    with a `RecordError`. Singular values, which the file has too, are for the page.
+
+    Guarantee: ESTIMATE, as the history. Cost: one pass over the file.
+    """
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise ArgumentError(
+            f"{path} cannot be read ({error.strerror}); give the profile.json in the folder of a run of "
+            "`lipkit train --profile`."
+        ) from error
+    return StoredHistory.from_json(content, str(path)).to_history()
+
+
 def _thin(layer: StoredLayer, kept: list[int]) -> StoredLayer:
     spans = list(itertools.pairwise(kept))
-    sums = {
-        name: tuple(sum(getattr(layer, name)[a:b]) for a, b in spans)
-        for name in ("drift", "curvature", "decay", "rest", "crossings")
-    }
+    sums = {name: tuple(sum(getattr(layer, name)[a:b]) for a, b in spans) for name in (*CAUSES, "time")}
+    means = {name: _means(getattr(layer, name), layer.time, spans) for name in _NOISE}
     spectra = layer.spectra
     if spectra is not None:
         spectra = replace(spectra, values=_pick(spectra.values, kept), energy=_pick(spectra.energy, kept))
     times = {name: _pick(getattr(layer, name), kept) for name in _AT_TIMES}
-    return replace(layer, **sums, **times, kappa=None, diffusion=None, spectra=spectra)
+    return replace(layer, **sums, **means, **times, spectra=spectra)
+
+
+def _means(row: Row | None, time: Row, spans: list[tuple[int, int]]) -> Row | None:
+    """The means of a row over spans, weighted by time; 0 where no time passes."""
+    if row is None:
+        return None
+    sums = [sum(r * t for r, t in zip(row[a:b], time[a:b], strict=True)) for a, b in spans]
+    wholes = [sum(time[a:b]) for a, b in spans]
+    return tuple(one / whole if whole else 0.0 for one, whole in zip(sums, wholes, strict=True))
 
 
 def _pick(row: tuple[object, ...] | None, places: list[int]) -> object:

@@ -10,11 +10,15 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from lipkit.analysis.dynamics.gram_squaring import decompose_together
+from lipkit.analysis.dynamics.grouped_kernels import decompose_blocks, kernel_matrix
 from lipkit.analysis.singular_values.curvature_of_values import singular_value_hessian
 from lipkit.analysis.singular_values.gram_decomposition import GramDecomposition, decompose_gram
 from lipkit.errors import ArgumentError, NonFiniteError, UnsupportedError
 from lipkit.linops import Dense, LinearOperator, Shape
-from lipkit.regularizers.linear_layers import LinearLayer
+from lipkit.regularizers.linear_layers import Convolution, LinearLayer
+
+# So many names are listed in a sentence.
+_NAMES = 4
 
 
 @final
@@ -101,7 +105,7 @@ class Reading(ABC):
     @property
     @abstractmethod
     def gives_matrices(self) -> bool:
-        """Whether every operator is the matrix of its weight, so that those of one shape can be stacked."""
+        """Whether operators that are `Dense` are the matrices of weights, so that those of one shape can be stacked."""
 
     @property
     @abstractmethod
@@ -116,30 +120,32 @@ class Reading(ABC):
 @final
 @dataclass(frozen=True)
 class AsMatrix(Reading):
-    """A convolution is the matrix (c_out, c_in k k) of its kernel: cheap, and its noise terms are known.
+    """A convolution is the matrix (c_out, c_in k k) of its kernel, a transposed one (c_in, c_out k k): cheap.
 
-    Its norm is no bound of the convolution: that is at most ceil(k / stride) times as large per axis of a square
-    kernel. Cost: one eigenvalue decomposition of the smaller Gram matrix; on a GPU products of it instead.
-    Reference: Luo 2025, proposition 4.5.2, which does not say which matrix is meant.
+    With groups it is block-diagonal, and its norm the largest of the blocks'. The matrix does not bound the
+    convolution: with zero padding and no dilation that is at most (product of ceil(k / stride) over axes)^(1/2) times
+    as large. Noise terms of plain kernels without groups are exact, those of others come from random signs.
+    Cost: one eigenvalue decomposition of the smaller Gram matrix; on a GPU products of it instead.
+    Reference: Luo 2025, proposition 4.5.2, which does not say which matrix is meant; blocks are ours.
     """
 
     def operator(self, layer: LinearLayer) -> Callable[[Tensor], LinearOperator]:
-        groups = layer.module.groups if isinstance(layer.module, nn.Conv1d | nn.Conv2d | nn.Conv3d) else 1
-        if groups != 1:
-            raise UnsupportedError(
-                f"Layer {layer.name!r} has {groups} groups, whose kernel is not one matrix; "
-                "give convolutions=analysis.AsOperator()."
-            )
-        return lambda weight: Dense(weight.flatten(1))
+        groups = layer.module.groups if isinstance(layer.module, Convolution) else 1
+        return lambda weight: kernel_matrix(weight, groups)
 
     def measure(self, op: LinearOperator) -> Measurement:
-        return _measured(decompose_gram(op.tensors()[0]))
+        if isinstance(op, Dense):
+            return _measured(decompose_gram(op.weight))
+        found = decompose_blocks(op)
+        return Measurement(found.gram.value, found.gap, found.left, found.right, found.form)
 
     def measure_together(self, ops: Sequence[LinearOperator]) -> list[Measurement | None]:
-        matrices = [op.tensors()[0] for op in ops]
-        if not products_are_cheap(matrices):
-            return super().measure_together(ops)
-        return [None if gram is None else _measured(gram) for gram in decompose_together(matrices)]
+        plain = {place: op.weight for place, op in enumerate(ops) if isinstance(op, Dense)}
+        found = super().measure_together(ops)
+        if products_are_cheap([op.tensors()[0] for op in ops]):
+            for place, gram in zip(plain, decompose_together(list(plain.values())), strict=True):
+                found[place] = None if gram is None else _measured(gram)
+        return found
 
     @property
     def gives_matrices(self) -> bool:
@@ -147,7 +153,10 @@ class AsMatrix(Reading):
 
     @property
     def label(self) -> str:
-        return "convolutions as matrices (c_out, c_in k k), which do not bound them"
+        return (
+            "convolutions as matrices (c_out, c_in k k) of their kernels, transposed ones (c_in, c_out k k), groups as "
+            "blocks on the diagonal, which do not bound them"
+        )
 
 
 @final
@@ -206,6 +215,29 @@ def measure_layers(
     ops = [layer.operator(weight) for layer, weight in zip(layers, weights, strict=True)]
     found = zip(layers, weights, layers[0].reading.measure_together(ops), strict=True)
     return [layer.measure(weight, step) if one is None else one for layer, weight, one in found]
+
+
+def why_untracked(model: nn.Module, layers: Sequence[TrackedLayer]) -> str | None:
+    """None, or which matrices of the model belong to no tracked layer: those of recurrent layers and embeddings do."""
+    tracked = {id(parameter) for layer in layers for parameter in layer.module.parameters()}
+    # What has one axis with more than one entry scales or moves.
+    names = [
+        name
+        for name, parameter in model.named_parameters()
+        if id(parameter) not in tracked and sum(size > 1 for size in parameter.shape) > 1
+    ]
+    if not names:
+        return None
+    return (
+        f"Not followed, and counted as 1: {join_names(names)}. Only linear layers, convolutions and attention "
+        "projections are; lipkit.lipschitz bounds a model with all of its weights."
+    )
+
+
+def join_names(names: Sequence[str]) -> str:
+    """The first few names, and how many more there are."""
+    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+    return f"{', '.join(names[:_NAMES])}{more}"
 
 
 def products_are_cheap(matrices: Sequence[Tensor]) -> bool:

@@ -1,12 +1,12 @@
-"""Reads from an optimizer's settings how it steps: the part that is weight decay, and whether it is plain SGD."""
+"""Reads from an optimizer what it holds and how it steps: its weight decay, and whether it is plain SGD."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
-from lipkit.analysis.dynamics.tracked_layers import TrackedLayer
+from lipkit.analysis.dynamics.tracked_layers import TrackedLayer, join_names
 
 # These shrink weights by rate * decay before their step, and have no setting that says so.
 _DECOUPLED = ("Adafactor", "Muon")
@@ -85,11 +85,45 @@ def group_of(optimizer: torch.optim.Optimizer, parameter: nn.Parameter | None) -
     return None
 
 
-def why_not_plain_sgd(optimizer: torch.optim.Optimizer) -> str | None:
-    """None for SGD without momentum, else a sentence: the stochastic model is of plain SGD only."""
+def why_not_plain_sgd(optimizer: torch.optim.Optimizer, layers: Sequence[TrackedLayer]) -> str | None:
+    """None for SGD without momentum of the weights themselves, else a sentence: the model of noise is of that only."""
     if type(optimizer) is not torch.optim.SGD:
         return f"The model of noise is that of plain SGD, and the optimizer is {type(optimizer).__name__}."
     momenta = {float(group["momentum"]) for group in optimizer.param_groups} - {0.0}
     if momenta:
         return f"The model of noise is that of plain SGD, and the optimizer has momentum {max(momenta):g}."
+    computed = [layer.name for layer in layers if layer.parameter() is None]
+    if computed:
+        return f"The weight of {computed[0]!r} is computed from other parameters, so its steps are not plain SGD."
     return None
+
+
+def why_moved_elsewhere(
+    optimizer: torch.optim.Optimizer, layers: Sequence[TrackedLayer], moved: Callable[[], Sequence[bool]]
+) -> str | None:
+    """None, or a sentence about layers that moved although the optimizer has none of their weights.
+
+    Args:
+        optimizer: The one whose steps are followed.
+        layers: All layers.
+        moved: Says whether each layer moved; asked only if the optimizer does not hold all.
+    """
+    strange = [not _is_held(optimizer, layer) for layer in layers]
+    if not any(strange):
+        return None
+    both = zip(layers, strange, moved(), strict=True)
+    names = [repr(layer.name) for layer, foreign, changed in both if foreign and changed]
+    if not names:
+        return None
+    return (
+        f"{type(optimizer).__name__} does not hold the weights of {join_names(names)}, and something else moved them, "
+        "as a second optimizer does: their changes are booked as rest. Give all weights to one optimizer, in groups "
+        "with settings of their own."
+    )
+
+
+def _is_held(optimizer: torch.optim.Optimizer, layer: TrackedLayer) -> bool:
+    """Whether the optimizer has the weight of a layer, or a parameter that it is computed from."""
+    parameter = layer.parameter()
+    sources = {id(p) for p in (layer.module.parameters() if parameter is None else (parameter,))}
+    return any(id(p) in sources for group in optimizer.param_groups for p in group["params"])

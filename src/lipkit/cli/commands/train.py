@@ -37,10 +37,10 @@ def _train_only(order: Order, recipe: Recipe, team: Team) -> None:
             page = weights.with_name("profile.html")
             terminal().print(f"profile in {page}", soft_wrap=True, markup=False, highlight=False)
         terminal().print(
-            f"weights in {weights}; nothing is certified yet. `lipkit smooth` certifies them, see the recipe's first "
-            "lines.",
+            f"weights in {weights}; nothing is certified yet. `lipkit bound` bounds their Lipschitz constant, and "
+            "`lipkit smooth` certifies a classifier under noise.",
             soft_wrap=True,
             markup=False,
             highlight=False,
-        )  # fmt: skip
+        )
     team.leave()

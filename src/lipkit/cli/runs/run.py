@@ -30,7 +30,7 @@ from lipkit.cli.training.journal import Board, seconds_in
 from lipkit.cli.training.loop import Trained, train
 from lipkit.cli.training.overrides import make_quick_recipe, make_recipe
 from lipkit.cli.training.processes import Team
-from lipkit.cli.training.profile import read_profile
+from lipkit.cli.training.profile import ProfileSettings, read_profile
 from lipkit.cli.training.recipe import plain_fields
 from lipkit.cli.training.wandb_log import WandbRun
 from lipkit.data import Examples
@@ -59,6 +59,23 @@ class Order:
     tensorboard: bool = option("Log for TensorBoard too.", False, "--tensorboard")
     wandb: str | None = option("Log to this project of Weights & Biases too.", None)
     profile: int | None = option("Record why the constant grows, measured every so many steps.", None, least=1)
+    profile_convolutions: str = option("How a profile reads convolutions: matrix or operator.", "matrix")
+    profile_split: bool = option("Split noise terms by variances too.", False, "--profile-split")
+    profile_probes: int = option("Random signs at each measurement of a profile.", 1, least=1)
+    profile_wrt: tuple[str, ...] = option("A module whose result a profile starts from; may be repeated.", ())
+
+    def __post_init__(self) -> None:
+        _ = self.profiled
+
+    @property
+    def profiled(self) -> ProfileSettings | None:
+        """What is asked of a profile; None if none is asked for."""
+        given = (self.profile_convolutions, self.profile_split, self.profile_probes, self.profile_wrt)
+        if self.profile is not None:
+            return ProfileSettings(self.profile, *given)
+        if given != ("matrix", False, 1, ()):
+            raise ArgumentError("Options of a profile need one; give --profile 10, say, beside them.")
+        return None
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -70,7 +87,7 @@ class Order:
     def command(self) -> str:
         """The command that does it again."""
         words = ["lipkit", "train", str(self.recipe), "--out", str(self.out), "--device", self.device, *self.settings]
-        profile = [] if self.profile is None else ["--profile", str(self.profile)]
+        profile = () if self.profiled is None else self.profiled.words
         return shlex.join([*words, *profile, *(["--quick"] if self.quick else [])])
 
 
@@ -182,7 +199,7 @@ def _train(order: Order, recipe: Recipe, team: Team, settle: Callable[[], None])
 
     try:
         with bar(f"training {type(recipe).__name__}") as show:
-            return train(recipe, order.out, team, show, watch, begin, order.profile)
+            return train(recipe, order.out, team, show, watch, begin, order.profiled)
     except (ArgumentError, ShapeError) as error:
         if begun or not order.settings:
             raise

@@ -15,7 +15,14 @@ from lipkit.cli.training.interrupts import interrupts
 from lipkit.cli.training.journal import Journal
 from lipkit.cli.training.private_recipe import PrivateRecipe
 from lipkit.cli.training.processes import Team
-from lipkit.cli.training.profile import PROFILE, TrainingProfile, check_profile, profiling, require_same_profile
+from lipkit.cli.training.profile import (
+    PROFILE,
+    ProfileSettings,
+    TrainingProfile,
+    check_profile,
+    profiling,
+    require_same_profile,
+)
 from lipkit.cli.training.rates import Rates
 from lipkit.cli.training.recipe import Recipe, Sets, plain_fields
 from lipkit.cli.training.steps._base import Steps
@@ -48,7 +55,7 @@ def train(
     report: Callable[[int, int, str], None] | None = None,
     watch: _Watch | None = None,
     on_first_step: Callable[[], None] = lambda: None,
-    profile: int | None = None,
+    profile: ProfileSettings | None = None,
 ) -> Trained:
     """Train by the recipe, from the last checkpoint in `folder` if there is one.
 
@@ -65,8 +72,8 @@ def train(
         watch: Called with every entry of the journal, in the leading process.
         on_first_step: Called once, when a step has shown that data, model and settings fit together; before that
             nothing but an empty journal is written.
-        profile: Steps between two measurements of a profile, which is written beside the journal; None for none. The
-            weights are the same to the bit with and without it.
+        profile: Asks for a profile, which is written beside the journal; None for none. The weights are the same to
+            the bit with and without it.
     """
     run = _Run(recipe, folder, team, watch, profile)
     try:
@@ -81,7 +88,9 @@ def train(
 
 @final
 class _Run:
-    def __init__(self, recipe: Recipe, folder: Path, team: Team, watch: _Watch | None, every: int | None) -> None:
+    def __init__(
+        self, recipe: Recipe, folder: Path, team: Team, watch: _Watch | None, asked: ProfileSettings | None
+    ) -> None:
         self.recipe, self.team, self._watch = recipe, team, watch
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -97,17 +106,17 @@ class _Run:
         self._rates = Rates(self.optimizers)
         self._average = Average(self.model, recipe.ema)
         self.step, self._seconds = 0, 0.0
-        self._every, self.profile = every, None
+        self._asked, self.profile = asked, None
         self._steps: Steps
         if isinstance(recipe, PrivateRecipe):
-            check_private(recipe, self.optimizers, team, every is not None)
+            check_private(recipe, self.optimizers, team, asked is not None)
             self._steps = PrivateSteps(recipe, self.sets.train, self.model, self.optimizers[0], folder)
         else:
-            check_profile(every, recipe, self.optimizers)
+            check_profile(asked, recipe, self.optimizers)
             self._steps = steps = GradientSteps(recipe, self.sets, self.model, self.optimizers, team)
-            if every is not None and team.leads:
+            if asked is not None and team.leads:
                 self.profile = TrainingProfile(
-                    folder / PROFILE, every, recipe, self.model, self.optimizers[0], steps.example, watch
+                    folder / PROFILE, asked, recipe, self.model, self.optimizers[0], steps.example, watch
                 )
         # Augmentation and dropout differ between processes; the order of the data does not.
         torch.manual_seed(recipe.seed + 1_000_003 * (team.rank + 1))
@@ -138,7 +147,7 @@ class _Run:
                 f"{self.total} on {self.team.size}; continue with the same settings, or give another folder."
             )
         profiled = state.get("profile")
-        require_same_profile(profiled, self._every, self._file)
+        require_same_profile(profiled, self._asked, self._file)
         self.model.load_state_dict(state["model"])
         for optimizer, found in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(found)

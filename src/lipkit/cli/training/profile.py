@@ -1,7 +1,10 @@
 """The profile of a training: a profiler around the loop, stored in checkpoints and in a file beside the journal."""
 
+import itertools
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, final
@@ -10,9 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from lipkit._files import write_whole
-from lipkit.analysis import Profiler
-from lipkit.analysis.dynamics.stored_history import StoredHistory, StoredSpectra
-from lipkit.analysis.dynamics.tracked_layers import AsMatrix, TrackedLayer
+from lipkit.analysis import AsMatrix, AsOperator, History, Profiler
+from lipkit.analysis.dynamics.grouped_kernels import blocks_of
+from lipkit.analysis.dynamics.stored_history import CAUSES, StoredHistory, StoredSpectra
+from lipkit.analysis.dynamics.tracked_layers import Reading, TrackedLayer
+from lipkit.cli.inputs.option_words import parse_wrt
 from lipkit.cli.training.recipe import Recipe
 from lipkit.errors import ArgumentError, LipkitError
 from lipkit.regularizers.linear_layers import layers_of
@@ -23,12 +28,46 @@ PROFILE = "profile.json"
 _SIDE, _VALUES = 512, 32
 
 
-def check_profile(every: int | None, recipe: Recipe, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+# How a convolution is read, by the word of --profile-convolutions.
+_READINGS: Mapping[str, Reading] = {"matrix": AsMatrix(), "operator": AsOperator()}
+
+
+@final
+@dataclass(frozen=True)
+class ProfileSettings:
+    """What `--profile` and the options beside it ask for: the arguments of `Profiler`, as words."""
+
+    every: int
+    convolutions: str = "matrix"
+    split: bool = False
+    probes: int = 1
+    wrt: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise ArgumentError(f"--profile is a number of steps of at least 1, got {self.every}.")
+        if self.convolutions not in _READINGS:
+            raise ArgumentError(f"--profile-convolutions is {' or '.join(_READINGS)}, got {self.convolutions!r}.")
+
+    @property
+    def reading(self) -> Reading:
+        """How a convolution is read."""
+        return _READINGS[self.convolutions]
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The options that ask for it; those that say nothing new are left out."""
+        found = ["--profile", str(self.every)]
+        found += [] if self.convolutions == "matrix" else ["--profile-convolutions", self.convolutions]
+        found += ["--profile-split"] if self.split else []
+        found += [] if self.probes == 1 else ["--profile-probes", str(self.probes)]
+        return *found, *itertools.chain.from_iterable(("--profile-wrt", name) for name in self.wrt)
+
+
+def check_profile(asked: ProfileSettings | None, recipe: Recipe, optimizers: Sequence[torch.optim.Optimizer]) -> None:
     """Refuse trainings that a profiler cannot follow, in every process alike."""
-    if every is None:
+    if asked is None:
         return
-    if every < 1:
-        raise ArgumentError(f"--profile is a number of steps of at least 1, got {every}.")
     if len(optimizers) != 1:
         raise ArgumentError(
             f"--profile follows one optimizer, and {type(recipe).__name__} has {len(optimizers)}; give it one with "
@@ -38,13 +77,13 @@ def check_profile(every: int | None, recipe: Recipe, optimizers: Sequence[torch.
         raise ArgumentError("--profile looks at each step, which a recorded one does not show; give --graph=false.")
 
 
-def require_same_profile(state: Mapping[str, Any] | None, every: int | None, file: Path) -> None:
+def require_same_profile(state: Mapping[str, Any] | None, asked: ProfileSettings | None, file: Path) -> None:
     """Refuse to continue the run of a checkpoint with another profile than it was begun with."""
-    found = None if state is None else state["every"]
-    if found != every:
+    found = None if state is None else state.get("words", "--profile of an earlier version")
+    if found != (None if asked is None else shlex.join(asked.words)):
         raise ArgumentError(
-            f"{file} is of a run {'without --profile' if found is None else f'with --profile {found}'}; continue it "
-            "so, or give another folder."
+            f"{file} is of a run {'without --profile' if found is None else f'with {found}'}; continue it so, or give "
+            "another folder."
         )
 
 
@@ -57,18 +96,21 @@ class TrainingProfile:
     """
 
     def __init__(
-        self, path: Path, every: int, recipe: Recipe, model: nn.Module, optimizer: torch.optim.Optimizer,
+        self, path: Path, asked: ProfileSettings, recipe: Recipe, model: nn.Module, optimizer: torch.optim.Optimizer,
         inputs: Tensor, watch: Callable[[Mapping[str, Any]], None] | None,
     ) -> None:  # fmt: skip
-        self._path, self._every, self._watch = path, every, watch
+        self._path, self._asked, self._watch = path, asked, watch
         with _same_draws(inputs.device):
             example = recipe.augmented(inputs)
             try:
-                self._profiler = Profiler(model, optimizer, example, every, seed=recipe.seed)
+                self._profiler = Profiler(
+                    model, optimizer, example, asked.every, convolutions=asked.reading, seed=recipe.seed,
+                    probes=asked.probes, split=asked.split, wrt=parse_wrt(asked.wrt),
+                )  # fmt: skip
                 layers = AsMatrix().track(layers_of(model, example))
             except LipkitError as error:
                 raise type(error)(f"This model cannot be profiled, so train without --profile: {error}") from error
-        small = [layer for layer in layers if min(layer.weight().flatten(1).shape) <= _SIDE]
+        small = [layer for layer in layers if min(_blocks(layer).shape[1:]) <= _SIDE]
         self._spectra = {layer.name: _Spectra(layer) for layer in small}
         # Steps that were made, and the last one whose measurement was passed on.
         self._step, self._told = 0, -1
@@ -83,7 +125,7 @@ class TrainingProfile:
     def state(self) -> dict[str, Any]:
         """Everything that a checkpoint needs, between two steps."""
         spectra = {name: one.state() for name, one in self._spectra.items()}
-        counts = {"step": self._step, "told": self._told, "every": self._every}
+        counts = {"step": self._step, "told": self._told, "words": shlex.join(self._asked.words)}
         return {"profiler": self._profiler.state_dict(), "spectra": spectra, **counts}
 
     def __enter__(self) -> Self:
@@ -97,7 +139,7 @@ class TrainingProfile:
     ) -> None:
         self._profiler.__exit__(kind, error, trace)
         if kind is None:
-            if self._step % self._every:
+            if self._step % self._asked.every:
                 self._record()
             self.write()
             self.tell()
@@ -105,14 +147,14 @@ class TrainingProfile:
     def after_step(self) -> None:
         """Count a step, and record singular values where the profiler measured."""
         self._step += 1
-        if self._step % self._every == 0:
+        if self._step % self._asked.every == 0:
             self._record()
 
     @property
     def history(self) -> StoredHistory:
         """Everything so far."""
         spectra = {name: one.stored() for name, one in self._spectra.items()}
-        return StoredHistory.of(self._profiler.history, self._every, spectra)
+        return StoredHistory.of(self._profiler.history, self._asked.every, spectra)
 
     def write(self) -> None:
         """Write the file beside the journal, whole or not at all."""
@@ -126,12 +168,7 @@ class TrainingProfile:
         steps = history.steps.tolist()
         for at, step in enumerate(steps):
             if step > self._told:
-                norms = {f"profile/log norm of {one.name}": float(one.norm[at].log()) for one in history.layers}
-                totals = {
-                    "profile/log constant": float(history.log_constant[at]),
-                    "profile/log constant, tracked": float(history.realised[at]),
-                }
-                self._watch({"step": step, **totals, **norms})
+                self._watch({"step": step, **{f"profile/{name}": v for name, v in _numbers_at(history, at).items()}})
         self._told = steps[-1]
 
     def _record(self) -> None:
@@ -145,17 +182,17 @@ class _Spectra:
 
     def __init__(self, layer: TrackedLayer) -> None:
         self._layer = layer
-        self._shape = layer.weight().flatten(1).shape
-        count = min(*self._shape, _VALUES)
-        self._ranks = torch.linspace(0, min(self._shape) - 1, count, dtype=torch.float64).round().long()
+        self._blocks, self._rows, self._columns = _blocks(layer).shape
+        values = self._blocks * min(self._rows, self._columns)
+        self._ranks = torch.linspace(0, values - 1, min(values, _VALUES), dtype=torch.float64).round().long()
         self._values: list[Tensor] = []
         self._energy: list[Tensor] = []
 
     @torch.no_grad()
     def measure(self) -> None:
-        wide = self._layer.weight().flatten(1).to(torch.float64)
-        wide = wide if wide.shape[0] <= wide.shape[1] else wide.mT
-        squares = torch.linalg.eigvalsh(wide @ wide.mT).flip(0).clamp(min=0).cpu()
+        wide = _blocks(self._layer).to(torch.float64)
+        wide = wide if self._rows <= self._columns else wide.mT
+        squares = torch.linalg.eigvalsh(wide @ wide.mT).flatten().sort(descending=True).values.clamp(min=0).cpu()
         self._values.append(squares.sqrt()[self._ranks])
         self._energy.append(squares.sum())
 
@@ -168,7 +205,29 @@ class _Spectra:
     def stored(self) -> StoredSpectra:
         # Six digits are more than a picture shows, and a third of the file.
         values = tuple(tuple(float(f"{v:.6g}") for v in row.tolist()) for row in self._values)
-        return StoredSpectra(self._shape[0], self._shape[1], values, tuple(map(float, self._energy)))
+        return StoredSpectra(self._rows, self._columns, values, tuple(map(float, self._energy)), self._blocks)
+
+
+def _blocks(layer: TrackedLayer) -> Tensor:
+    return blocks_of(layer.operator(layer.weight()))
+
+
+def _numbers_at(history: History, at: int) -> dict[str, float]:
+    """What is known at a measurement: log K and its trackers; of each layer log norm, gap, and causes of the change."""
+    totals = {
+        "log constant": history.log_constant,
+        "log constant, tracked": history.realised,
+        "log constant, expected": history.expected,
+        "log constant, sampled": history.sampled,
+    }
+    found = {name: float(row[at]) for name, row in totals.items() if row is not None}
+    for layer in history.layers:
+        found[f"log norm of {layer.name}"] = float(layer.norm[at].log())
+        if layer.gap is not None:
+            found[f"gap of {layer.name}"] = float(layer.gap[at])
+        if at:
+            found.update({f"{cause} of {layer.name}": float(getattr(layer, cause)[at - 1]) for cause in CAUSES})
+    return found
 
 
 def _same_draws(device: torch.device) -> Any:

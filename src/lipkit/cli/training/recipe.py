@@ -175,7 +175,7 @@ class Recipe(ABC):
     @property
     @abstractmethod
     def goal(self) -> Goal | None:
-        """The evaluation of the trained model; None if the run ends with weights that `lipkit smooth` certifies."""
+        """The evaluation of the trained model; None if the run ends with the weights and certifies nothing."""
 
     @property
     def rate(self) -> Schedule:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lipkit.analysis import Phases
 from lipkit.analysis.dynamics.stored_history import StoredHistory, StoredLayer, StoredSpectra
 from lipkit.report.figure_style import FAINT, INK, LOOKS, Paper, drawing, inline, page_style, sheet
 from lipkit.report.html.charts import FLAT, TALL, drawing_id, power_of_ten
@@ -131,6 +132,33 @@ def gaps(history: StoredHistory, paper: Paper = Paper.WIDE) -> str:
         return inline(figure, drawing_id("gaps", paper), f"Gaps of {len(shown)} layers; {many} crossings in all.")
 
 
+def growth_by_phase(found: Phases, paper: Paper = Paper.WIDE) -> str:
+    """Growth of log K a step by drift, above, and by noise, below on a logarithmic axis, as moving averages."""
+    rows = (found.drift.tolist(), found.curvature.tolist(), found.diffusion.tolist())
+    steps, (drift, curvature, diffusion) = found.steps.tolist(), rows
+    with sheet(paper.inches, 2 * FLAT[paper], page_style()) as figure:
+        figure.set_layout_engine("constrained")
+        upper, lower = figure.subplots(2, 1, sharex=True)
+        upper.axhline(0, color=INK, lw=0.7)
+        upper.plot(steps, drift, color=LOOKS[0][0], label="drift")
+        _finish(upper, "growth a step", paper)
+        upper.set_xlabel("")
+        for name, values, (colour, dashes, _) in zip(
+            ("curvature of noise (kappa)", "diffusion (lambda²)"), (curvature, diffusion), LOOKS[1:], strict=False
+        ):
+            shown = [(step, math.log10(value)) for step, value in zip(steps, values, strict=True) if value > 0]
+            lower.plot([x for x, _ in shown], [y for _, y in shown], color=colour, ls=dashes, label=name)
+        low, high = lower.get_ylim()
+        ticks = range(math.floor(low), math.ceil(high) + 1)
+        lower.set_yticks(ticks, [power_of_ten(exponent) for exponent in ticks])
+        _finish(lower, "noise a step", paper)
+        label = (
+            f"Growth of log K a step at the end: drift {drift[-1]:.3g}, curvature of noise {curvature[-1]:.3g}, "
+            f"diffusion {diffusion[-1]:.3g}."
+        )
+        return inline(figure, drawing_id("phases", paper), label)
+
+
 def with_spectra(history: StoredHistory) -> list[StoredLayer]:
     """The layers whose singular values are drawn."""
     return moved_most([layer for layer in history.layers if layer.spectra is not None], _MAPS)
@@ -190,11 +218,13 @@ def _draw_map(axes: "Axes", steps: Sequence[int], layer: StoredLayer, found: Sto
     picture[..., 3] = np.round(235 * np.sqrt(shares / shares.max()))
     extent = (steps[0], max(steps[-1], steps[0] + 1), 0.0, top)
     axes.imshow(picture, aspect="auto", origin="lower", extent=extent, interpolation="nearest")
-    axes.plot(steps, layer.norm, color=INK, lw=1.0, label="largest")
+    # The norm of a layer that is read as a map of images is another number.
+    axes.plot(steps, [values[0] for values in found.values], color=INK, lw=1.0, label="largest")
     axes.plot(steps, edge, color=LOOKS[1][0], ls=LOOKS[1][1], lw=1.2, label="edge of a random matrix")
     axes.set_ylim(0, top)
     axes.grid(visible=False)
-    axes.set_title(f"{layer.name}, {found.rows} x {found.columns}", fontsize=9.0, pad=4.0)
+    blocks = f"{found.blocks} blocks of " if found.blocks > 1 else ""
+    axes.set_title(f"{layer.name}, {blocks}{found.rows} x {found.columns}", fontsize=9.0, pad=4.0)
     axes.yaxis.set_major_formatter("{x:g}")
 
 

@@ -5,7 +5,9 @@ import math
 from pathlib import Path
 
 from lipkit._files import write_whole
+from lipkit.analysis import phases
 from lipkit.analysis.dynamics.stored_history import StoredHistory, StoredLayer
+from lipkit.errors import UnsupportedError
 from lipkit.report.html import profile_charts as charts
 from lipkit.report.html.frame import frame_page, section
 from lipkit.report.html.markup import Cell, bullets, figure, paragraph, table
@@ -13,6 +15,8 @@ from lipkit.report.results.contents import Contents
 
 # A page of 200 steps is read as well as one of all.
 _TIMES = 200
+# Moving averages are over one part in so many of a training.
+_PARTS = 20
 
 
 def profile_section(contents: Contents) -> str:
@@ -37,6 +41,7 @@ def render_profile(history: StoredHistory) -> str:
     parts += [
         figure(lambda paper: charts.log_constant(history, paper), _constant_caption(history)),
         figure(lambda paper: charts.causes(history, paper), _causes_caption(history)),
+        _phases(history),
         figure(lambda paper: charts.log_norms(history, paper), _norms_caption(history)),
         _gaps(history),
         _spectra(history),
@@ -92,6 +97,22 @@ def _causes_caption(history: StoredHistory) -> str:
         "second order, weight decay the step towards zero; the rest is what the series does not explain."
         + (f" {refused}" if refused else "")
     )
+
+
+def _phases(history: StoredHistory) -> str:
+    if history.expected is None:
+        # The first caption says why there are no noise terms.
+        return ""
+    try:
+        found = phases(history.to_history(), max(1, history.steps[-1] // _PARTS))
+    except UnsupportedError as error:
+        return paragraph(f"There is no plot of phases: {error}", "note")
+    caption = (
+        f"Growth of log K a step, mean of {found.window} steps or of one measured interval: by drift, and by the "
+        "noise of batches as the model of plain SGD has it. Where drift is near zero and the curvature of noise is "
+        "not, noise alone makes norms grow. A model's terms, no bounds."
+    )
+    return figure(lambda paper: charts.growth_by_phase(found, paper), caption)
 
 
 def _norms_caption(history: StoredHistory) -> str:

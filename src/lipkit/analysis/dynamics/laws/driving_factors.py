@@ -18,8 +18,9 @@ class DrivingFactors:
 
     `alignment` is the drift of a whole interval; `directional_noise` is |lambda| and `curvature` is kappa, per unit of
     time; `amplification` is 1 / gap, the norm of the second derivative of sigma_1: how far it bends noise upwards (of a
-    1 x 1 matrix, which does not bend, it is above the norm). It is None where layers are followed as operators:
-    the gap of an operator says nothing about its kernel, and `singular_value_hessian` does.
+    1 x 1 matrix, which does not bend, and of a kernel with groups, whose blocks do not mix, it may be above the norm).
+    It is None where layers are followed as operators: the gap of an operator says nothing about its kernel, and
+    `singular_value_hessian` does.
     """
 
     name: str

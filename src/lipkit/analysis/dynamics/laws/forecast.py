@@ -78,27 +78,25 @@ class Forecast:
         return 2 * self.log_mean + self.diffusion + math.log(-math.expm1(-self.diffusion))
 
 
-def forecast(history: History, rate: float, noise: NoiseModel = NoiseModel.FULL) -> Forecast:
+def forecast(history: History, noise: NoiseModel = NoiseModel.FULL) -> Forecast:
     """What the model predicts of a training that a profiler recorded, with the drift of its own batches.
 
-    Noise terms are those of the first step of each interval, held to its end. Its `mean_log` is the last value of
-    `history.expected`, which gives no variance.
+    Noise terms are those of the first step of each interval, held to its end, with the rate of each step. Its
+    `mean_log` is the last value of `history.expected`, which gives no variance.
 
     Guarantee: ESTIMATE. Cost: sums. Reference: Luo 2025, theorem 4.6.8.
 
     Args:
-        history: Of plain SGD at one rate, with noise terms, of a chain of layers.
-        rate: The rate of every step.
+        history: Of plain SGD, with noise terms, of a chain of layers.
         noise: Which covariance of the gradient; all but the full one need a profiler with `split`.
     """
     require_chain(history)
-    times = step_lengths(history, rate)
     kappa, diffusion = _TERMS[noise]
     return Forecast(
         float(history.log_constant[0]),
         sum(float((layer.drift + layer.decay).sum()) for layer in history.layers),
-        float(sum_layers(history, kappa) @ times),
-        float(sum_layers(history, diffusion) @ times),
+        float(sum_layers(history, kappa).sum()),
+        float(sum_layers(history, diffusion).sum()),
     )
 
 
@@ -114,19 +112,12 @@ def require_chain(history: History) -> None:
             )
 
 
-def step_lengths(history: History, rate: float) -> Tensor:
-    """The time of the model that passes in each interval of a history: its steps times the rate."""
-    if not 0 < rate < math.inf:
-        raise ArgumentError(f"The rate of the steps must be positive and finite, got {rate}.")
+def sum_layers(history: History, term: Callable[[LayerHistory], Tensor | None]) -> Tensor:
+    """What a noise term added in each interval, over all layers; refuses a history that has none."""
     if len(history.steps) < 2:
         raise ArgumentError("This history has no step yet; train inside the block of its profiler first.")
-    return history.steps.diff().double() * rate
-
-
-def sum_layers(history: History, term: Callable[[LayerHistory], Tensor | None]) -> Tensor:
-    """The sum of a noise term over all layers at every interval; refuses a history that has none."""
-    parts = [term(layer) for layer in history.layers]
-    known = [part for part in parts if part is not None]
+    parts = [(term(layer), layer.time) for layer in history.layers]
+    known = [part * time for part, time in parts if part is not None]
     if len(known) < len(parts):
         reason = history.refused.get("expected", history.refused.get("split", "Not every step had them."))
         raise UnsupportedError(

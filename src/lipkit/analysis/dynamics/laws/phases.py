@@ -8,7 +8,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from lipkit.analysis.dynamics.history import History
-from lipkit.analysis.dynamics.laws.forecast import require_chain, step_lengths, sum_layers
+from lipkit.analysis.dynamics.laws.forecast import require_chain, sum_layers
 from lipkit.bound import Kind
 from lipkit.errors import ArgumentError
 
@@ -34,7 +34,7 @@ class Phases:
         return Kind.ESTIMATE
 
 
-def phases(history: History, rate: float, window: int = 500) -> Phases:
+def phases(history: History, window: int = 500) -> Phases:
     """Drift, curvature and diffusion of a profiled training by plain SGD, as moving averages.
 
     Luo saw four phases of kappa: it rises fast, fluctuates before the network overfits, declines, and stays at a level
@@ -43,17 +43,15 @@ def phases(history: History, rate: float, window: int = 500) -> Phases:
     Guarantee: ESTIMATE. Cost: sums. Reference: Luo 2025, section 4.8.3 and figure 4.3.
 
     Args:
-        history: Of plain SGD at one rate, with noise terms, of a chain of layers.
-        rate: The rate of every step.
+        history: Of plain SGD, with noise terms, of a chain of layers.
         window: Steps of the moving average; at the beginning it has fewer.
     """
     if window < 1:
         raise ArgumentError(f"A moving average has a window of at least one step, got {window}.")
     require_chain(history)
-    times = step_lengths(history, rate)
     drift = torch.stack([layer.drift + layer.decay for layer in history.layers]).sum(0)
-    curvature = sum_layers(history, lambda layer: layer.kappa) * times
-    diffusion = sum_layers(history, lambda layer: layer.diffusion) * times
+    curvature = sum_layers(history, lambda layer: layer.kappa)
+    diffusion = sum_layers(history, lambda layer: layer.diffusion)
     ends = history.steps[1:]
     # Each window holds the whole intervals that end in it.
     first = torch.searchsorted(ends, ends - window, right=True)
