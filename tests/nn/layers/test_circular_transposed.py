@@ -12,7 +12,6 @@ import lipkit
 from lipkit import nn as lnn
 from lipkit.errors import ArgumentError, ShapeError, UnsupportedError
 from lipkit.linops import materialize
-from lipkit.nn.methods._base import Promise
 from support.unchecked import unchecked
 
 TORCH = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -59,7 +58,7 @@ def test_is_the_adjoint_of_the_circular_convolution_of_torch(rank: int, walk: tu
     torch.testing.assert_close(materialize(layer.linear_operator(shape)), expected, rtol=0, atol=1e-14)
     values = torch.linalg.svdvals(expected)
     assert float(values[0]) <= 1 + 1e-12
-    if layer.parametrizations.weight[0].promise is Promise.ISOMETRY:
+    if layer.is_isometry:
         # Björck steps from random numbers end within 2e-5.
         assert float(values[-1]) >= 1 - 2e-5
 
@@ -70,7 +69,7 @@ def test_is_an_isometry_where_the_convolution_is_one(method: lnn.WeightMethod, s
     torch.manual_seed(0)
     layer = lnn.ConvTranspose2d(4, 4, 3, stride, 1, rest, padding_mode="circular", method=method).double()
     disturb(layer)
-    assert layer.parametrizations.weight[0].promise is Promise.ISOMETRY
+    assert layer.is_isometry
     values = torch.linalg.svdvals(dense(layer, 4, 3, 3))
     # The series of SOC loses up to 2.5e-6.
     assert 1 - 2e-5 <= float(values[-1]) <= float(values[0]) <= 1 + 1e-12
@@ -78,7 +77,7 @@ def test_is_an_isometry_where_the_convolution_is_one(method: lnn.WeightMethod, s
 
 def test_bias_batches_and_copies() -> None:
     torch.manual_seed(0)
-    layer = lnn.ConvTranspose2d(4, 2, 3, 2, 1, 1, padding_mode="circular")
+    layer: Any = lnn.ConvTranspose2d(4, 2, 3, 2, 1, 1, padding_mode="circular")
     with torch.no_grad():
         layer.bias.copy_(torch.tensor([1.0, -2.0]))
     x = torch.randn(3, 4, 3, 3)
@@ -101,7 +100,7 @@ def test_whole_networks_are_bounded() -> None:
     x = torch.zeros(1, 4, 3, 3)
     assert lipkit.lipschitz(model, x).value <= 1
     # A weight that nothing constrains any more is measured on the operations that its forward is made of.
-    plain = lnn.condense(model)
+    plain: Any = lnn.condense(model)
     with torch.no_grad():
         plain[0].weight.mul_(3)
     truth = float(torch.linalg.svdvals(dense(plain[0].double(), 4, 3, 3))[0])
@@ -110,7 +109,7 @@ def test_whole_networks_are_bounded() -> None:
 
 
 def test_geometries_without_such_a_layer_are_refused() -> None:
-    def build(*walk: int, mode: Any = "circular") -> nn.Module:
+    def build(*walk: Any, mode: Any = "circular") -> nn.Module:
         return lnn.ConvTranspose2d(4, 4, *walk, padding_mode=mode)
 
     with pytest.raises(UnsupportedError, match=r"does not divide; use output_padding=\(1, 1\)"):

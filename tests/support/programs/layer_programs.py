@@ -121,7 +121,7 @@ def ungraded(model: nn.Module, x: Tensor) -> None:
     """Compiled under no_grad, and with parameters that need no gradient: functions with their own derivative too."""
     # Layers that keep running means would compare another state with each call.
     model.eval()
-    for grad in (True, False):
+    for grad in (True, False) if list(model.parameters()) else (False,):
         torch.compiler.reset()
         model.requires_grad_(not grad)
         with torch.set_grad_enabled(grad):
