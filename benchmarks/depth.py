@@ -1,16 +1,19 @@
-"""Deep all-convolutional networks by each method: accuracy, certified accuracy, and what is left of a gradient.
+"""Deep networks by each family of layers: accuracy, certified accuracy, and what is left of a gradient.
 
-    python benchmarks/depth.py --data FOLDER [--depths 4 10 20 50] [--methods AOL RKO AOC] [--steps 100]
+    python benchmarks/depth.py --data FOLDER [--depths 4 10 20 50] [--families AOL RKO AOC] [--steps 100]
 
 Blocks of pixels become channels (16 for the 28 x 28 images of MNIST, 4 for scikit-learn's digits without --data), then
-come `depth` convolutions of kernel 3 that keep the size, with sorted pairs, and a linear layer. Adam at 1e-3, batches
-of 128, a cross-entropy of temperature 1/10. A label is certified if its lead on every rival exceeds the radius times
+come `depth` layers that keep the size, and a linear layer. The layers are convolutions of kernel 3 with sorted pairs,
+or residual layers and `ShiftBlock` with an activation of their own. Those in Fourier space have circular borders, the
+others what --mode says; `Linear` is one matrix for the whole image, with sorted pairs. Adam at 1e-3, batches of 128, a
+cross-entropy of temperature 1/10. A label is certified if its lead on every rival exceeds the radius times
 ||w_y - w_j||, w the rows of the last layer: everything before it has constant one. Columns: percent right and
-certified on the test images; ||J'v|| / ||v|| through the convolutions for random v, before and after training;
+certified on the test images; ||J'v|| / ||v|| through these layers for random v, before and after training;
 milliseconds of a step and of the weights in it, forward and backward; megabytes kept for the backward pass.
 """
 
 import argparse
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,6 +30,7 @@ from lipkit.losses import TauCrossEntropy
 
 BATCH = 128
 RADII_SHOWN = {0.25: 1, 0.5: 2}
+FAMILIES = ("AOL", "RKO", "BCOP", "AOC", "SOC", "LOT", "BRO", "FourierCayley", "ShiftBlock", "SLLConv", "CPLConv")
 LOSS = TauCrossEntropy(10.0)
 Data = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -40,18 +44,33 @@ def images(folder: Path | None) -> tuple[Data, int]:
     return (train.inputs[:10000], train.labels[:10000], test.inputs[:2000], test.labels[:2000]), 4
 
 
+def layer(family: str, channels: int, side: int, mode: Literal["zeros", "circular"]) -> nn.Module:
+    """One layer of a family, with its activation."""
+    match family:
+        case "ShiftBlock":
+            return lnn.ShiftBlock(channels)
+        case "SLLConv":
+            return lnn.SLLConv(channels, 3)
+        case "CPLConv":
+            return lnn.CPLConv(channels, 3)
+        case "Linear":
+            image = channels, side, side
+            matrix = lnn.Linear(math.prod(image), math.prod(image))
+            return nn.Sequential(nn.Flatten(), matrix, nn.Unflatten(1, image), lnn.MaxMin())
+        case "LOT" | "BRO" | "FourierCayley":
+            method, mode = getattr(lnn, family)((side, side)), "circular"
+        case _:
+            method = getattr(lnn, family)()
+    return nn.Sequential(lnn.Conv2d(channels, channels, 3, padding=1, padding_mode=mode, method=method), lnn.MaxMin())
+
+
 def network(
-    method: lnn.WeightMethod, depth: int, block: int, side: int, mode: Literal["zeros", "circular"]
+    family: str, depth: int, block: int, side: int, mode: Literal["zeros", "circular"]
 ) -> tuple[nn.Module, nn.Module]:
-    """The convolutions, and the whole network."""
-    c = block * block
-    parts = [
-        part
-        for _ in range(depth)
-        for part in (lnn.Conv2d(c, c, 3, padding=1, padding_mode=mode, method=method), lnn.MaxMin())
-    ]
-    trunk = nn.Sequential(lnn.SpaceToDepth(block), *parts)
-    return trunk, nn.Sequential(trunk, nn.Flatten(), lnn.Linear(c * (side // block) ** 2, 10))
+    """The layers, and the whole network."""
+    c, left = block * block, side // block
+    trunk = nn.Sequential(lnn.SpaceToDepth(block), *(layer(family, c, left, mode) for _ in range(depth)))
+    return trunk, nn.Sequential(trunk, nn.Flatten(), lnn.Linear(c * left**2, 10))
 
 
 def train(model: nn.Module, data: Data, steps: int, rate: float) -> float:
@@ -71,8 +90,8 @@ def train(model: nn.Module, data: Data, steps: int, rate: float) -> float:
 
 
 def weights_alone(trunk: nn.Module) -> float:
-    """Milliseconds to compute the weights of all convolutions, and their derivative."""
-    layers = [part for part in trunk.modules() if isinstance(part, lnn.Conv2d)]
+    """Milliseconds to compute the weights of all layers, and their derivative; 0 for weights inside a layer."""
+    layers = [part for part in trunk.modules() if isinstance(part, lnn.Conv2d | lnn.Linear)]
     best = float("inf")
     for _ in range(3):
         start = time.perf_counter()
@@ -84,11 +103,11 @@ def weights_alone(trunk: nn.Module) -> float:
 
 
 def main() -> None:
-    """Read the arguments, and print a row for each method and depth."""
+    """Read the arguments, and print a row for each family and depth."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder with the four IDX files of MNIST; default: small digits")
     parser.add_argument("--depths", type=int, nargs="+", default=[4, 10, 20, 50])
-    parser.add_argument("--methods", nargs="+", default=["AOL", "RKO", "BCOP", "AOC", "SOC"], help="names in lipkit.nn")
+    parser.add_argument("--families", nargs="+", default=FAMILIES, help="names in lipkit.nn")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--mode", choices=["zeros", "circular"], default="zeros")
@@ -97,19 +116,19 @@ def main() -> None:
     data, block = images(given.data)
     shown = " | ".join(f"at {radius:g}" for radius in RADII_SHOWN)
     print(f"{given.steps} steps, {given.mode}, {torch.get_num_threads()} threads")
-    print(f"| depth | method | clean | {shown} | gradient before | after | ms a step | ms of weights | MB |")
+    print(f"| depth | family | clean | {shown} | gradient before | after | ms a step | ms of weights | MB |")
     print("|---|---|---|" + "---|" * len(RADII_SHOWN) + "---|---|---|---|---|")
     for depth in given.depths:
-        for name in given.methods:
-            cells = [row(getattr(lnn, name)(), depth, data, block, given, seed) for seed in given.seeds]
+        for name in given.families:
+            cells = [row(name, depth, data, block, given, seed) for seed in given.seeds]
             means = [sum(column) / len(cells) for column in zip(*cells, strict=True)]
             print(f"| {depth} | `{name}` | " + " | ".join(f"{value:.3g}" for value in means) + " |", flush=True)
 
 
-def row(method: lnn.WeightMethod, depth: int, data: Data, block: int, given: Any, seed: int) -> Sequence[float]:
+def row(family: str, depth: int, data: Data, block: int, given: Any, seed: int) -> Sequence[float]:
     """The numbers of one network."""
     torch.manual_seed(seed)
-    trunk, model = network(method, depth, block, data[0].shape[-1], given.mode)
+    trunk, model = network(family, depth, block, data[0].shape[-1], given.mode)
     before = kept_gradient(trunk, data)
     took = train(model, data, given.steps, given.rate)
     found = accuracies(model, data)

@@ -24,6 +24,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from timing import machine
@@ -31,7 +32,7 @@ from torch import Tensor, nn
 
 from lipkit import nn as lnn
 from lipkit import optim
-from lipkit.regularizers import parseval_step_
+from lipkit.regularizers import Orthogonality, StochasticParseval, layers_of, parseval_step_
 
 Build = Callable[[nn.Module, float], torch.optim.Optimizer]
 
@@ -86,6 +87,21 @@ class Parseval(torch.optim.SGD):
         parseval_step_(self.layer, 0.1)
 
 
+class Penalized(torch.optim.SGD):
+    """SGD on the loss and a penalty on the weight."""
+
+    def __init__(self, layer: nn.Module, lr: float, penalty: Orthogonality | StochasticParseval, share: float) -> None:
+        super().__init__(layer.parameters(), lr, momentum=0.9)
+        self.share, self.penalty = share, penalty
+        self.layers = layers_of(layer, torch.zeros_like(next(layer.parameters())[:1]))
+
+    def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        # `Projected` takes its steps without gradients.
+        with torch.enable_grad():
+            (self.share * self.penalty(self.layers)).backward()
+        super().step(closure)
+
+
 @dataclass(frozen=True)
 class Way:
     """A model and an optimizer; `products` is the cost beside forward and backward, for an n x p matrix."""
@@ -98,7 +114,7 @@ class Way:
     momentum: str
 
 
-SLOW, FAST, MUON = (0.1, 0.3, 1.0), (3e-3, 1e-2, 3e-2), (0.03, 0.1, 0.3)
+SLOW, FAST, BETWEEN = (0.1, 0.3, 1.0), (3e-3, 1e-2, 3e-2), (0.03, 0.1, 0.3)
 
 
 def on_parameters(build: Callable[..., torch.optim.Optimizer], **fields: object) -> Build:
@@ -127,12 +143,24 @@ def ways() -> Iterator[Way]:
         sgd = on(optim.RiemannianSGD, momentum=0.9, retraction=retraction)
         yield Way(f"`RiemannianSGD`, {retraction}", plain, sgd, SLOW, cost, "carried along")
     yield Way("`RiemannianAdam`", plain, on(optim.RiemannianAdam), FAST, "4 np² + QR", "carried along")
-    yield Way("`StiefelMuon`", plain, on(optim.StiefelMuon), MUON, "19 np²", "yes")
+    yield Way("`StiefelMuon`", plain, on(optim.StiefelMuon), BETWEEN, "19 np²", "yes")
     yield Way("`Landing`", plain, on(optim.Landing, momentum=0.9), SLOW, "4 np²", "yes")
     yield Way("`ProjUNND`, rank 8", plain, on(optim.ProjUNND, rank=8), SLOW, "8k np + SVD of n x 2k", "yes")
     yield Way("`ProjUNNT`, rank 8", plain, on(optim.ProjUNNT, rank=8), SLOW, "7k np + QR of n x 2k", "yes")
     yield Way("`parseval_step_(0.1)` after SGD", plain, Parseval, SLOW, "2 np²", "of the base")
-    for method in (lnn.Bjorck(), lnn.Cayley(), lnn.Exponential()):
+    # One vector would do for an unbiased gradient, but its deviation, which grows with p, makes steps diverge.
+    stochastic = partial(Penalized, penalty=StochasticParseval(draws=16), share=0.01)
+    dense = partial(Penalized, penalty=Orthogonality(), share=0.1)
+    yield Way("`Orthogonality` beside the loss, SGD", plain, dense, SLOW, "2 np²", "of the base")
+    yield Way("`StochasticParseval(16)` beside the loss, SGD", plain, stochastic, BETWEEN, "64 np", "of the base")
+
+    def mixed(model: nn.Module, lr: float) -> torch.optim.Optimizer:
+        return optim.Projected(stochastic(model, lr), every=10)
+
+    yield Way("the same, in `Projected(every=10)`", plain, mixed, BETWEEN, "64 np + 0.9 np²", "of the base")
+    for method in (
+        lnn.Bjorck(), lnn.Cayley(), lnn.Exponential(), lnn.QR(), lnn.Householder(), lnn.Polar(), lnn.NewtonSchulz()
+    ):  # fmt: skip
         name = f"`nn.Linear(method={type(method).__name__}())`, Adam"
         yield Way(name, constrained(method), adam, FAST, "in the layer", "yes")
     with contextlib.suppress(ImportError):
@@ -233,6 +261,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--peers")
+    parser.add_argument("--only", nargs="+", default=[""], help="ways whose name contains one of these")
     args = parser.parse_args()
     if args.peers is not None:
         sys.path.append(args.peers)
@@ -241,6 +270,8 @@ def main() -> None:
     print("| method | cost a step | momentum | rate | ms | MiB | distance, float32 | float64 | training loss | test |")
     print("|---|---|---|---:|---:|---:|---:|---:|---:|---:|")
     for way in ways():
+        if not any(part in way.name for part in args.only):
+            continue
         rate = best_rate(way, data, args.steps // 3)
         single, double = (Run(way, data, dtype, rate, args.steps) for dtype in (torch.float32, torch.float64))
         single.train()

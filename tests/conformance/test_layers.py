@@ -24,7 +24,7 @@ from support.layers.checks import (
     check_steps,
     promised,
 )
-from support.layers.examples import EVERY, FURTHER, LAYERS, METHODS, PARTS, QUIET, UNITARY, WITHOUT_CONSTANT
+from support.layers.examples import EVERY, FURTHER, LAYERS, METHODS, PARTS, QUIET, SECOND, UNITARY, WITHOUT_CONSTANT
 from support.layers.geometries import FILLS, Drawn, accepted, filled, layers, unitary
 from support.programs.run import PROGRAMS, run_program
 
@@ -160,9 +160,9 @@ def test_the_declared_constant_holds(name: str) -> None:
     check_declared(layer, in_shape)
 
 
-@pytest.mark.parametrize("name", [*PARTS, *WITHOUT_CONSTANT])
+@pytest.mark.parametrize("name", [*PARTS, *WITHOUT_CONSTANT, *SECOND])
 def test_derivatives(name: str) -> None:
-    layer, in_shape = LAYERS[name]()
+    layer, in_shape = (LAYERS | SECOND)[name]()
     check_gradients(layer.eval(), torch.randn(2, *in_shape))
 
 

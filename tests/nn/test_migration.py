@@ -129,6 +129,13 @@ def test_both_sides_agree(line: Line) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
+def makes_a_layer(name: str, one: object, package: str) -> bool:
+    """A class of modules, or a function with the name of one: theirs choose the class by kernel and stride."""
+    if inspect.isfunction(one):
+        return name[0].isupper() and one.__module__.partition(".")[0] == package
+    return inspect.isclass(one) and issubclass(one, nn.Module)
+
+
 @pytest.mark.parametrize("package", PEERS)
 def test_every_module_of_a_package_is_on_the_page(package: str) -> None:
     page = PAGE.read_text()
@@ -139,7 +146,7 @@ def test_every_module_of_a_package_is_on_the_page(package: str) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             module = pytest.importorskip(path, reason=f"{package} is not installed")
-        public = {name for name, one in vars(module).items() if inspect.isclass(one) and issubclass(one, nn.Module)}
+        public = {name for name, one in vars(module).items() if makes_a_layer(name, one, path.partition(".")[0])}
         if package == "geotorch":
             public = {name for name, one in vars(module).items() if inspect.isfunction(one)}
         assert {name for name in public if name not in page} == set()
@@ -198,13 +205,31 @@ def test_repeated_borders_are_refused(mode: Any) -> None:
     lnn.Conv2d(4, 4, 3, padding_mode=mode)
 
 
+def test_the_norm_that_reflected_borders_would_have() -> None:
+    """Orthogonal kernels in torch's layer with reflected borders: what the page says of them, by dense SVD."""
+    found: list[float] = []
+    for seed in range(8):
+        torch.manual_seed(seed)
+        layer = lnn.Conv2d(4, 4, 3, padding=1, padding_mode="circular").double()
+        disturb(layer)
+        plain = nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect", bias=False).double()
+        with torch.no_grad():
+            plain.weight.copy_(layer.weight)
+        found.append(float(torch.linalg.svdvals(dense(plain, 4, 6, 6))[0]))
+    assert f"of eight of ours in torch's\n  layer {min(found):.2f} to {max(found):.2f} (" in PAGE.read_text()
+
+
+# Methods whose kernels need no overlap to be orthogonal, made for images of one size.
+IN_FOURIER_SPACE = (lnn.LOT((6, 6)), lnn.BRO((6, 6)), lnn.FourierCayley((6, 6)))
+
+
 @pytest.mark.parametrize("kernel", [(3, 1), (1, 3), (2, 5)])
 def test_rectangular_kernels(kernel: tuple[int, int]) -> None:
     torch.manual_seed(0)
     for method in (lnn.AOL(), lnn.Rescale(2), lnn.Spectral(), lnn.RKO(), lnn.Frobenius(), convex.NonNegative()):
         layer = lnn.Conv2d(3, 4, kernel, padding=(1, 0), method=method).double()
         assert float(torch.linalg.svdvals(dense(layer, 3, 6, 6))[0]) <= 1 + 1e-12
-    for method in ORTHOGONAL:
+    for method in (*ORTHOGONAL, *IN_FOURIER_SPACE):
         if isinstance(method, lnn.SOC) and kernel == (2, 5):
             with pytest.raises(UnsupportedError, match="odd on every axis"):
                 lnn.Conv2d(4, 3, kernel, method=method)
@@ -214,6 +239,17 @@ def test_rectangular_kernels(kernel: tuple[int, int]) -> None:
         disturb(layer)
         values = torch.linalg.svdvals(dense(layer, 4, 6, 6))
         assert 1 - 3e-6 <= float(values[-1]) <= float(values[0]) <= 1 + 1e-12
+    # Rows of norm one, which bound each output by itself.
+    layer = lnn.Conv2d(3, 4, kernel, padding=(1, 0), method=lnn.UnitRows()).double()
+    disturb(layer)
+    assert float(dense(layer, 3, 6, 6).norm(dim=1).max()) <= 1 + 1e-12
+
+
+@pytest.mark.parametrize("method", [lnn.Bjorck(), lnn.Cayley(), lnn.SingularClip(), lnn.LpBall()], ids=repr)
+def test_methods_for_matrices_refuse_kernels_of_every_shape(method: lnn.WeightMethod) -> None:
+    for kernel in ((3, 1), (3, 3)):
+        with pytest.raises(UnsupportedError):
+            lnn.Conv2d(3, 4, kernel, method=method)
 
 
 def test_a_constant_for_one_layer() -> None:

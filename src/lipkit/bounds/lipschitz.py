@@ -1,13 +1,14 @@
 """One call from a model and an example to its bound; the way to the network is the one that all others take too."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
+from torch.utils.flop_counter import FlopCounterMode
 
 from lipkit._runtime import Listener, Phase, fastest_seconds, report, reporting, seconds_left, time_limit
 from lipkit.bound import Bound, Kind, Metric, Scope
@@ -34,6 +35,8 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 _FOR_THE_BOUND = 0.8
 # Forward passes that the shortest search for a lower bound takes: a Jacobian, some pairs of points, and a proof.
 _SEARCH = 150
+# The most values and products in the backward passes of a default search: some seconds of one core.
+_VALUES, _PRODUCTS = 2**32, 2**33
 # Numbers of a hash that are timed.
 _HASHED = 2**18
 
@@ -126,9 +129,10 @@ def lipschitz(
 
     Guarantee: the kind of the bound; nothing but EXACT and UPPER certifies. Unknown operations are refused.
     Cost: the budget of `Auto` (60 s) for the whole call; with another method what that says, and for the lower bound a
-    thousand points of a small model, fewer of a larger one. Capture itself cannot be cut short; 15 % of the budget are
-    left for the bound in any case. If the budget is too short for a lower bound or for all methods, `bound.note` says
-    so; if it is too short for the hash of the weights, that is taken when it is needed.
+    thousand points of a small model, as many of a larger one as some seconds of one core pay for. Capture itself cannot
+    be cut short; 15 % of the budget are left for the bound in any case. If the budget is too short for a lower bound or
+    for all methods, `bound.note` says so; if it is too short for the hash of the weights, that is taken when it is
+    needed.
     """
     require_method(method)
     with reporting(progress), time_limit(budget_of(method)):
@@ -167,16 +171,33 @@ def search_fits(network: Network) -> bool:
 
 
 def pass_seconds(network: Network) -> float:
-    """Seconds for one sample through the network, forward, in float64: twice those in float32.
+    """Seconds for one sample through the network, forward, in float64: twice those in float32."""
+    once = _one_pass(network)
+    return (2 if _is_single(network) else 1) * fastest_seconds(once)
 
-    A copy of large weights in float64 would take longer than that.
-    """
-    frozen = network.detach()
-    single = any(t.dtype == torch.float32 for t in frozen.tensors())
-    x = torch.zeros(1, *network.source, dtype=torch.float32 if single else torch.float64, device=network.device)
-    frozen = frozen.to(x.dtype)
-    with torch.no_grad():
-        return (2 if single else 1) * fastest_seconds(lambda: frozen(x).sum().item())
+
+def _is_single(network: Network) -> bool:
+    return any(t.dtype == torch.float32 for t in network.tensors())
+
+
+def _one_pass(network: Network) -> Callable[[], object]:
+    """One sample through the network, in the type of its weights: a copy of large ones in float64 would take longer."""
+    dtype = torch.float32 if _is_single(network) else torch.float64
+    x = torch.zeros(1, *network.source, dtype=dtype, device=network.device)
+    plain = network.detach().to(dtype)
+
+    def run() -> object:
+        with torch.no_grad():
+            return plain(x).sum().item()
+
+    return run
+
+
+def _products_of_a_pass(network: Network) -> int:
+    """Products of numbers in a forward pass, also those inside of modules that declare their constant."""
+    with FlopCounterMode(display=False) as counter:
+        _one_pass(network)()
+    return counter.get_total_flops() // 2
 
 
 def hash_seconds(network: Network) -> float:
@@ -235,14 +256,16 @@ def default_search(network: Network, metric: Metric) -> Method:
 
 
 def _points(network: Network) -> int:
-    """How many points to sample: each costs up to a backward pass for every output, through all values.
+    """How many points to sample: each costs up to a backward pass for every output, through all products and values.
 
     One for a network without activations, whose Jacobian is the same everywhere.
     """
     if all(node.is_identity for node in network.nodes):
         return 1
+    passes = min(64, math.prod(network.target))
     values = sum(math.prod(network.shape_of(j)) for j in range(network.sink))
-    return max(1, min(1024, 2**32 // (values * min(64, math.prod(network.target)) + 1)))
+    products = _products_of_a_pass(network)
+    return max(1, min(1024, _VALUES // (values * passes + 1), _PRODUCTS // (products * passes + 1)))
 
 
 def pairwise(

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+import torch
 from torch import nn
 
 from lipkit import nn as lnn
@@ -10,6 +11,7 @@ from lipkit.errors import LipkitError
 from lipkit.nn import WeightMethod
 from lipkit.nn.core.geometry import geometry_of
 from lipkit.nn.methods.fourier._base import FourierMethod
+from support.layers.checks import singular_values
 from support.layers.examples import METHODS
 from support.repository import ROOT
 
@@ -70,6 +72,19 @@ def guide_rows() -> list[tuple[str, list[str]]]:
 def test_the_table_of_the_guide_is_what_the_methods_answer(layer: str, said: list[str]) -> None:
     module = eval(f"nn.{layer}", {"nn": nn})
     assert said == [answer(example(kind), module) for kind in ORTHOGONAL]
+
+
+@pytest.mark.parametrize(("layer", "said"), guide_rows(), ids=lambda value: value if isinstance(value, str) else "")
+def test_layers_say_whether_they_are_isometries(layer: str, said: list[str]) -> None:
+    """By their singular values, on images of a size that the stride divides."""
+    torch.manual_seed(0)
+    made = eval(f"lnn.{layer}", {"lnn": lnn})
+    assert made.is_isometry == (said[0] == "isometry")
+    if made.is_isometry:
+        # Björck steps end within 2e-5. A contraction may be an isometry as it starts, or on some sizes.
+        assert float(singular_values(made, (4, 6, 6))[-1]) >= 1 - 2e-5
+    nn.utils.parametrize.remove_parametrizations(made, "weight")
+    assert not made.is_isometry
 
 
 def test_the_guide_has_rows() -> None:

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 
 import lipkit
 from lipkit import nn as lnn
+from lipkit.bound import L2
 from lipkit.bounds import DAG, Sampling
+from lipkit.bounds.lipschitz import default_search, network_of
 from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
 from lipkit.nn import networks
@@ -60,6 +62,22 @@ def test_the_constant_is_proven_and_no_jacobian_exceeds_it(name: str, constant: 
     assert bound.kind.certifies
     wide = lnn.condense(model).double().eval()
     assert steepest(wide, torch.randn(8, *shape, dtype=torch.float64)) <= constant * (1 + 1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("build", [networks.shift_net, networks.mixer], ids=lambda build: build.__name__)
+def test_a_search_of_a_whole_network_takes_as_many_products_as_some_seconds_pay_for(build: Any) -> None:
+    """The default call on networks of the default size: proven, and with a lower bound from some points."""
+    torch.manual_seed(0)
+    network = network_of(build((3, 32, 32), 10).eval(), torch.zeros(1, 3, 32, 32))
+    search = default_search(network, L2)
+    assert isinstance(search, Sampling)
+    # A thousand points, as for small networks, took half a minute.
+    assert 8 <= search.count <= 128
+    bound = lipkit.lipschitz(network, method=DAG())
+    assert 1 - 1e-6 <= float(bound.value.detach()) <= 1 + 1e-9
+    assert bound.lower is not None
+    assert 0 < float(bound.lower.value) <= 1
 
 
 @every

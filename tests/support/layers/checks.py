@@ -25,11 +25,25 @@ def matrix_of(module: nn.Module, in_shape: Shape) -> Tensor:
     wide = copy.deepcopy(module).requires_grad_(False)
     if isinstance(wide, ConstrainedLayer) and wide.geometry.series:
         return series_matrix(wide, in_shape)
+    if isinstance(wide, ConstrainedLayer) and wide.geometry.wraps_outputs:
+        return circle_matrix(wide, in_shape)
     size = math.prod(in_shape)
     with torch.no_grad():
         twin = plain_twin(wide)
         units = torch.eye(size, dtype=next(twin.parameters()).dtype).reshape(size, *in_shape)
         return twin(units).flatten(1).mT
+
+
+def circle_matrix(layer: Any, in_shape: Shape) -> Tensor:
+    """The matrix of a transposed convolution on a circle: the transpose of that of torch's convolution."""
+    size = tuple(layer(torch.zeros(1, *in_shape, dtype=layer.weight.dtype)).shape[1:])
+    kind = {3: nn.Conv1d, 4: nn.Conv2d, 5: nn.Conv3d}[layer.weight.ndim]
+    walk = (layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.groups, False, "circular")
+    twin: Any = kind(size[0], in_shape[0], *walk).to(torch.float64)
+    with torch.no_grad():
+        twin.weight.copy_(layer.weight)
+        units = torch.eye(math.prod(size), dtype=torch.float64).reshape(-1, *size)
+        return twin(units).flatten(1)
 
 
 def plain_twin(layer: Any) -> nn.Module:
@@ -41,6 +55,9 @@ def plain_twin(layer: Any) -> nn.Module:
     twin.__dict__.update(
         {k: v for k, v in layer.__dict__.items() if not k.startswith("_") or k.startswith("_reversed")}
     )
+    if layer.geometry.transposed:
+        # Circles that are wrapped have their own oracle; torch refuses to hear of others.
+        twin.padding_mode = "zeros"
     twin.weight = nn.Parameter(weight.to(torch.promote_types(weight.dtype, torch.float64)), requires_grad=False)
     # Beside a bias the images of tiny weights would vanish.
     twin.bias = None

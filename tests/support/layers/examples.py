@@ -75,6 +75,25 @@ def _with(method: WeightMethod) -> tuple[nn.Module, Shape]:
     return lnn.Conv1d(2, 4, 3, padding=1, method=method), (2, 5)
 
 
+def _in_another_geometry(method: WeightMethod) -> tuple[nn.Module, Shape]:
+    """Groups, and either dilation around a circle or the adjoint of a stride, around one where it can be."""
+    if isinstance(method, FourierMethod):
+        kind = (lnn.Conv1d, lnn.Conv2d, lnn.Conv3d)[len(method.in_size) - 1]
+        walk = (3, 1, "same", 2, 2, True, "circular")
+        return kind(4, 2, *walk, method=method), (4, *method.in_size)
+    # Rows of norm one say nothing of an image that a kernel is wrapped around.
+    mode = "zeros" if isinstance(method, lnn.UnitLines | lnn.UnitRows) else "circular"
+    walk = (3, 2, 1, 1, 2, True, 1, mode)
+    return lnn.ConvTranspose2d(4, 4, *walk, method=method), (4, 2, 2)
+
+
+# One layer of each method for kernels, in a second geometry.
+SECOND: dict[str, Callable[[], tuple[nn.Module, Shape]]] = {
+    f"{first} in another geometry": lambda first=first: _in_another_geometry(first)
+    for first, *_ in METHODS.values()
+    if isinstance(first, FourierMethod) or covers(first, kernel=True)
+}
+
 IMAGE = (4, 6, 6)
 _FAST = lnn.Frobenius()
 
@@ -91,6 +110,10 @@ PARTS: dict[str, Callable[[], tuple[nn.Module, Shape]]] = {
     "Conv3d": lambda: (lnn.Conv3d(1, 2, 2, groups=1), (1, 3, 3, 3)),
     "ConvTranspose1d": lambda: (lnn.ConvTranspose1d(4, 2, 3, stride=2), (4, 3)),
     "ConvTranspose2d": lambda: (lnn.ConvTranspose2d(4, 2, 3, stride=2, padding=1), (4, 3, 3)),
+    "ConvTranspose2d of circular borders": lambda: (
+        lnn.ConvTranspose2d(4, 2, 3, 2, 1, 1, padding_mode="circular"),
+        (4, 3, 3),
+    ),
     "ConvTranspose3d": lambda: (lnn.ConvTranspose3d(2, 1, 2), (2, 2, 2, 2)),
     "CPL": lambda: (lnn.CPL(5, 7), (5,)),
     "CPLConv": lambda: (lnn.CPLConv(2, (3, 3), 3), (2, 4, 4)),

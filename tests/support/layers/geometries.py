@@ -20,6 +20,7 @@ CONV = {1: lnn.Conv1d, 2: lnn.Conv2d, 3: lnn.Conv3d}
 CONV_TRANSPOSE = {1: lnn.ConvTranspose1d, 2: lnn.ConvTranspose2d, 3: lnn.ConvTranspose3d}
 MODES = ("zeros", "zeros", "circular", "reflect", "replicate")
 _WIDEST = {1: 5, 2: 3, 3: 2}
+_LONGEST_TRANSPOSED = {1: 4, 2: 4, 3: 2}
 
 
 class Drawn(NamedTuple):
@@ -87,18 +88,22 @@ def convolution(draw: DrawFn, method: WeightMethod) -> Drawn:
 
 @st.composite
 def transposed(draw: DrawFn, method: WeightMethod) -> Drawn:
-    rank = draw(st.sampled_from([1, 2]))
-    spatial = tuple(draw(st.integers(1, 4)) for _ in range(rank))
-    kernel = tuple(draw(st.integers(1, 3)) for _ in range(rank))
+    rank = draw(st.sampled_from([1, 2, 2, 3]))
+    spatial = tuple(draw(st.integers(1, _LONGEST_TRANSPOSED[rank])) for _ in range(rank))
+    kernel = tuple(draw(st.integers(1, min(3, _WIDEST[rank]))) for _ in range(rank))
     stride, dilation = (tuple(draw(st.sampled_from([1, 1, 2, 3])) for _ in range(rank)) for _ in range(2))
     padding = tuple(draw(st.integers(0, d * (k - 1) // 2)) for d, k in zip(dilation, kernel, strict=True))
+    mode = draw(st.sampled_from(["zeros", "zeros", "circular"]))
     rest = tuple(draw(st.integers(0, max(s, d) - 1)) for s, d in zip(stride, dilation, strict=True))
+    if mode == "circular" and draw(st.integers(0, 4)):
+        # Mostly what makes circles that the stride divides.
+        rest = tuple(
+            (2 * p - d * (k - 1) - 1) % s for p, d, k, s in zip(padding, dilation, kernel, stride, strict=True)
+        )
     groups = draw(st.sampled_from([1, 1, 2]))
     channels = (groups * draw(st.integers(1, 2)), groups * draw(st.integers(1, 2)))
-    return _built(
-        lambda: CONV_TRANSPOSE[rank](*channels, kernel, stride, padding, rest, groups, True, dilation, method=method),
-        (channels[0], *spatial),
-    )
+    walk = (kernel, stride, padding, rest, groups, True, dilation, mode)
+    return _built(lambda: CONV_TRANSPOSE[rank](*channels, *walk, method=method), (channels[0], *spatial))
 
 
 @st.composite

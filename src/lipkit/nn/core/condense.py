@@ -146,9 +146,9 @@ def _plain(layer: nn.Module, weights: dict[str, nn.Parameter]) -> nn.Module:
 def _has_its_own_forward(geometry: Geometry) -> bool:
     """Whether torch's layer computes something else, or accepts a size that `Geometry.check_size` may refuse.
 
-    These are series, kernels for images of one size, and padded circles walked in steps.
+    These are series, kernels for images of one size, transposed kernels on circles, and padded circles walked in steps.
     """
-    if geometry.size or geometry.series:
+    if geometry.size or geometry.series or (geometry.transposed and geometry.mode is Padding.CIRCULAR):
         return True
     steps = zip(geometry.stride, geometry.padding, strict=True)
     return geometry.mode is Padding.CIRCULAR and any(s > 1 and any(sides) for s, sides in steps)

@@ -41,6 +41,7 @@ class Geometry:
     Zero padding makes a section of the operator on the infinite grid, which no kernel can enlarge. A circle may be
     wrapped once: more padding than the dilated kernel needs, or a stride that does not divide the length, repeats rows.
     Reflected and replicated borders count entries several times: no kernel condition can bound them by one.
+    A transposed convolution with circular padding is the adjoint of the circular convolution on its outputs.
     """
 
     groups: int
@@ -71,6 +72,25 @@ class Geometry:
                 f"Circular padding {self.padding} is more than kernel {self.taps} with dilation {self.dilation} needs, "
                 "so some outputs would be computed twice; pad by dilation (kernel - 1) in all on each axis."
             )
+        if self.wraps_outputs and self.output_padding != self._rests_on_a_circle:
+            raise UnsupportedError(
+                f"A transposed convolution with circular padding {self.padding}, kernel {self.taps}, stride "
+                f"{self.stride} and output_padding {self.output_padding} makes circles that the stride does not "
+                f"divide; use output_padding={self._rests_on_a_circle}."
+            )
+
+    @property
+    def wraps_outputs(self) -> bool:
+        """Whether this is the adjoint of a convolution that pads around a circle."""
+        return self.transposed and self.mode is Padding.CIRCULAR and any(map(any, self.padding))
+
+    @property
+    def _rests_on_a_circle(self) -> Shape:
+        """The output padding with which the stride divides the outputs; on axes without padding, what was asked for."""
+        axes = zip(self.padding, self.taps, self.stride, self.dilation, self.output_padding, strict=True)
+        return tuple(
+            (sum(sides) - d * (k - 1) - 1) % s if any(sides) else min(rest, s - 1) for sides, k, s, d, rest in axes
+        )
 
     @property
     def shape(self) -> Shape:
@@ -117,13 +137,15 @@ class Geometry:
         if self.mode is not Padding.CIRCULAR:
             return
         padding = same_padding(self.taps, self.dilation) if self.series else self.padding
-        for n, s, sides in zip(spatial, self.stride, padding, strict=True):
+        circle = self._lengths(spatial) if self.transposed else spatial
+        for n, s, sides in zip(circle, self.stride, padding, strict=True):
             if max(sides) > n:
                 raise ShapeError(
-                    f"Circular padding {padding} of kernel {self.taps} would wrap an image of size {spatial} more "
+                    f"Circular padding {padding} of kernel {self.taps} would wrap an image of size {circle} more "
                     f"than once; use an image of at least {max(sides)} on that axis, a smaller kernel, or zero padding."
                 )
-            if n % s and any(sides):
+            # Of a transposed convolution the output padding was checked at first.
+            if n % s and any(sides) and not self.transposed:
                 raise ShapeError(
                     f"A circular convolution with stride {self.stride} is only bounded by its kernel on sizes that the "
                     f"stride divides, got {spatial}; crop or pad the image, or use padding_mode='zeros'."
@@ -142,10 +164,13 @@ class Geometry:
         if not self.taps:
             return Dense(weight)
         spatial = in_shape[1:]
-        if self.transposed:
+        if self.transposed and not self.wraps_outputs:
             padding = tuple(left for left, _ in self.padding)
             return ConvTranspose(weight, spatial, self.stride, padding, self.output_padding, self.dilation, self.groups)
         self.check_size(spatial)
+        if self.transposed:
+            circle = self._lengths(spatial)
+            return Conv(weight, circle, self.stride, self.padding, self.dilation, self.groups, self.mode).T
         if self.size:
             return CircularConv(weight, self.groups)
         return Conv(weight, spatial, self.stride, self.padding, self.dilation, self.groups, self.mode)
@@ -158,7 +183,7 @@ class Geometry:
 
     def _lengths(self, spatial: Shape) -> Shape:
         """The size of an image that a series makes, before a stride leaves pixels out; what torch's layer makes."""
-        added = [sum(more) for more in self._added]
+        added = [sum(sides) - d * (k - 1) for sides, d, k in zip(self.padding, self.dilation, self.taps, strict=True)]
         if not self.transposed:
             return tuple(n + more for n, more in zip(spatial, added, strict=True))
         axes = zip(spatial, self.stride, added, self.output_padding, strict=True)

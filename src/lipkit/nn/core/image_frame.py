@@ -48,3 +48,19 @@ def spread_out(x: Images, steps: Shape) -> Images:
             apart = functional.pad(x.unsqueeze(axis + 1), [0, 0] * (x.ndim - axis - 1) + [0, step - 1])
             x = apart.flatten(axis, axis + 1).narrow(axis, 0, (length - 1) * step + 1)
     return x
+
+
+def wrap_ends(x: Images, sides: Sides) -> Images:
+    """The adjoint of circular padding: what lies beyond an end of an axis is added at its other end.
+
+    Written without indices, so that a model that is read has operations of which the tracer knows the operator.
+    """
+    for axis, (left, right) in enumerate(sides, start=x.ndim - len(sides)):
+        size, behind = x.shape[axis] - left - right, [0, 0] * (x.ndim - axis - 1)
+        found = x.narrow(axis, left, size)
+        if left:
+            found = found + functional.pad(x.narrow(axis, 0, left), [*behind, size - left, 0])
+        if right:
+            found = found + functional.pad(x.narrow(axis, left + size, right), [*behind, 0, size - right])
+        x = found
+    return x

@@ -9,7 +9,7 @@ from lipkit.linops import Shape
 from lipkit.nn.core.constrained import Constrained, constrain, is_constrained, kept_gain
 from lipkit.nn.core.geometry import Geometry, geometry_of
 from lipkit.nn.core.precision import dtype_in_use, worst_norm
-from lipkit.nn.methods._base import WeightMethod
+from lipkit.nn.methods._base import Promise, WeightMethod
 
 
 class ConstrainedLayer(nn.Module):
@@ -36,6 +36,16 @@ class ConstrainedLayer(nn.Module):
     def covers_complex(self) -> bool:
         """True: a method makes complex weights only where it proves their norm over the complex numbers."""
         return True
+
+    @property
+    def is_isometry(self) -> bool:
+        """Whether the method promises that every singular value is 1, up to rounding, on every size it takes.
+
+        Then the layer keeps all lengths where it has outputs enough, and otherwise those of all gradients. False where
+        the geometry allows a contraction only, as zero padding does for most methods, and where the parametrization was
+        removed or exchanged.
+        """
+        return self._keeps_its_method() and self._constraint().promise is Promise.ISOMETRY
 
     def constrain_weight(self, method: WeightMethod) -> None:
         """Constrain the weight, and draw it anew; the last step of a constructor."""

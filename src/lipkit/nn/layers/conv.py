@@ -9,7 +9,7 @@ from lipkit.errors import ArgumentError
 from lipkit.linops import Shape
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.layers._constrained_layer import ConstrainedLayer, refuse_methods
-from lipkit.nn.layers.size_checked import SeriesTransposed, SizeChecked
+from lipkit.nn.layers.size_checked import SizeChecked, SizeCheckedTransposed
 from lipkit.nn.methods._base import WeightMethod
 from lipkit.nn.methods.convolutions.aoc import AOC
 
@@ -59,7 +59,7 @@ class _Conv(_HasTaps, SizeChecked):
         self.constrain_weight(method)
 
 
-class _ConvTranspose(_HasTaps, SeriesTransposed):
+class _ConvTranspose(_HasTaps, SizeCheckedTransposed):
     """The constructor of all transposed convolutions: arguments as in torch, and a method for the kernel."""
 
     def __init__(
@@ -73,15 +73,22 @@ class _ConvTranspose(_HasTaps, SeriesTransposed):
         groups: int = 1,
         bias: bool = True,
         dilation: int | Shape = 1,
-        padding_mode: Literal["zeros"] = "zeros",
+        padding_mode: Literal["zeros", "circular"] = "zeros",
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
         *,
         method: WeightMethod = AOC(),  # noqa: B008 - immutable
     ) -> None:
         refuse_methods(self, stride=stride, padding=padding, output_padding=output_padding, groups=groups, bias=bias)
+        if padding_mode not in ("zeros", "circular"):
+            raise ArgumentError(
+                f"{type(self).__name__}.padding_mode must be 'zeros' or 'circular', got {padding_mode!r}; repeated "
+                "entries of a border have no transposed convolution of norm one."
+            )
         shape = (in_channels, out_channels, kernel_size, stride, padding, output_padding, groups)
-        super().__init__(*shape, bias, dilation, padding_mode, device, dtype)
+        # torch transposes zero borders only; `SizeCheckedTransposed` wraps circles in its own forward.
+        super().__init__(*shape, bias, dilation, "zeros", device, dtype)
+        self.padding_mode = padding_mode
         self.constrain_weight(method)
 
 
@@ -125,7 +132,8 @@ class Conv3d(_Conv, nn.Conv3d):
 class ConvTranspose1d(_ConvTranspose, nn.ConvTranspose1d):
     """nn.ConvTranspose1d with operator norm at most 1, on inputs of every size.
 
-    It is the adjoint of a convolution with the same weight, so the methods and their promises are the same.
+    It is the adjoint of a convolution with the same weight, so the methods and their promises are the same. With
+    padding_mode="circular", which torch does not have, it is the adjoint of the circular convolution on its outputs.
 
     Args:
         method: How the free numbers become the kernel; by default `AOC()`. All others are those of nn.ConvTranspose1d.
@@ -136,7 +144,8 @@ class ConvTranspose1d(_ConvTranspose, nn.ConvTranspose1d):
 class ConvTranspose2d(_ConvTranspose, nn.ConvTranspose2d):
     """nn.ConvTranspose2d with operator norm at most 1, on inputs of every size.
 
-    It is the adjoint of a convolution with the same weight, so the methods and their promises are the same.
+    It is the adjoint of a convolution with the same weight, so the methods and their promises are the same. With
+    padding_mode="circular", which torch does not have, it is the adjoint of the circular convolution on its outputs.
 
     Args:
         method: How the free numbers become the kernel; by default `AOC()`. All others are those of nn.ConvTranspose2d.
@@ -147,7 +156,8 @@ class ConvTranspose2d(_ConvTranspose, nn.ConvTranspose2d):
 class ConvTranspose3d(_ConvTranspose, nn.ConvTranspose3d):
     """nn.ConvTranspose3d with operator norm at most 1, on inputs of every size.
 
-    It is the adjoint of a convolution with the same weight, so the methods and their promises are the same.
+    It is the adjoint of a convolution with the same weight, so the methods and their promises are the same. With
+    padding_mode="circular", which torch does not have, it is the adjoint of the circular convolution on its outputs.
 
     Args:
         method: How the free numbers become the kernel; by default `AOC()`. All others are those of nn.ConvTranspose3d.

@@ -5,8 +5,10 @@ from typing import final
 from torch import Tensor, nn
 
 from lipkit.errors import UnsupportedError
-from lipkit.linops import LinearOperator, Shape
+from lipkit.linops import LinearOperator, Padding, Shape
+from lipkit.linops.conv import CONV_TRANSPOSE
 from lipkit.nn.core.geometry import Geometry
+from lipkit.nn.core.image_frame import wrap_ends
 from lipkit.nn.layers.fourier_product import multiply_in_fourier_space
 from lipkit.nn.layers.series_product import multiply_by_series
 
@@ -36,18 +38,26 @@ class SizeChecked(HasKernel):
         return super().forward(input)
 
 
-class SeriesTransposed(HasKernel):
-    """A transposed convolution, or the adjoint of a series."""
+class SizeCheckedTransposed(HasKernel):
+    """A transposed convolution, the adjoint of a series, or that of a convolution that pads around a circle."""
 
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
-        """The transposed convolution; that of a series has one output size, which none can be asked for."""
-        if not self.geometry.series:
+        """The transposed convolution; other adjoints have one output size, which none can be asked for."""
+        geometry = self.geometry
+        if not geometry.series and geometry.mode is Padding.ZEROS:
             return super().forward(input, output_size)
         if output_size is not None:
             raise UnsupportedError(
-                f"The adjoint of a series takes no output_size, got {output_size}; give output_padding to the layer."
+                f"The adjoint of a {'series' if geometry.series else 'circular convolution'} takes no output_size, got "
+                f"{output_size}; give output_padding to the layer."
             )
-        return multiply_by_series(input, self.weight, self.bias, self.geometry)
+        if geometry.series:
+            return multiply_by_series(input, self.weight, self.bias, geometry)
+        axes = len(geometry.taps)
+        geometry.check_size(tuple(input.shape[input.ndim - axes :]))
+        walk = (geometry.stride, 0, geometry.output_padding, geometry.groups, geometry.dilation)
+        found = wrap_ends(CONV_TRANSPOSE[axes](input, self.weight, None, *walk), geometry.padding)
+        return found if self.bias is None else found + self.bias.to(found.dtype).reshape(-1, *(1,) * axes)
 
 
 @final
@@ -66,25 +76,25 @@ class SizedConv3d(SizeChecked, nn.Conv3d):
 
 
 @final
-class SeriesTransposed1d(SeriesTransposed, nn.ConvTranspose1d):
-    """nn.ConvTranspose1d that applies the adjoint of a series, as `condense` writes it."""
+class SizedConvTranspose1d(SizeCheckedTransposed, nn.ConvTranspose1d):
+    """nn.ConvTranspose1d that applies the adjoint of a series, or wraps its outputs, as `condense` writes it."""
 
 
 @final
-class SeriesTransposed2d(SeriesTransposed, nn.ConvTranspose2d):
-    """nn.ConvTranspose2d that applies the adjoint of a series, as `condense` writes it."""
+class SizedConvTranspose2d(SizeCheckedTransposed, nn.ConvTranspose2d):
+    """nn.ConvTranspose2d that applies the adjoint of a series, or wraps its outputs, as `condense` writes it."""
 
 
 @final
-class SeriesTransposed3d(SeriesTransposed, nn.ConvTranspose3d):
-    """nn.ConvTranspose3d that applies the adjoint of a series, as `condense` writes it."""
+class SizedConvTranspose3d(SizeCheckedTransposed, nn.ConvTranspose3d):
+    """nn.ConvTranspose3d that applies the adjoint of a series, or wraps its outputs, as `condense` writes it."""
 
 
 OWN_FORWARD: dict[type[nn.Module], type[nn.Module]] = {
     nn.Conv1d: SizedConv1d,
     nn.Conv2d: SizedConv2d,
     nn.Conv3d: SizedConv3d,
-    nn.ConvTranspose1d: SeriesTransposed1d,
-    nn.ConvTranspose2d: SeriesTransposed2d,
-    nn.ConvTranspose3d: SeriesTransposed3d,
+    nn.ConvTranspose1d: SizedConvTranspose1d,
+    nn.ConvTranspose2d: SizedConvTranspose2d,
+    nn.ConvTranspose3d: SizedConvTranspose3d,
 }

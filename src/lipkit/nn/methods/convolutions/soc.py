@@ -70,8 +70,9 @@ class SOC(WeightMethod):
             )
         axes = zip(geometry.taps, geometry.dilation, geometry.padding, strict=True)
         more = [side - d * (t - 1) // 2 for t, d, sides in axes for side in sides]
-        onto = geometry.rows <= geometry.cols and max(more) <= 0 and not any(geometry.output_padding)
-        into = geometry.rows >= geometry.cols and min(more) >= 0 and all(s == 1 for s in geometry.stride)
+        onto = geometry.rows <= geometry.cols and max(more) <= 0
+        whole = all(s == 1 for s in geometry.stride) and not any(geometry.output_padding)
+        into = geometry.rows >= geometry.cols and min(more) >= 0 and whole
         return Promise.ISOMETRY if onto or into else Promise.CONTRACTION
 
     def kernel_geometry(self, geometry: Geometry) -> Geometry:
