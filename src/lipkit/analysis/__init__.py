@@ -65,6 +65,9 @@ from lipkit.analysis.frequencies.signal_to_noise import spectral_snr as spectral
 from lipkit.analysis.frequencies.spectral_game import ScoreInterval as ScoreInterval
 from lipkit.analysis.frequencies.spectral_game import SpectralGame as SpectralGame
 from lipkit.analysis.frequencies.spectral_game import SpectralValues as SpectralValues
+from lipkit.analysis.generalization.algorithm_bounds import mutual_information_bound as mutual_information_bound
+from lipkit.analysis.generalization.algorithm_bounds import pac_bayes_bound as pac_bayes_bound
+from lipkit.analysis.generalization.algorithm_bounds import stability_bound as stability_bound
 from lipkit.analysis.generalization.capacities import PackingBounds as PackingBounds
 from lipkit.analysis.generalization.capacities import margin_vc_bounds as margin_vc_bounds
 from lipkit.analysis.generalization.capacities import num_affine_pieces_upper_bound as num_affine_pieces_upper_bound
@@ -77,6 +80,8 @@ from lipkit.analysis.generalization.complexities import rademacher_lipschitz as 
 from lipkit.analysis.generalization.function_norms import parallelogram_defect as parallelogram_defect
 from lipkit.analysis.generalization.gaps import GeneralizationGap as GeneralizationGap
 from lipkit.analysis.generalization.gaps import generalization_gap as generalization_gap
+from lipkit.analysis.generalization.usable_information import UsableInformation as UsableInformation
+from lipkit.analysis.generalization.usable_information import usable_information as usable_information
 from lipkit.analysis.landscapes import Landscape as Landscape
 from lipkit.analysis.landscapes import landscape as landscape
 from lipkit.analysis.landscapes import project_weights as project_weights

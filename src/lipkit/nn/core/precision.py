@@ -14,7 +14,8 @@ from lipkit.linops import Shape
 from lipkit.rounding.slacks import FLOAT32_ROUNDINGS_16, ROUNDINGS_8192, UNIT, UNIT_OF
 
 # The factor on a weight before it is rounded to so few digits: more than rounding an isometry adds to its norm
-# (2.3e-3 in bfloat16, 2.9e-4 in float16, at every width), less than it can add to weights chosen for the purpose.
+# (2.3e-3 in bfloat16, 2.9e-4 in float16, at every width), less than it can add to weights chosen for the purpose, and
+# now and then to kernels on a small torus (4.2e-3 on 4 x 4). `worst_norm` is what holds.
 _MARGIN = {torch.bfloat16: 1 - 2.0**-8, torch.float16: 1 - 2.0**-10}
 # Half of the spacing of numbers below the smallest normal one.
 _SUBNORMAL = {
