@@ -54,7 +54,8 @@ class Surface:
     Guarantee: the constant of the field is proven for the weights as they are, in the units of the surface; |f| bounds
     the distance to f's own zero set. How far that is from the surface is what `deviation` proves.
     Cost: `samples` queries of the mesh, then `steps` steps on batches of `batch` points. Same seed, same field, on one
-    machine and number of threads.
+    machine and number of threads. `to_state` of the field gives tensors and strings, and `sdf.Network.from_state` the
+    same field again.
     Reference: Béthune 2024, examples 4.2 and 5.2, for 1-Lipschitz networks as distances; this training is ours.
 
     Args:
