@@ -151,4 +151,4 @@ def test_the_printed_sign_of_the_update_climbs():
 
     (gradient,) = torch.autograd.grad(at(theta), theta)
     printed, right = theta.detach() + 0.1 * gradient, theta.detach() - 0.1 * gradient
-    assert [float(at(one)) for one in (theta, printed, right)] == pytest.approx([-1.0, -0.6, -1.4], rel=1e-6)
+    assert [float(at(one).detach()) for one in (theta, printed, right)] == pytest.approx([-1.0, -0.6, -1.4], rel=1e-6)
