@@ -1,5 +1,8 @@
 """Networks as fields: the constant, the copy, the shape of points, against the model itself and decimal arithmetic."""
 
+import copy
+import json
+
 import pytest
 import torch
 from torch import nn
@@ -8,8 +11,9 @@ from lipkit import lipschitz, sdf
 from lipkit import nn as lnn
 from lipkit.bound import Kind
 from lipkit.bounds import DAG, LipLT
-from lipkit.errors import ShapeError
+from lipkit.errors import RecordError, ShapeError
 from lipkit.sdf._base import constant_of
+from lipkit.sdf.one_class import orthogonal_mlp
 
 
 def model() -> nn.Sequential:
@@ -95,3 +99,72 @@ def test_a_field_has_one_value_a_point() -> None:
         sdf.Network(nn.Linear(3, 2).double(), X[:1])
     with pytest.raises(ShapeError, match="batch axis"):
         sdf.Network(nn.Linear(3, 1).double(), X[0, :1].clone()[:0])
+
+
+def test_a_state_gives_the_same_values_to_the_bit() -> None:
+    net = orthogonal_mlp(3, (8, 6), torch.Generator().manual_seed(2)).double()
+    field = sdf.Network(net, X[:1])
+    before = torch.random.get_rng_state()
+    again = sdf.Network.from_state(*field.to_state())
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert torch.equal(again(X), field(X))
+    assert torch.equal(again.measure(X).error, field.measure(X).error)
+    assert torch.equal(again.gradient(X), field.gradient(X))
+    assert constant_of(again) == constant_of(field)
+
+
+def test_a_state_is_a_copy_and_survives_text() -> None:
+    field = sdf.Network(orthogonal_mlp(3, (4,), torch.Generator().manual_seed(2)), X[:1].float())
+    tensors, about = field.to_state()
+    again = sdf.Network.from_state(tensors, json.loads(json.dumps(about)))
+    for one in tensors.values():
+        one.zero_()
+    assert torch.equal(again(X), field(X))
+
+
+def test_other_models_come_back_with_their_module() -> None:
+    torch.manual_seed(0)
+    conv = nn.Conv2d(1, 2, 2)
+    images = nn.Sequential(conv, nn.ReLU(), nn.Flatten(), nn.Linear(8, 1)).double()
+    tied = nn.Sequential(lnn.Linear(3, 6), lnn.MaxMin(), lnn.Linear(6, 1)).double()
+    for net, example in ((images, torch.zeros(1, 1, 3, 3)), (tied, torch.zeros(1, 3))):
+        field = sdf.Network(net, example.double())
+        state = field.to_state()
+        x = torch.randn(20, field.dim, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+        untrained = copy.deepcopy(net)
+        with torch.no_grad():
+            for weight in untrained.parameters():
+                weight.mul_(0.5)
+        again = sdf.Network.from_state(*state, model=untrained)
+        assert again.shape == field.shape
+        assert torch.equal(again(x), field(x))
+        with pytest.raises(RecordError, match="give the model that it was made with"):
+            sdf.Network.from_state(*state)
+
+
+def test_states_that_were_changed_or_are_of_another_kind_are_refused() -> None:
+    net = orthogonal_mlp(3, (8, 6), torch.Generator().manual_seed(2)).double()
+    tensors, about = sdf.Network(net, X[:1]).to_state()
+    moved = {**tensors, "2.bias": tensors["2.bias"] + 2.0**-50}
+    rectified = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 1)).double()
+    for state, model in (
+        ((moved, about), None),
+        ((tensors, {**about, "computes": "0" * 64}), None),
+        ((tensors, about), rectified),
+    ):
+        with pytest.raises(
+            RecordError, match=r"The state was changed after it was made, or its model has other layers"
+        ):
+            sdf.Network.from_state(*state, model=model)
+    for state in (
+        ({}, about),
+        (tensors, {}),
+        ({"rows": X}, {"settings": "{}"}),
+        (tensors, {**about, "widths": "[8]"}),
+        (tensors, {**about, "widths": "nine"}),
+        (tensors, {**about, "shape": "3"}),
+        (tensors, {**about, "shape": "[4]"}),
+        ({**tensors, "0.weight": tensors["0.weight"] * float("nan")}, about),
+    ):
+        with pytest.raises(RecordError, match="state"):
+            sdf.Network.from_state(*state)

@@ -1,9 +1,11 @@
 """A network as a field: any model that lipkit can read, with the constant that it can prove."""
 
 import copy
+import json
 import math
+from collections.abc import Mapping
 from functools import cached_property
-from typing import final
+from typing import Self, final
 
 import torch
 from jaxtyping import Float, Float64
@@ -11,12 +13,13 @@ from torch import Tensor, nn
 
 from lipkit.bound import Bound
 from lipkit.bounds import DAG
-from lipkit.bounds._base import Method
+from lipkit.bounds._base import Method, NetworkPrint
 from lipkit.certify.radii.forward import Forward
-from lipkit.errors import ShapeError
+from lipkit.errors import ArgumentError, RecordError, ShapeError
 from lipkit.nn import condense
 from lipkit.norms._base import plain_arithmetic
 from lipkit.sdf._base import Field, Readings
+from lipkit.sdf.one_class.orthogonal_mlp import find_widths, orthogonal_mlp
 
 
 @final
@@ -62,6 +65,62 @@ class Network(Field):
     @cached_property
     def _proven(self) -> Bound:
         return self._method(self._forward.network)
+
+    def to_state(self) -> tuple[dict[str, Tensor], dict[str, str]]:
+        """Tensors and strings from which `from_state` makes a field of equal values, without pickle."""
+        tensors = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+        return tensors, {
+            "shape": json.dumps(self.shape),
+            "widths": json.dumps(find_widths(self.model)),
+            "computes": self._computes(),
+        }
+
+    @classmethod
+    def from_state(
+        cls,
+        tensors: Mapping[str, Tensor],
+        about: Mapping[str, str],
+        model: nn.Module | None = None,
+        method: Method = DAG(),  # noqa: B008 - immutable
+    ) -> Self:
+        """The field of a state.
+
+        Guarantee: it computes what the stored one computed, operation by operation and bit by bit, or is refused: a
+        hash of both is compared. So a state is of one version of lipkit, as far as it reads models differently.
+
+        Args:
+            tensors: Of `to_state`.
+            about: Of `to_state`.
+            model: The module that the field was made with; only its layers matter. None for the networks that lipkit
+                makes itself, as `sdf.Surface` does.
+            method: How the constant is proven.
+        """
+        try:
+            shape, widths = tuple(json.loads(about["shape"])), json.loads(about["widths"])
+            kind = next((one.dtype for one in tensors.values() if one.is_floating_point()), torch.float64)
+            if model is not None:
+                layers = condense(copy.deepcopy(model))
+            elif widths is None:
+                raise ArgumentError("its layers are not known, give the model that it was made with")
+            else:
+                with torch.random.fork_rng(devices=[]):
+                    layers = orthogonal_mlp(math.prod(shape), widths).to(kind)
+            layers.load_state_dict(dict(tensors))
+            found = cls(layers, torch.zeros(1, *shape, dtype=kind), method)
+            same = found._computes() == about["computes"]
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise RecordError(
+                f"The state is not that of a network as a field ({error}); give what to_state returned, and its model."
+            ) from error
+        if not same:
+            raise RecordError(
+                "The state was changed after it was made, or its model has other layers, or another version of lipkit "
+                "made it; take an intact copy, or train again."
+            )
+        return found
+
+    def _computes(self) -> str:
+        return NetworkPrint.of(self._forward.network).sha256
 
     def _values(self, points: Float64[Tensor, "n d"]) -> Float64[Tensor, " n"]:
         with plain_arithmetic():

@@ -8,6 +8,7 @@ from torch import nn
 
 from lipkit import nn as lnn
 from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
+from lipkit.losses import HKR
 from lipkit.sdf import Network
 from lipkit.sdf.one_class import (
     Alternating,
@@ -138,3 +139,16 @@ def test_networks_without_a_constant_and_bad_rows_are_refused():
 def test_settings_out_of_range_are_refused(make: object):
     with pytest.raises(ArgumentError, match=r"got|nothing to learn"):
         make()  # type: ignore[operator]
+
+
+def test_the_printed_sign_of_the_update_climbs():
+    # f(x) = theta x, a row at 1 and a complementary sample at -1: the loss is -2 theta beyond the margin.
+    loss = HKR(0.05, 100.0)
+    theta = torch.tensor(0.5, requires_grad=True)
+
+    def at(slope: torch.Tensor) -> torch.Tensor:
+        return loss(slope * torch.tensor([1.0, -1.0]), torch.tensor([True, False]))
+
+    (gradient,) = torch.autograd.grad(at(theta), theta)
+    printed, right = theta.detach() + 0.1 * gradient, theta.detach() - 0.1 * gradient
+    assert [float(at(one).detach()) for one in (theta, printed, right)] == pytest.approx([-1.0, -0.6, -1.4], rel=1e-6)

@@ -31,3 +31,15 @@ def orthogonal_mlp(dim: int, widths: Sequence[int], source: torch.Generator | No
         nn.init.zeros_(layer.bias)
         layers += [layer, MaxMin(pairing=ChannelPairing.HALVES)]
     return nn.Sequential(*layers[:-1])
+
+
+def find_widths(model: nn.Module) -> tuple[int, ...] | None:
+    """The widths with which `orthogonal_mlp` makes the layers of a network; None if other layers are in it."""
+    if not isinstance(model, nn.Sequential) or len(model) % 2 == 0:
+        return None
+    linear, sorts = list(model)[::2], list(model)[1::2]
+    if not all(type(one) is nn.Linear and one.bias is not None for one in linear):
+        return None
+    if not all(isinstance(one, MaxMin) and one.pairing is ChannelPairing.HALVES for one in sorts):
+        return None
+    return tuple(one.out_features for one in linear[:-1] if isinstance(one, nn.Linear)) or None

@@ -6,7 +6,7 @@ from typing import final
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from lipkit._seeds import check_seed, derive_seed, generator
 from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
@@ -17,7 +17,14 @@ from lipkit.sdf.meshes.mesh_field import Mesh
 from lipkit.sdf.meshes.triangles import Triangles
 from lipkit.sdf.network_field import Network
 from lipkit.sdf.surfaces.folded_network import folded_network, sorting_network
-from lipkit.sdf.surfaces.surface_samples import SurfaceSamples, draw_around_mesh, draw_around_points, labelled
+from lipkit.sdf.surfaces.outward_normals import outward_normals
+from lipkit.sdf.surfaces.surface_samples import (
+    SurfaceSamples,
+    draw_around_mesh,
+    draw_around_points,
+    labelled,
+    require_extent,
+)
 
 # Share of the steps in which the rate rises.
 _WARM = 0.03
@@ -27,6 +34,8 @@ _EVERY = 2
 _POWER = 1.5
 # Margin of labels, in diagonals, and the weight of the hinge, which must be large for zeros to be where labels change.
 _MARGIN, _HINGE = 0.01, 100.0
+# Share of points without normals that may lie outside, and how many are evaluated at once.
+_OUTSIDE, _ROWS = 0.01, 8192
 
 
 @final
@@ -36,6 +45,7 @@ class Surface:
 
         f = sdf.Surface()(mesh)                    # a closed mesh: exact distances are the targets
         f = sdf.Surface().of_points(p, normals)    # samples of a surface: estimated distances
+        f = sdf.Surface().of_points(p)             # without normals: estimated sides as well
         f = sdf.Surface().of_labels(x, inside)     # points inside and outside: no distances at all
 
     The network starts near a product of orthogonal matrices close to the identity, which keeps gradients through many
@@ -44,7 +54,8 @@ class Surface:
     Guarantee: the constant of the field is proven for the weights as they are, in the units of the surface; |f| bounds
     the distance to f's own zero set. How far that is from the surface is what `deviation` proves.
     Cost: `samples` queries of the mesh, then `steps` steps on batches of `batch` points. Same seed, same field, on one
-    machine and number of threads.
+    machine and number of threads. `to_state` of the field gives tensors and strings, and `sdf.Network.from_state` the
+    same field again.
     Reference: Béthune 2024, examples 4.2 and 5.2, for 1-Lipschitz networks as distances; this training is ours.
 
     Args:
@@ -92,22 +103,39 @@ class Surface:
     def of_points(
         self,
         points: Float[Tensor, "n d"],
-        normals: Float[Tensor, "normals d"],
+        normals: Float[Tensor, "normals d"] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Network:
-        """The field of samples of a closed surface with normals that point outwards, in any number of dimensions.
+        """The field of samples of a closed surface, in any number of dimensions; it need not know normals.
 
-        Signs and distances of the targets are estimates. Without normals nothing tells inside from outside: train
-        `sdf.one_class.OneClass` on the points instead, whose zero set is a thin layer around them.
+        Distances of the targets are estimates, from nearest samples. Without normals the sides are estimates too
+        (`outward_normals`), and the zero set is moved to the first percentile of the values at the points.
+
+        Guarantee: the constant is proven, and |f| bounds the distance to f's own zero set, as for a mesh. Without
+        normals at least 99 % of the points have f >= 0, up to rounding. Nothing else: neither that f is near 0 on the
+        surface between the samples, nor that each side is the true one, above all at parts thinner than the samples are
+        apart. Points that show no two sides, or only a part of a surface, are refused; for those, and for points that
+        fill a volume, `sdf.one_class.OneClass` makes a layer around them.
+        Reference: Béthune 2024, section 5.3, for the percentile; the signed regression in place of one-class learning
+        is ours.
+
+        Args:
+            points: Samples of the surface.
+            normals: One for each point, pointing outwards, of any length; None to estimate them.
+            progress: Called with the steps done and the steps in all, about a hundred times.
         """
         cloud = check_points(points, points.shape[1] if points.ndim == 2 else 3)
         if len(cloud) < 4:
             raise ShapeError(f"A surface needs at least 4 points, got {len(cloud)}.")
-        outwards = check_points(normals, cloud.shape[1])
+        if normals is None:
+            require_extent(cloud)
+            outwards = outward_normals(cloud, derive_seed(self.seed, 3))
+        else:
+            outwards = check_points(normals, cloud.shape[1])
         if len(outwards) != len(cloud):
             raise ShapeError(f"Each of {len(cloud)} points has one normal, got {len(outwards)} normals.")
         drawn = draw_around_points(cloud, outwards, self.samples, derive_seed(self.seed, 0))
-        return self._train(drawn, _error, progress)
+        return self._train(drawn, _error, progress, cloud if normals is None else None)
 
     def of_labels(
         self,
@@ -139,6 +167,7 @@ class Surface:
         drawn: SurfaceSamples,
         loss_of: Callable[[Tensor, Tensor], Tensor],
         progress: Callable[[int, int], None] | None,
+        inside: Tensor | None = None,
     ) -> Network:
         # In units of the diagonal, around 0, whatever the units of the surface are.
         points = ((drawn.points - drawn.center) / drawn.diagonal).float()
@@ -164,7 +193,19 @@ class Surface:
                 progress(step + 1, self.steps)
         if not all(bool(torch.isfinite(p).all()) for p in model.parameters()):
             raise NonFiniteError(f"Training ended with weights that are not finite; lower the rate {self.rate:g}.")
-        return Network(sorting_network(model, drawn.center, drawn.diagonal), drawn.center[None])
+        trained = sorting_network(model, drawn.center, drawn.diagonal)
+        if inside is not None:
+            _lower(trained, inside)
+        return Network(trained, drawn.center[None])
+
+
+@torch.no_grad()
+def _lower(model: nn.Sequential, inside: Tensor) -> None:
+    """Move the level set of the first percentile of the values at some points to 0."""
+    values = torch.cat([model(part).flatten() for part in inside.split(_ROWS)]).sort().values
+    last = model[-1]
+    assert isinstance(last, nn.Linear)
+    last.bias.sub_(values[int(_OUTSIDE * len(values))])
 
 
 def _error(values: Tensor, targets: Tensor) -> Tensor:

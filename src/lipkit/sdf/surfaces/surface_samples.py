@@ -53,8 +53,7 @@ def draw_around_points(
     if not bool((lengths > 0).all()):
         raise ArgumentError(f"{int((lengths == 0).sum())} of {len(normals)} normals are zero; leave those points out.")
     normals = normals / lengths
-    low, high = cloud.amin(0), cloud.amax(0)
-    diagonal = _diagonal(low, high)
+    low, high, diagonal = require_extent(cloud)
     source = generator(derive_seed(seed, 0))
     near = cloud[torch.randint(len(cloud), (round(_NEAR * count),), generator=source)]
     points = _spread(near, low, high, count, derive_seed(seed, 1))
@@ -65,15 +64,17 @@ def draw_around_points(
 
 def labelled(points: Float64[Tensor, "n d"], inside: Bool[Tensor, " n"]) -> SurfaceSamples:
     """Points that are known to be inside or outside; their values say no more than that by their signs."""
+    low, high, diagonal = require_extent(points)
+    return SurfaceSamples(points, torch.where(inside, 1.0, -1.0).to(points), (low + high) / 2, diagonal)
+
+
+def require_extent(points: Float64[Tensor, "n d"]) -> tuple[Float64[Tensor, " d"], Float64[Tensor, " d"], float]:
+    """The ends of the box around points, and its diagonal; points that are all the same are refused."""
     low, high = points.amin(0), points.amax(0)
-    return SurfaceSamples(points, torch.where(inside, 1.0, -1.0).to(points), (low + high) / 2, _diagonal(low, high))
-
-
-def _diagonal(low: Tensor, high: Tensor) -> float:
-    found = float(torch.linalg.vector_norm(high - low))
-    if not found > 0:
+    diagonal = float(torch.linalg.vector_norm(high - low))
+    if not diagonal > 0:
         raise ArgumentError("The points are all the same, so there is no surface; give points around one.")
-    return found
+    return low, high, diagonal
 
 
 def _signed(x: Tensor, cloud: Tensor, normals: Tensor, spacing: Tensor) -> Tensor:
