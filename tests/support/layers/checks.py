@@ -82,7 +82,7 @@ def norm_in(matrix: Tensor, metric: Metric) -> float:
 def check_norm(layer: Any, in_shape: Shape) -> None:
     """1: the stored weights have a norm of at most what is declared, and that is at most one.
 
-    In types of few digits the margin of small kernels on a torus is less than what rounding may add: there it is the gain.
+    In types of few digits rounding may add more to small kernels on a torus than their margin: there it is the gain.
     """
     matrix = matrix_of(layer, in_shape)
     assert bool(torch.isfinite(matrix).all())
