@@ -7,7 +7,8 @@ alone; noise and batches come from the system's entropy, so three runs are three
 changed. Hardware: one CPU core.
 Images are taken as their 16 x 16 lowest cosine frequencies by a frozen layer with orthonormal rows: noise then falls on
 a third of the weights. Settings were chosen on Fashion-MNIST; none came from the test set of MNIST (docs/results.md).
-Published at epsilon 3, by smoothing: DP-CERT, accuracy 97.6 at a mean radius of 1.25 (Wu et al. 2024).
+Mean of three runs on the test set: right on 94.45 %, mean certified radius 1.364 (docs/results.md). Published at
+epsilon 3, by smoothing: DP-CERT, 97.6 % at a mean radius of 1.25 (Wu et al. 2024).
 """
 
 import math
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 
 from lipkit import nn as lnn
 from lipkit.certify.attacks import PGD
-from lipkit.cli.training import Goal, PrivateRecipe, Sets, Tuning, single_module
+from lipkit.cli.training import Accounting, Goal, PrivateRecipe, Sets, Tuning, single_module
 from lipkit.data import mnist
 from lipkit.errors import ArgumentError
 from lipkit.losses import ConstantSchedule, Schedule, TauCrossEntropy
@@ -146,5 +147,7 @@ class PrivateIsometry(PrivateRecipe):
         return Goal(self.eps, attack=PGD(eps=1.0, steps=self.attack_steps), samples=self.samples)
 
     def quick(self) -> "PrivateIsometry":
-        """A few steps of a small network."""
-        return replace(self, batch=512, steps=3, kept=6, width=16, attack_steps=2, samples=16)
+        """A few steps of a small network, accounted for by what is installed everywhere."""
+        return replace(
+            self, batch=512, steps=3, kept=6, width=16, attack_steps=2, samples=16, accountant=Accounting.RDP
+        )
