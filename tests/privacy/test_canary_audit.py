@@ -41,6 +41,16 @@ def test_scores_without_information_prove_nothing():
     assert audit(same, same, DELTA, design=ManyRuns()) == 0.0
 
 
+def test_the_order_of_the_scores_proves_nothing():
+    # Nothing tells inside from outside, so every bound above 0 is wrong. If every second score chose the test and the
+    # others were counted, those inside would all be high and those outside low.
+    chance = torch.Generator().manual_seed(0)
+    for _ in range(5):
+        (low, high), (less, more) = torch.rand(2, 400, generator=chance).sort().values.reshape(2, 2, 200)
+        inside, outside = torch.stack([low, high], 1).flatten(), torch.stack([more, less], 1).flatten()
+        assert audit(inside, outside, DELTA, 0.95, ManyRuns()) == 0.0
+
+
 def test_the_threshold_attack():
     found = membership(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([2.0, 0.0]))
     # By hand: of six pairs four are won, one is tied.

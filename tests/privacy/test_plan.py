@@ -2,10 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from lipkit.errors import ArgumentError
-from lipkit.privacy import RDP, Gaussian, Plan, Shuffled, Whole, epsilon, usual_delta
+from lipkit.privacy import RDP, Gaussian, Plan, Releases, Shuffled, Whole, epsilon, usual_delta
+from support.unchecked import unchecked
 
 
 def test_noise_from_epsilon_is_on_the_safe_side():
@@ -45,3 +47,23 @@ def test_the_usual_delta_is_below_one_over_the_records():
 def test_plans_that_prove_nothing_are_refused(given: dict[str, object]):
     with pytest.raises(ArgumentError):
         Plan(**{"records": 100, "batch": 10, "steps": 5, "delta": 1e-3, "sigma": 1.0, **given})  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [("records", 1000.5), ("batch", 10.5), ("steps", 2.5), ("batch", math.nan), ("steps", math.inf), ("records", True),
+     ("steps", 5.0)],
+)  # fmt: skip
+def test_fractions_of_records_and_steps_are_refused_by_name(name: str, given: float):
+    # A batch of NaN passes every comparison, and one of 10.5 would be billed as what no sampler draws.
+    with unchecked(), pytest.raises(ArgumentError, match=f"^{name} is a whole number, 1 or more, got {given}"):
+        Plan(**{"records": 1000, "batch": 10, "steps": 5, "delta": 1e-4, "sigma": 1.0, name: given})  # pyright: ignore[reportArgumentType]
+    with unchecked(), pytest.raises(ArgumentError, match="whole number, 0 or more"):
+        Releases(0.1, 1.0, given)  # pyright: ignore[reportArgumentType]
+
+
+def test_whole_numbers_of_other_libraries_are_taken_as_they_are():
+    with unchecked():
+        plan = Plan(np.int64(1000), np.int32(10), np.int64(5), 1e-4, sigma=1.0)  # pyright: ignore[reportArgumentType]
+    assert plan.facts() == Plan(1000, 10, 5, 1e-4, sigma=1.0).facts()
+    assert {type(one) for one in (plan.records, plan.batch, plan.steps)} == {int}

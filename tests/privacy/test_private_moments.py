@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch import Tensor
 
 from lipkit import privacy
 from lipkit.errors import ArgumentError, RecordError, ShapeError
@@ -85,3 +86,20 @@ def test_bad_arguments_are_refused():
         privacy.release_moments(images(3), ball, 3, 1.0, positions=(3,))
     with pytest.raises(ShapeError):
         privacy.release_moments(images(3), ball, 3, 1.0, positions=(1, 1))
+
+
+def test_standardising_by_the_records_is_no_step_of_one_record():
+    def total(x: Tensor, y: Tensor) -> tuple[float, float]:
+        z = (x - x.mean()) / x.std(correction=0)
+        return float((y * z).sum()), float(z.abs().max())
+
+    x = torch.cat([torch.ones(500), -torch.ones(500)]).double()
+    more = torch.cat([x, x.new_tensor([1000.0])])
+    (without, _), (beside, largest) = total(x, x.sign()), total(more, more.sign())
+    # One record moves the sum by far more than the largest norm, which is to bound what a record can do.
+    assert without - beside > 29 * largest
+    # On a public ball it moves the noiseless sums of values and squares by no more than they say.
+    ball = privacy.Inputs((1,), 2.0)
+    first, second = (ball(part[:, None]) for part in (x, more))
+    assert abs(float(second.sum() - first.sum())) <= 2.0
+    assert float(second.square().sum() - first.square().sum()) <= 4.0

@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+from pathlib import Path
 from typing import Any
 
 import mpmath
@@ -11,7 +12,7 @@ import scipy
 import torch
 from torch import nn
 
-from lipkit import privacy
+from lipkit import losses, privacy
 from lipkit.linops import Conv, Padding
 from lipkit.privacy.accounting.renyi import INTEGER_ORDERS
 from lipkit.privacy.record_limits.kernel_counts import kernel_factor
@@ -145,3 +146,39 @@ def test_the_middle_term_of_the_bound_grows_with_the_depth():
     assert middle(100) == pytest.approx(10.05, abs=0.005)
     # Four times as deep: four times as large, where the printed root would double.
     assert middle(400) / middle(100) == pytest.approx(4, rel=0.01)
+
+
+def test_printed_losses_do_not_ask_for_the_right_class():
+    logits = torch.tensor([[2.0, 5.0]], dtype=torch.float64, requires_grad=True)
+    hot = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+    printed = (1 - logits * hot).clamp(min=0)
+    (stuck,) = torch.autograd.grad(printed.sum(), logits)
+    assert printed.tolist() == [[0.0, 1.0]]
+    assert stuck.abs().max() == 0
+    (both,) = torch.autograd.grad((logits - hot).sum(), logits)
+    assert both.tolist() == [[1.0, 1.0]]
+    # Ours lower the wrong logit, and raise the right one where it is below its margin.
+    label = torch.tensor([0])
+    for loss in (losses.MulticlassHinge(margin=2.0), privacy.FixedPriorHKR([0.5, 0.5])):
+        (ours,) = torch.autograd.grad(loss(logits, label), logits)
+        assert ours[0, 1] > 0 >= ours[0, 0]
+    # At (3, 4) both classes are right or wrong by the sign alone: the printed cosine is 0.6, ours its negative.
+    assert privacy.BoundedCosine(1.0)(torch.tensor([[3.0, 4.0]]), label).item() == pytest.approx(-0.6)
+
+
+@pytest.mark.parametrize("chunk", [1, 16, 4096])
+def test_a_batch_in_pieces_has_one_noise(chunk: int, tmp_path: Path):
+    model = nn.Linear(100, 40, bias=False).double()
+    plan = privacy.Plan(64, 64, 1, 1e-3, sigma=1.1, sampling=privacy.Whole(), accountant=privacy.RDP())
+    before = model.weight.detach().clone()
+    # Records of zero have no gradient: all that moves the weights is noise.
+    records, ball = (torch.zeros(64, 100).double(), torch.zeros(64).long()), privacy.Inputs((100,), 1.0)
+    with privacy.Training(
+        model, nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), 1.0), records, plan, ball,
+        ledger=tmp_path / "ledger", chunk=chunk,
+    ) as training:  # fmt: skip
+        training.step()
+    limit = float(privacy.sensitivity(model, nn.CrossEntropyLoss(), ball).total.value)
+    found = float((model.weight.detach() - before).square().mean().sqrt())
+    # Six deviations of the root of a mean of 4000 squares; the printed form has 8 times as much in 64 pieces.
+    assert found == pytest.approx(1.1 * limit / 64, rel=6 / math.sqrt(2 * 4000))

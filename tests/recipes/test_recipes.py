@@ -3,19 +3,21 @@
 import dataclasses
 import math
 import struct
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy
 import torch
 
 from lipkit.cli.inputs import load
 from lipkit.cli.inputs.recipe_file import recipe_class
 from lipkit.cli.main import Code, main
 from lipkit.cli.runs.run import Order, load_recipe, run
-from lipkit.cli.training import Recipe
+from lipkit.cli.training import PrivateRecipe, Recipe
 from lipkit.cli.training.journal import Journal
 from lipkit.cli.training.overrides import make_recipe
 from lipkit.cli.training.processes import Team
@@ -70,9 +72,13 @@ def test_the_quick_form_runs_and_passes_an_audit(
     assert found.bound.kind.certifies
     assert found.evaluation.eps == recipe.goal.eps
     entries = Journal(tmp_path / "run" / "journal.jsonl").read()
-    assert all(math.isfinite(entry["loss"]) for entry in entries)
-    # What is watched is a number or deliberately nothing, but the same throughout.
-    assert len({entry["constant"] is None for entry in entries}) == 1
+    if isinstance(recipe, PrivateRecipe):
+        # A loss of private records would be a release; what is known of each entry is what it cost.
+        assert all(0 < entry["epsilon"] <= recipe.epsilon and "loss" not in entry for entry in entries)
+    else:
+        assert all(math.isfinite(entry["loss"]) for entry in entries)
+        # What is watched is a number or deliberately nothing, but the same throughout.
+        assert len({entry["constant"] is None for entry in entries}) == 1
     # Targets that a recipe computes itself are only repeated with the whole training.
     whole = ["--retrain"] if type(recipe).targets is not Recipe.targets else []
     with torch.random.fork_rng(devices=[]):
@@ -131,6 +137,33 @@ def test_every_field_can_be_set_from_the_command_line(path: Path, tmp_path: Path
             kind, (f"--data={tmp_path}", *((f"--{field.name}={text}",) if field.name != "data" else ()))
         )
         assert getattr(again, field.name) == value
+
+
+def recipe_module(stem: str) -> Any:
+    """The module of a recipe, for the parts that it is made of."""
+    (path,) = (one for one in RECIPES if one.stem == stem)
+    return sys.modules[recipe_class(path).__module__]
+
+
+def test_low_frequencies_are_those_of_the_cosine_transform() -> None:
+    cosines = recipe_module("private_isometry").cosines
+    # scipy is the other implementation; both round a few sums of 28 numbers below 1.
+    expected = scipy.fft.dct(np.eye(28), norm="ortho", axis=0)[:16]
+    assert np.abs(cosines(28, 16).numpy() - expected).max() < 1e-14
+
+
+def test_scaled_features_move_no_farther_than_the_images() -> None:
+    layer = recipe_module("private_mnist").ScaledScattering()
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(20, 1, 28, 28, generator=generator)
+    # Fine stripes excite the paths with the largest factors; small moves of them and of noise.
+    stripes = (torch.arange(28) % 3 == 0).float().expand(1, 1, 28, 28)
+    start = torch.cat([x, stripes, stripes.mT])
+    moved = start + 0.01 * torch.randn(start.shape, generator=generator)
+    with torch.no_grad():
+        apart = (layer(moved) - layer(start)).norm(dim=1) / (moved - start).flatten(1).norm(dim=1)
+    assert float(layer.factor.max()) <= 1
+    assert 0.02 < float(apart.max()) <= 1
 
 
 @pytest.mark.parametrize("wrong", ["--depth=8", "--pool=3", "--channels=8,8,8,8 --depth=1,1,1,1"])

@@ -7,7 +7,7 @@ from typing import final
 
 import numpy as np
 import scipy
-from jaxtyping import Float, Float64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from lipkit.certify.confidence_intervals import check_level, lower_limit, upper_limit
@@ -50,7 +50,7 @@ class OneRun(Design):
         scores = np.concatenate([inside, outside])
         truth = np.concatenate([np.ones(len(inside), bool), np.zeros(len(outside), bool)])
         # Equal scores must not be ordered by what is to be guessed: a fixed order that knows nothing of it.
-        mixed = np.random.default_rng(0).permutation(len(scores))
+        mixed = _mixed(len(scores))
         order = mixed[np.argsort(scores[mixed], kind="stable")]
         ranked = truth[order]
         best = 0.0
@@ -69,16 +69,17 @@ class ManyRuns(Design):
 
         (TPR - delta) / FPR <= e^epsilon  for every test of "score above t", and for "below t".
 
-    Every second score chooses threshold and side; the others bound TPR from below and FPR from above, each at half the
-    failure probability (Clopper, Pearson 1934). So the choice costs nothing. Scores of one run depend on each other and
-    must not be given here.
+    Half of the scores, in a fixed order that does not look at them, choose threshold and side; the others bound TPR
+    from below and FPR from above, each at half the failure probability (Clopper, Pearson 1934). So the choice costs
+    nothing, for scores that come sorted, too. Scores of one run depend on each other and must not be given here.
 
     Reference: Kairouz, Oh, Viswanath 2015 for the region; Nasr et al. 2021 for the audit.
     """
 
     def lower_bound(self, inside: _Scores, outside: _Scores, delta: float, failure: float) -> float:
-        side, threshold = _choose(inside[::2], outside[::2], delta, failure)
-        hits, alarms = side * inside[1::2] >= threshold, side * outside[1::2] >= threshold
+        (first, members), (second, others) = _halves(inside), _halves(outside)
+        side, threshold = _choose(first, second, delta, failure)
+        hits, alarms = side * members >= threshold, side * others >= threshold
         if not hits.size or not alarms.size:
             return 0.0
         low = lower_limit(int(hits.sum()), hits.size, failure / 2)
@@ -183,6 +184,17 @@ def _probability(epsilon: float, right: int, guesses: int, canaries: int, delta:
     inside = above[right - i] - tail
     slope = float((2 * inside / i).max()) if most else 0.0
     return tail + delta * canaries * slope
+
+
+def _mixed(count: int) -> Int64[np.ndarray, "_"]:
+    """An order of so many places that is always the same and knows nothing of what is there."""
+    return np.random.default_rng(0).permutation(count)
+
+
+def _halves(scores: _Scores) -> tuple[_Scores, _Scores]:
+    """Two parts of the scores. Every second place would not do: of sorted scores the two would be nearly the same."""
+    mixed = scores[_mixed(len(scores))]
+    return mixed[::2], mixed[1::2]
 
 
 def _choose(inside: _Scores, outside: _Scores, delta: float, failure: float) -> tuple[float, float]:

@@ -6,7 +6,14 @@ from functools import cached_property
 from typing import Any, Self, final
 
 from lipkit.errors import ArgumentError
-from lipkit.privacy.accounting._base import Accountant, Releases, check_delta, check_epsilon, check_sigma
+from lipkit.privacy.accounting._base import (
+    Accountant,
+    Releases,
+    check_count,
+    check_delta,
+    check_epsilon,
+    check_sigma,
+)
 from lipkit.privacy.accounting.budget import least_sigma
 from lipkit.privacy.accounting.loss_distributions import PLD
 from lipkit.privacy.batch_sampling import Poisson, Sampling, Shuffled, Whole
@@ -53,10 +60,13 @@ class Plan:
         sampling: Sampling = Poisson(),
         others: Sequence[Releases] = (),
     ) -> None:
-        for name, count, most in (("records", records, None), ("batch", batch, records), ("steps", steps, None)):
-            if isinstance(count, bool) or count < 1 or (most is not None and count > most):
-                limit = "1 or more" if most is None else f"between 1 and the {most} records"
-                raise ArgumentError(f"{name} is a whole number, {limit}, got {count}.")
+        records, batch, steps = (
+            check_count(records, "records"),
+            check_count(batch, "batch"),
+            check_count(steps, "steps"),
+        )
+        if batch > records:
+            raise ArgumentError(f"batch is a whole number between 1 and the {records} records, got {batch}.")
         if not check_delta(delta) < 1 / records:
             raise ArgumentError(
                 f"delta lies below 1/records = {1 / records:g}, because at {delta:g} giving away a whole record would "
@@ -185,10 +195,8 @@ class Plan:
 
 def usual_delta(records: int) -> float:
     """The largest power of ten below 1/records: 10^-(floor(log10 records) + 1). 60,000 records: 1e-5."""
-    if isinstance(records, bool) or records < 1:
-        raise ArgumentError(f"records is a whole number, 1 or more, got {records}.")
     # Counting digits: a logarithm may be rounded to the wrong side at powers of ten.
-    return float(f"1e-{len(str(records))}")
+    return float(f"1e-{len(str(check_count(records, 'records')))}")
 
 
 def _up(value: float) -> str:

@@ -8,8 +8,8 @@ from typing import final
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from lipkit.errors import ArgumentError, ShapeError
-from lipkit.privacy.accounting._base import Releases, check_sigma
+from lipkit.errors import ShapeError
+from lipkit.privacy.accounting._base import Releases, check_count, check_sigma
 from lipkit.privacy.entropy import Entropy, SystemEntropy
 from lipkit.privacy.input_ball import Inputs
 from lipkit.privacy.record_limits.captured_sensitivity import FLOAT_SLACK
@@ -62,8 +62,7 @@ def release_moments(
         positions: Axes of one record that are averaged over: (1, 2) for channels of images.
         entropy: Where noise comes from.
     """
-    if isinstance(records, bool) or records < 1:
-        raise ArgumentError(f"records is a whole number, 1 or more, got {records}.")
+    check_count(records, "records")
     check_sigma(sigma)
     rank = len(inputs.shape)
     if any(not 0 <= axis < rank for axis in positions) or len(set(positions)) != len(positions):

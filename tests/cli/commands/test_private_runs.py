@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -80,6 +81,68 @@ def test_the_page_says_what_the_ledger_says(run: Path) -> None:
     assert claims["tuning"].words.startswith("chosen without the private records")
     assert claims["plan"].words == str(spent.plan)
     assert "was not recorded" not in (run / "report.html").read_text()
+
+
+PLANTED = '''"""Three blobs with 60 canaries, each put in by its own coin; the settings are the best of about three."""
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from lipkit.cli.training import Sets, Tuning
+from lipkit.privacy import RandomRuns
+from support.programs.private_training import PrivateBlobs
+
+
+@dataclass(frozen=True)
+class Planted(PrivateBlobs):
+    """Blobs with wrong labels among them."""
+
+    @property
+    def tuning(self) -> Tuning:
+        return Tuning.PAID
+
+    @property
+    def runs_tried(self) -> RandomRuns:
+        return RandomRuns(3.0)
+
+    def canaries(self) -> tuple[Tensor, Tensor, Tensor]:
+        chance = torch.Generator().manual_seed(11)
+        x, y = 5 * torch.randn(60, 2, generator=chance), torch.randint(3, (60,), generator=chance)
+        return x, y, torch.rand(60, generator=chance) < 0.5
+
+    def sets(self) -> Sets:
+        known, (x, y, coins) = super().sets(), self.canaries()
+        train = replace(
+            known.train, inputs=torch.cat([known.train.inputs, x[coins]]),
+            labels=torch.cat([known.train.labels, y[coins]]),
+        )
+        return Sets(train, known.test)
+
+    def canary_scores(self, model: nn.Module) -> tuple[Tensor, Tensor]:
+        x, y, coins = self.canaries()
+        scores = model(self.inputs()(x)).gather(1, y[:, None])[:, 0]
+        return scores[coins], scores[~coins]
+'''
+
+
+def test_canaries_and_paid_tuning_stand_in_the_report_and_are_audited(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("dp_accounting", reason="the price of tuning needs dp-accounting")
+    (tmp_path / "planted.py").write_text(PLANTED)
+    run = tmp_path / "run"
+    assert quietly(["train", str(tmp_path / "planted.py"), "--out", str(run)]) == Code.OK
+    found = Contents.from_json((run / "report.json").read_text()).privacy
+    assert found is not None
+    assert found.canaries is not None
+    assert found.tuned is not None
+    assert found.canaries.inside + found.canaries.outside == 60
+    assert found.canaries.least <= found.epsilon < found.tuned.epsilon
+    assert quietly(["audit", str(run)]) == Code.OK
+    edit_report(canaries=replace(found.canaries, least=0.5))(run)
+    assert quietly(["audit", str(run)]) == Code.AUDIT_FAILED
+    assert "privacy.canaries.least" in capsys.readouterr().err
 
 
 def test_test_samples_are_moved_as_the_records_are(honest: Path) -> None:
@@ -179,6 +242,18 @@ def test_the_statement_needs_the_ledger_alone(run: Path, tmp_path: Path, capsys:
     assert f"All 40 planned steps were made: {spent.plan}" in capsys.readouterr().out
     found = json.loads(figures.read_text())
     assert (found["epsilon"], found["steps"], found["statement"]) == (spent.epsilon, 40, str(spent.plan))
+
+
+def test_the_statement_is_by_the_accountant_of_the_recipe(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert quietly(["privacy", str(run)]) == Code.OK
+    assert "accountant: Rényi divergences" in capsys.readouterr().out
+    # A ledger alone names no accountant, so the usual one speaks; without its package the advice is a word to type.
+    shutil.copy(run / LEDGER, tmp_path / "alone")
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    assert quietly(["privacy", str(tmp_path / "alone")]) != Code.OK
+    assert "--accountant=rdp" in capsys.readouterr().err
 
 
 def test_the_statement_of_a_run_that_is_under_way(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

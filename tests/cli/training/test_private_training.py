@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lipkit.cli.training import Precision, checkpoint
+from lipkit.cli.training import Precision, Tuning, checkpoint
 from lipkit.cli.training.loop import train
 from lipkit.cli.training.processes import Team
 from lipkit.cli.training.profile import ProfileSettings
@@ -25,7 +25,7 @@ from lipkit.data import Examples
 from lipkit.errors import ArgumentError, InterruptedRun, LipkitError, RecordError, UnsupportedError
 from lipkit.losses import CosineSchedule
 from lipkit.optim import SAM
-from lipkit.privacy import RDP, Clip, Ledger, Quantile, Repeatable, Training
+from lipkit.privacy import RDP, Clip, Ledger, Quantile, Repeatable, Training, Views
 from support.programs.private_training import PrivateBlobs
 from support.programs.run import PROGRAMS, environment
 
@@ -317,3 +317,46 @@ def test_kills_at_random_moments_never_lower_the_count(tmp_path: Path) -> None:
 def _count(ledger: Path) -> int:
     """The steps of a ledger that another process may be writing to."""
     return Ledger.read(ledger, RDP()).steps if ledger.exists() else 0
+
+
+@dataclass(frozen=True)
+class TurnedBlobs(PrivateBlobs):
+    """Two views of each record, turned by a random angle about the center of the ball."""
+
+    turn: float = 0.3
+
+    def views(self) -> Views:
+        def turned(x: Tensor) -> Tensor:
+            angle = self.turn * torch.randn(())
+            rows = torch.stack([torch.stack([angle.cos(), -angle.sin()]), torch.stack([angle.sin(), angle.cos()])])
+            return x @ rows.T
+
+        return Views(2, turned)
+
+
+def test_views_of_a_recipe_reach_the_training_and_cost_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Views | None] = []
+    make = Training.__init__
+
+    def noted(self: Training, *words: Any, **options: Any) -> None:
+        given.append(options["views"])
+        make(self, *words, **options)
+
+    monkeypatch.setattr(Training, "__init__", noted)
+    found = train(TurnedBlobs(), tmp_path, HERE)
+    assert given[0] is not None
+    assert given[0].count == 2
+    z = found.model(found.sets.test.inputs)
+    assert float((z.argmax(1) == found.sets.test.labels).double().mean()) > 0.8
+    assert TurnedBlobs().plan().facts() == PrivateBlobs().plan().facts()
+
+
+def test_tuning_that_is_paid_for_names_its_runs() -> None:
+    @dataclass(frozen=True)
+    class Paid(PrivateBlobs):
+        @property
+        def tuning(self) -> Tuning:
+            return Tuning.PAID
+
+    with pytest.raises(ArgumentError, match="name the runs that were tried"):
+        Paid()

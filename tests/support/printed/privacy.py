@@ -123,6 +123,33 @@ def delta() -> list[str]:
     return [f"{10.0 ** -math.ceil(math.log10(records))}", f"{10.0 ** -len(str(records)):.4f}"]
 
 
+def signs() -> list[str]:
+    """By hand: gradients of max(0, m/2 - z_k y_k) and of z_k - y_k for a one-hot y, and the cosine of (3, 4)."""
+    logits, label, half = (2.0, 5.0), (1.0, 0.0), 1.0
+    hinge = [max(0.0, half - z * y) for z, y in zip(logits, label, strict=True)]
+    slopes = [-y if half - z * y > 0 else 0.0 for z, y in zip(logits, label, strict=True)]
+    values, gradients = (f"{one[0]:.0f} and {one[1]:.0f}" for one in (hinge, [abs(slope) for slope in slopes]))
+    return [f"the values {values} with the gradients {gradients}", f"{3 / math.hypot(3, 4)}"]
+
+
+def microbatches() -> list[str]:
+    batch, sigma, limit = 4_096, 1.1, 1.0
+    each, once = sigma * limit / math.sqrt(batch), sigma * limit / batch
+    return [f"{each:.6f}", f"{once:.8f}", f"{each / once:.0f} times less"]
+
+
+def standardised() -> list[str]:
+    def found(more: list[float]) -> tuple[float, float]:
+        x, y = [1.0] * 500 + [-1.0] * 500 + more, [1] * 500 + [-1] * 500 + [1] * len(more)
+        mean = math.fsum(x) / len(x)
+        deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in x) / len(x))
+        z = [(v - mean) / deviation for v in x]
+        return math.fsum(a * b for a, b in zip(y, z, strict=True)), max(map(abs, z))
+
+    (without, _), (beside, largest) = found([]), found([1000.0])
+    return [f"numbers is {without:.0f}.", f"{beside:.2f}", f"{largest:.2f}", f"{without - beside:.2f}"]
+
+
 NUMBERS: dict[str, Callable[[], list[str]]] = {
     "Activations for a slope other than one": activations,
     "The global bound for a slope other than one": gradients,
@@ -136,4 +163,7 @@ NUMBERS: dict[str, Callable[[], list[str]]] = {
     "Centering over the batch": centering,
     "A clip that lowers no noise": clip,
     "The default δ at powers of ten": delta,
+    "Signs of hinge, KR and cosine": signs,
+    "One noise for each gradient": microbatches,
+    "Standardising by the private table": standardised,
 }

@@ -8,6 +8,7 @@ from lipkit.bound import Kind
 from lipkit.cli.console import terminal
 from lipkit.cli.inputs import option_words
 from lipkit.cli.options import argument, option
+from lipkit.cli.runs.folder_identity import Identity
 from lipkit.cli.runs.result_files import write_json
 from lipkit.cli.training import Accounting
 from lipkit.cli.training.steps.private_steps import LEDGER
@@ -21,28 +22,40 @@ from lipkit.report.html.numbers import digits
 class PrivacyRequest:
     """Say what a private training has cost, from its ledger alone.
 
-    Every step that may have been released counts. Nothing else of the run is read, and nothing is changed.
+    Every step that may have been released counts. Nothing else of the run is read, but for the recipe's accountant in
+    run.json, if --accountant names none; nothing is changed.
     """
 
     run: Path = argument("The --out of a private `lipkit train`, or a ledger.", "RUN")
-    accountant: str = option("Who proves epsilon: pld (needs `pip install lipkit[privacy]`), rdp or gaussian.", "pld")
+    accountant: str | None = option(
+        "Who proves epsilon: pld (needs `pip install lipkit[privacy]`), rdp or gaussian; by default the recipe's, or "
+        "pld for a ledger alone.", None,
+    )  # fmt: skip
     json: Path | None = option("File for the numbers.", None)
 
 
 def state_privacy(request: PrivacyRequest) -> None:
     """Print the statement of a ledger; a damaged, cut or edited one ends with an error. Cost: the accountant."""
     option_words.check_json(request.json)
-    words = [one.value for one in Accounting]
-    if request.accountant not in words:
-        raise ArgumentError(f"--accountant is one of {', '.join(words)}, got {request.accountant!r}.")
     file = request.run / LEDGER if request.run.is_dir() else request.run
     if not file.is_file():
         raise ArgumentError(f"There is no ledger {file}; name the --out of a private training.")
-    spent = Ledger.read(file, Accounting(request.accountant).accountant)
+    spent = Ledger.read(file, _accounting(request).accountant)
     say = terminal().print
     for line in _lines(spent):
         say(line, soft_wrap=True, markup=False, highlight=False)
     write_json(request.json, _plain(spent))
+
+
+def _accounting(request: PrivacyRequest) -> Accounting:
+    """Who proves epsilon: as the command says, else as the recipe of the run did."""
+    words, chosen = [one.value for one in Accounting], request.accountant
+    if chosen is None:
+        found = Identity.read(request.run).fields if (request.run / "run.json").is_file() else {}
+        chosen = found.get("accountant", Accounting.PLD.value)
+    if chosen not in words:
+        raise ArgumentError(f"--accountant is one of {', '.join(words)}, got {chosen!r}.")
+    return Accounting(chosen)
 
 
 def _lines(spent: Spent) -> list[str]:

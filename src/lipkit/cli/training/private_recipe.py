@@ -10,9 +10,22 @@ from torch import Tensor, nn
 
 from lipkit.cli.training.recipe import Recipe
 from lipkit.data import Examples
-from lipkit.errors import UnsupportedError
+from lipkit.errors import ArgumentError, UnsupportedError
 from lipkit.losses import Progress
-from lipkit.privacy import PLD, RDP, Accountant, Allocation, Clip, Gaussian, Inputs, Optimal, Plan, usual_delta
+from lipkit.privacy import (
+    PLD,
+    RDP,
+    Accountant,
+    Allocation,
+    Clip,
+    Gaussian,
+    Inputs,
+    Optimal,
+    Plan,
+    RandomRuns,
+    Views,
+    usual_delta,
+)
 
 
 class Accounting(enum.Enum):
@@ -35,6 +48,7 @@ class Tuning(enum.Enum):
     """How the settings of a private training were chosen; the value is what a report says."""
 
     PUBLIC = "chosen without the private records, beforehand or on public data: free of charge"
+    PAID = "the best of several runs on the private records: the second epsilon counts all of them"
     NOT_COUNTED = "not counted: if settings were chosen by looking at private records, epsilon is larger than said"
 
 
@@ -45,7 +59,7 @@ class PrivateRecipe(Recipe):
     It is trained by `steps` private steps instead of epochs. Its run keeps privacy.ledger, which knows of every step
     before it is made, and a journal without losses. Noise and batches come from the system's entropy: `seed` draws the
     initial weights, which are public. Refused are: `epochs` other than 1, `compile`, `graph`, `clip`, bfloat16, several
-    processes, `--profile`, and recipes with `augmented` or `targets` of their own.
+    processes, `--profile`, and recipes with `augmented` (use `views`) or `targets` of their own.
 
     Args:
         epochs: Always 1.
@@ -67,6 +81,11 @@ class PrivateRecipe(Recipe):
         super().__post_init__()
         # Its numbers are checked when it is made.
         self.plan()
+        if (self.tuning is Tuning.PAID) != (self.runs_tried is not None):
+            raise ArgumentError(
+                f"{type(self).__name__} says tuning={self.tuning.name} and runs_tried={self.runs_tried}; settings that "
+                "are paid for name the runs that were tried, and no others do."
+            )
 
     @property
     @abstractmethod
@@ -86,6 +105,11 @@ class PrivateRecipe(Recipe):
     def tuning(self) -> Tuning:
         """How the settings were chosen; the report says so."""
 
+    @property
+    def runs_tried(self) -> RandomRuns | None:
+        """With `Tuning.PAID`: the law by which runs were repeated, of which the best one's settings were kept."""
+        return None
+
     def plan(self) -> Plan:
         """The public numbers of the training; by default Poisson batches, and the least noise that epsilon allows."""
         delta = usual_delta(self.records) if self.delta is None else self.delta
@@ -95,6 +119,19 @@ class PrivateRecipe(Recipe):
 
     def output_clip(self) -> Clip | None:
         """How gradients of the loss in the outputs are clipped, record by record; by default not at all."""
+        return None
+
+    def views(self) -> Views | None:
+        """How each record is changed before it is used; it counts once all the same. By default it is not changed."""
+        return None
+
+    def canary_scores(self, model: nn.Module) -> tuple[Tensor, Tensor] | None:
+        """Scores of planted records that were trained on, and of others that were not; by default there are none.
+
+        For recipes that plant canaries among their records, each put in by its own fair coin, drawn by a generator of
+        their own. Scores are meant to be higher inside; the report has the lower bound of epsilon that they prove.
+        """
+        del model
         return None
 
     def allocation(self) -> Allocation:

@@ -4,6 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import final
 
 from lipkit.errors import ArgumentError, NotProvenError
@@ -31,8 +32,7 @@ class Releases:
         if not 0.0 < self.rate <= 1.0:
             raise ArgumentError(f"A sampling rate lies in (0, 1], got {self.rate}.")
         check_sigma(self.sigma)
-        if isinstance(self.steps, bool) or self.steps < 0:
-            raise ArgumentError(f"A number of releases is a whole number of 0 or more, got {self.steps}.")
+        check_count(self.steps, "A number of releases", least=0)
 
 
 class Accountant(ABC):
@@ -61,6 +61,14 @@ class Accountant(ABC):
     @abstractmethod
     def name(self) -> str:
         """How a paper would name the accountant, with the version of the package that computes."""
+
+
+def check_count(count: int, what: str, least: int = 1) -> int:
+    """The number, if it is a whole one and large enough; `what` says which number it is."""
+    # Annotations do not keep fractions out, and a fraction of a record or of a step is billed as something else.
+    if isinstance(count, bool) or not isinstance(count, Integral) or count < least:
+        raise ArgumentError(f"{what} is a whole number, {least} or more, got {count}.")
+    return int(count)
 
 
 def check_delta(delta: float) -> float:

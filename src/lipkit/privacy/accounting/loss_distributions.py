@@ -101,7 +101,8 @@ def _library() -> ModuleType:
     except ImportError as error:
         raise UnsupportedError(
             f"This needs the package {_PACKAGE}, which is not installed; "
-            "pip install 'lipkit[privacy]', or account by accountant=RDP() (or Gaussian() at rate 1)."
+            "pip install 'lipkit[privacy]', or account by RDP(), in a command by --accountant=rdp (at rate 1 also by "
+            "Gaussian(), --accountant=gaussian)."
         ) from error
     return dp_accounting
 

@@ -25,12 +25,26 @@ def privacy_section(contents: Contents) -> str:
         + paragraph(about_text("plan", found.statement), "note")
         + paragraph(
             "The guarantee is read off privacy.ledger, which counts every step before it is made. It is about real "
-            "numbers; floating-point noise is drawn in float64, and limits are enlarged for the rounding of sums. No "
-            "attack on the training is part of a run; lipkit.privacy.audit gives a lower bound of epsilon from planted "
-            "records, which must stay below the number above.",
+            "numbers; floating-point noise is drawn in float64, and limits are enlarged for the rounding of sums. "
+            + _verdict(found),
             "note",
         )
     )
+
+
+def _verdict(found: PrivacyClaim) -> str:
+    """What an attack on the training says of the claim."""
+    if found.canaries is None:
+        return (
+            "No attack on the training was part of this run; lipkit.privacy.audit gives a lower bound of epsilon from "
+            "planted records, which must stay below the number above."
+        )
+    if found.canaries.least > found.epsilon:
+        return (
+            "Its canaries refute the claim: they prove an epsilon above the number above, so noise, batches or limits "
+            "were not what the plan says. Do not rely on it."
+        )
+    return "The canaries of this run do not contradict it; an attack can refute a claim, and never prove one."
 
 
 def _rows(found: PrivacyClaim) -> list[list[Cell]]:
@@ -48,6 +62,19 @@ def _rows(found: PrivacyClaim) -> list[list[Cell]]:
         ["other releases of the same records", about_text("other releases", others)],
         ["choice of the settings", about_text("tuning", found.tuning)],
     ]
+    if found.tuned is not None:
+        mean = about_number("runs tried", found.tuned.mean, f"{found.tuned.mean:g}")
+        shape = about_number("shape of the law of runs", found.tuned.shape, f"{found.tuned.shape:g}")
+        paid = _epsilon("epsilon with the choice paid for", found.tuned.epsilon)
+        what = join(
+            "epsilon of all steps of the best of ", mean, " runs on average (negative binomial, shape ", shape, ")"
+        )
+        rows.append([what, paid])
+    if found.canaries is not None:
+        who = f"{found.canaries.inside} canaries inside, {found.canaries.outside} outside"
+        what = f"epsilon is at least, with confidence {100 * found.canaries.confidence:g} %, by {who}"
+        least = found.canaries.least
+        rows.append([what, about_number("epsilon by canaries", least, digits(least, Kind.LOWER, 5))])
     return rows
 
 

@@ -43,7 +43,8 @@ def check_private(
         "targets of its own would be computed from private records; leave them out": (
             kind.targets is not Recipe.targets
         ),
-        "augmented records have no rule; change records by inputs alone": kind.augmented is not Recipe.augmented,
+        "augmented batches have no rule; change records one by one, by views or inputs": kind.augmented
+        is not Recipe.augmented,
         f"one optimizer moves all parameters, got {len(optimizers)}; give one with groups": len(optimizers) != 1,
     }
     for why, found in wrong.items():
@@ -131,7 +132,8 @@ class PrivateSteps(Steps):
         self._training = Training(
             self._model, recipe.record_loss().to(device), self._optimizer,
             (self._records.inputs, self._records.labels), self._plan, recipe.inputs(), ledger=self._path, clip=clip,
-            allocation=recipe.allocation(), after=lambda: recipe.after(self._model), at_least=at_least,
+            allocation=recipe.allocation(), after=lambda: recipe.after(self._model), views=recipe.views(),
+            at_least=at_least,
             reserve=max(1, min(MOST_RESERVED, self._plan.steps // _PART)),
         )  # fmt: skip
         return self._training.spent().steps
