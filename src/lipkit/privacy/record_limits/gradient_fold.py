@@ -73,17 +73,20 @@ class NormFold:
     norm: Norm
 
     @cached_property
+    def _frozen(self) -> dict[tuple[int, int], LinearOperator]:
+        """The blocks in float64, without gradients; converted once, because every pass reads them."""
+        with torch.no_grad():
+            return {at: _wide(op) for at, op in sorted(self.network.blocks.items())}
+
+    @cached_property
     def _sizes(self) -> dict[tuple[int, int], Bound]:
-        places = sorted(self.network.blocks)
-        hard = [at for at in places if not isinstance(self.network.blocks[at], Reshape | Permute)]
-        ops = [self.network.blocks[at] for at in hard]
-        found = dict(zip(hard, self._measure(ops), strict=True))
-        return {at: found.get(at, _ONE) for at in places}
+        hard = {at: op for at, op in self._frozen.items() if not isinstance(op, Reshape | Permute)}
+        found = dict(zip(hard, self._measure(list(hard.values())), strict=True))
+        return {at: found.get(at, _ONE) for at in self._frozen}
 
     def _measure(self, ops: Sequence[LinearOperator]) -> list[Bound]:
         with torch.no_grad():
-            frozen = [op.map(Tensor.detach).to(torch.float64) for op in ops]
-            found = Meter(L2, self.norm).many(frozen, [False] * len(ops)) if ops else []
+            found = Meter(L2, self.norm).many(ops, [False] * len(ops)) if ops else []
         for op, bound in zip(ops, found, strict=True):
             if bound.failure > 0:
                 raise NotProvenError(
@@ -94,7 +97,8 @@ class NormFold:
 
     def size(self, op: LinearOperator) -> float:
         """A proven bound of the norm of one operator."""
-        return float(self._measure([op])[0].value)
+        with torch.no_grad():
+            return float(self._measure([_wide(op)])[0].value)
 
     @cached_property
     @torch.no_grad()
@@ -109,8 +113,8 @@ class NormFold:
             # What the roundings of the row are relative to.
             scale = float(torch.linalg.vector_norm(center))
             terms: list[Term] = []
-            for j, op in row.items():
-                frozen = op.map(Tensor.detach).to(torch.float64)
+            for j in row:
+                frozen = self._frozen[k, j]
                 center = center + frozen.apply(ys[j].center)
                 terms.append(Term(frozen, self._sizes[k, j], log_of(ys[j].radius.cpu())))
                 scale += float(self._sizes[k, j].value) * norm_of(ys[j])
@@ -171,7 +175,7 @@ class NormFold:
         network, sink = self.network, self.network.sink
         if self.end.spread is None:
             return None
-        op = network.blocks[k, j].map(Tensor.detach).to(torch.float64)
+        op = self._frozen[k, j]
         if k != sink:
             only = [at for at in network.blocks if at[1] == k] == [(sink, k)]
             if not (only and isinstance(network.blocks[sink, k], Reshape) and network.nodes[k - 1].is_identity):
@@ -196,6 +200,10 @@ class NormFold:
         for k, bias in self.network.biases.items():
             if bias.requires_grad:
                 yield Use(bias, into[k])
+
+
+def _wide(op: LinearOperator) -> LinearOperator:
+    return op.map(Tensor.detach).to(torch.float64)
 
 
 def _lost_squares(node: Node) -> float:
