@@ -116,7 +116,8 @@ class Bench:
 
     def clean_rows(self) -> None:
         """Records on the ball, as `Training` keeps them: once, not in every step."""
-        self.x = torch.cat([self.inputs(part) for part in self.x.split(4096)])
+        for part in self.x.split(4096):
+            part.copy_(self.inputs(part))
 
     def side(self, name: str) -> Step | None:
         """One step of a side, to be repeated; None where it is not there."""

@@ -2,7 +2,7 @@
 
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -373,7 +373,7 @@ def test_two_optimizers_share_the_parameters(tmp_path: Path):
     plan, inputs = plan_of(steps=2, sigma=1.0), privacy.Inputs((6,), 2.0)
     before = copies(model)
 
-    def training(name: str, given: list[torch.optim.Optimizer]) -> privacy.Training:
+    def training(name: str, given: Sequence[torch.optim.Optimizer]) -> privacy.Training:
         return privacy.Training(
             model, nn.CrossEntropyLoss(), given, (x, labels(40)), plan, inputs, ledger=tmp_path / name
         )

@@ -55,9 +55,11 @@ def _other(op: LinearOperator) -> Norm:
     """What measures an operator that is not written as a matrix."""
     work = op.in_size * op.out_size * min(op.in_size, op.out_size)
     moves = one_entry_per_row(op) or one_entry_per_row(op.T)
-    if not moves and work > _MULTIPLICATIONS and _symbol_of(op) is not None:
-        return SmallGrid(inner=Gram(steps=8))
-    return Auto(failure=0)
+    if moves or work <= _MULTIPLICATIONS:
+        return Auto(failure=0)
+    found = _symbol_of(op)
+    # Borders that repeat the image have a symbol up to a factor, which may be all of two.
+    return SmallGrid(inner=Gram(steps=8)) if found is not None and found.gain == 1 else Auto(failure=0)
 
 
 def _symbol_of(op: LinearOperator) -> Symbol | None:
