@@ -300,6 +300,8 @@ def main() -> None:
     parser.add_argument("--peak", choices=SIDES, help=argparse.SUPPRESS)
     given = parser.parse_args()
     torch.set_num_threads(1)
+    # float32 is meant, by everybody: a private step refuses less.
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     if given.peak is not None:
         print(peak(given.peak, given.models[0], given.batches[0], torch.device(given.device)))
         return

@@ -144,11 +144,11 @@ WITHOUT: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
     "sandwich": (lambda: vectors(lnn.Sandwich(5, 6)), (5,), "0.log_psi"),
     "sandwich kernels": (lambda: images(lnn.SandwichConv(2, 3, 3)), IMAGE, "0.log_psi"),
     "folded": (lambda: vectors(lnn.Linear(5, 6), lnn.HouseholderActivation(6)), (5,), "1.angles"),
-    "attention of distances": (lambda: sequences(lnn.L2Attention(4, 2), 4), (5, 4), "l2_attention"),
+    "attention of distances": (lambda: sequences(lnn.L2Attention(4, 2), 4), (5, 4), "0.log_scale"),
     "attention of cosines": (lambda: sequences(lnn.CosineAttention(4, 2), 4), (5, 4), "cosine_attention"),
     "recurrent": (lambda: sequences(lnn.RNN(4, 6), 6), (5, 4), "0.steps.0.linear.weight"),
     "recurrent and orthogonal": (lambda: sequences(lnn.OrthogonalRNN(4, 6), 6), (5, 4), "0.state.weight"),
-    "batch norm": (evaluated_batch_norm, IMAGE, "1.weight"),
+    "batch norm": (evaluated_batch_norm, IMAGE, "1.bias, 1.weight"),
 }
 
 
