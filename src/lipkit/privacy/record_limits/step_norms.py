@@ -24,6 +24,8 @@ _MARGINS = (2.0**-20, 2.0**-10, 1.0)
 _SIDE = 256
 # Multiplications that writing out a convolution may take before its symbol is taken: a millisecond.
 _MULTIPLICATIONS = 2**24
+# Symbols that bound a norm up to a larger factor than this are too loose.
+_GAIN = 1.05
 
 
 @final
@@ -59,7 +61,7 @@ def _other(op: LinearOperator) -> Norm:
         return Auto(failure=0)
     found = _symbol_of(op)
     # Borders that repeat the image have a symbol up to a factor, which may be all of two.
-    return SmallGrid(inner=Gram(steps=8)) if found is not None and found.gain == 1 else Auto(failure=0)
+    return SmallGrid(inner=Gram(steps=8)) if found is not None and found.gain <= _GAIN else Auto(failure=0)
 
 
 def _symbol_of(op: LinearOperator) -> Symbol | None:
