@@ -201,7 +201,7 @@ class NormFold:
     def uses(self) -> Iterator[Use]:
         """Every trained tensor of the blocks and biases, each time it is used, with a bound of its gradient there."""
         ys, into = self.values[1], self.cotangents[0]
-        # Biases first: one that is computed from other tensors, as that of a batch norm, is then refused by their names.
+        # Biases first: one that is computed from others, as that of a batch norm, is then refused by their names.
         for k, bias in self.network.biases.items():
             if bias.requires_grad:
                 yield Use(bias, into[k])
