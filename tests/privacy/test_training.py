@@ -2,7 +2,7 @@
 
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import lipkit.nn as lnn
-from lipkit import losses, privacy
-from lipkit.errors import RecordError
+from lipkit import losses, optim, privacy
+from lipkit.errors import ArgumentError, RecordError
 from lipkit.privacy.private_steps.drawn_rows import Batches
 from lipkit.privacy.private_steps.record_sums import RecordSums
 from support.record_gradients import drawn_records, gradient_norms, largest_ratios
@@ -324,3 +324,86 @@ def test_functions_of_the_model_are_those_of_its_condensed_copy(tmp_path: Path):
         tensors: dict[str, Tensor] = dict(training._plain.named_parameters())
         # Weights of training and of evaluation agree to the digits of the iteration.
         assert torch.allclose(functional_call(training._plain, tensors, (x,)), model(x), atol=1e-9)
+
+
+def orthonormal(bias: bool) -> nn.Sequential:
+    """Two layers whose weights start with orthonormal rows."""
+    torch.manual_seed(0)
+    first, head = nn.Linear(6, 4, bias=bias), nn.Linear(4, 3, bias=bias)
+    for layer in (first, head):
+        nn.init.orthogonal_(layer.weight)
+    return nn.Sequential(first, lnn.MaxMin(), head)
+
+
+@pytest.mark.parametrize(("lr", "off"), [(3e-3, 1e-4), (0.2, 0.2)])
+def test_weights_on_a_manifold_by_retraction(lr: float, off: float, tmp_path: Path):
+    model = orthonormal(bias=False)
+    weights = [model.get_parameter("0.weight"), model.get_parameter("2.weight")]
+    plan, loss, inputs = plan_of(steps=12, sigma=1.0), nn.CrossEntropyLoss(), privacy.Inputs((6,), 2.0)
+    records = drawn_records((6,), 3.0, 40, torch.float32), labels(40)
+    optimizer = optim.StiefelMuon(model.parameters(), lr=lr)
+    started = copies(model)
+    with privacy.Training(model, loss, optimizer, records, plan, inputs, ledger=tmp_path / "ledger") as training:
+        for _ in range(plan.steps):
+            training.step()
+            # Closed forms, whatever a step has left of orthonormal rows: |x| |W_0| reaches the head, and its widest
+            # pair of rows comes back.
+            large = float(torch.linalg.svdvals(weights[0].detach().double())[0])
+            widest = float(torch.pdist(weights[1].detach().double()).max())
+            training._free.write()
+            limits = training._limits().values_by_name()
+            room = 1 + 2.0**-7
+            # A float32 pass is allowed 2^-16 of what is added up, and the norm 2^-20.
+            assert limits["0.weight"] == pytest.approx(2 * widest * room, rel=1e-4)
+            assert limits["2.weight"] == pytest.approx(2 * large * math.sqrt(2) * room, rel=1e-3)
+            assert limits["2.weight"] >= 2 * large * math.sqrt(2) * room
+            norms = gradient_norms(training._plain, loss, inputs(records[0]), records[1])
+            assert max(largest_ratios(training._limits(), norms).values()) <= 1
+            for w in weights:
+                defect = torch.linalg.matrix_norm(w.detach() @ w.detach().T - torch.eye(len(w)))
+                assert float(defect) < off
+    assert all(not torch.equal(a, b) for a, b in zip(weights, started, strict=True))
+
+
+def test_two_optimizers_share_the_parameters(tmp_path: Path):
+    model = orthonormal(bias=True)
+    tied, free = optim.split_orthonormal(model)
+    both = [optim.StiefelMuon(tied, lr=0.01), torch.optim.SGD(free, lr=0.5)]
+    x = drawn_records((6,), 3.0, 40, torch.float32)
+    plan, inputs = plan_of(steps=2, sigma=1.0), privacy.Inputs((6,), 2.0)
+    before = copies(model)
+
+    def training(name: str, given: Sequence[torch.optim.Optimizer]) -> privacy.Training:
+        return privacy.Training(
+            model, nn.CrossEntropyLoss(), given, (x, labels(40)), plan, inputs, ledger=tmp_path / name
+        )
+
+    with training("ledger", both) as made:
+        made.step()
+    assert all(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    with pytest.raises(ArgumentError, match="bias: trained, but not by the optimizer"):
+        training("other", both[:1])
+    with pytest.raises(ArgumentError, match="weight: moved by two optimizers"):
+        training("other", [*both, torch.optim.SGD(tied, lr=0.1)])
+    assert not (tmp_path / "other").exists()
+
+
+def test_what_the_caller_does_with_the_records_later_does_not_count(tmp_path: Path):
+    x = drawn_records((6,), 3.0, 40)
+    model, inputs = dense(), privacy.Inputs((6,), 2.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    kept = inputs(x)
+    with privacy.Training(
+        model, nn.CrossEntropyLoss(), optimizer, (x, labels(40)), plan_of(), inputs, ledger=tmp_path / "ledger", chunk=7
+    ) as training:
+        x.fill_(1e6)
+        found, _ = training._records.rows(torch.arange(40), x.device)
+        assert torch.equal(found, kept)
+
+
+def test_steps_measure_norms_as_sensitivity_does(tmp_path: Path):
+    model = dense()
+    with training_of(model, tmp_path / "ledger", plan_of()) as training:
+        found = training._limits().values_by_name()
+    exact = privacy.sensitivity(model, nn.CrossEntropyLoss(), privacy.Inputs((6,), 2.0)).values_by_name()
+    assert all(exact[name] * (1 - 1e-5) <= found[name] <= exact[name] * (1 + 1e-5) for name in exact)

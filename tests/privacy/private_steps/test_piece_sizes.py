@@ -85,6 +85,13 @@ def test_pieces_are_all_rows_of_a_batch(most: int):
     assert not list(Batches(plan, 0, privacy.Repeatable(0)).pieces(1, most))
 
 
+def test_a_batch_that_fits_is_one_piece():
+    # Poisson batches of 400 have at most 520 rows, once in 1e9 more; the table has as many rows as the plan says.
+    plan = privacy.Plan(5_000, 400, 5, 1e-5, sigma=1.0, accountant=privacy.RDP())
+    batches = Batches(plan, 5_000, privacy.Repeatable(0))
+    assert [len(list(batches.pieces(step, most_rows(plan, 4096)))) for step in range(50)] == [1] * 50
+
+
 def test_one_row_changes_one_piece(monkeypatch: pytest.MonkeyPatch):
     # Counting off pieces would change all behind it, and the rounding of all their sums.
     plan = privacy.Plan(5_000, 400, 5, 1e-5, sigma=1.0, accountant=privacy.RDP())

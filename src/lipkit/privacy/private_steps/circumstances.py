@@ -1,6 +1,8 @@
-"""What surrounds private steps: types, settings of the process, and the optimizer."""
+"""What surrounds private steps: types, settings of the process, and the optimizers."""
 
 import inspect
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -61,23 +63,25 @@ def refuse_circumstances(device: torch.device) -> None:
         )
 
 
-def refuse_optimizer(optimizer: Optimizer, model: nn.Module) -> None:
-    """Refuse an optimizer that needs more than one gradient a step, or moves other parameters than the model's."""
-    closure = inspect.signature(optimizer.step).parameters.get("closure")
-    required = closure is not None and closure.default is inspect.Parameter.empty
-    if required or isinstance(optimizer, SAM | WeightNoise):
-        raise UnsupportedError(
-            f"{type(optimizer).__name__} evaluates a closure, which would be further releases; use an optimizer whose "
-            "step needs none, such as torch.optim.SGD."
-        )
+def refuse_optimizers(optimizers: Sequence[Optimizer], model: nn.Module) -> None:
+    """Refuse optimizers that need more than one gradient a step, or do not move the model's parameters once each."""
+    for optimizer in optimizers:
+        closure = inspect.signature(optimizer.step).parameters.get("closure")
+        required = closure is not None and closure.default is inspect.Parameter.empty
+        if required or isinstance(optimizer, SAM | WeightNoise):
+            raise UnsupportedError(
+                f"{type(optimizer).__name__} evaluates a closure, which would be further releases; use an optimizer "
+                "whose step needs none, such as torch.optim.SGD."
+            )
     known = {id(p): name for name, p in model.named_parameters()}
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    if held - known.keys():
+    counts = Counter(id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"])
+    if foreign := counts.keys() - known.keys():
         raise ArgumentError(
-            f"The optimizer has {len(held - known.keys())} parameters that are not the model's; give it "
-            "model.parameters()."
+            f"The optimizer has {len(foreign)} parameters that are not the model's; give it model.parameters()."
         )
-    if left := [known[id(p)] for p in model.parameters() if p.requires_grad and id(p) not in held]:
+    if twice := [known[at] for at, count in counts.items() if count > 1]:
+        raise ArgumentError(f"{', '.join(twice)}: moved by two optimizers; give each parameter to one.")
+    if left := [known[id(p)] for p in model.parameters() if p.requires_grad and id(p) not in counts]:
         raise ArgumentError(
             f"{', '.join(left)}: trained, but not by the optimizer, so noise would be spent on them for nothing; give "
             "them to it, or freeze them."

@@ -47,8 +47,9 @@ class Batches:
         if not isinstance(self._plan.sampling, Poisson):
             yield from (piece for piece in chosen.split(most) if len(piece))
             return
-        # So many rows of the table have fewer than `most` in a batch, but once in 1e9.
-        width = max(1, int(max(most / 2, most - 6 * most**0.5) / self._plan.rate))
+        # w expected rows are at most w + 6 w^(1/2) but once in 1e9; that is `most` for this w.
+        expected = ((most + 9) ** 0.5 - 3) ** 2
+        width = max(1, int(max(most / 2, expected) / self._plan.rate))
         counts = (chosen // width).unique_consecutive(return_counts=True)[1]
         for block in chosen.split(counts.tolist()):
             yield from (piece for piece in block.split(most) if len(piece))

@@ -1,6 +1,7 @@
 """Sums of the gradients of records, in pieces, each record within its limit whatever autograd gives."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import final
 
 import torch
@@ -23,6 +24,10 @@ class RecordSums:
     loss: nn.Module
     clip: Clip | None
 
+    @cached_property
+    def _tensors(self) -> dict[str, Tensor]:
+        return {name: p for name, p in self.plain.named_parameters() if p.requires_grad}
+
     def add(self, x: Tensor, y: Tensor, totals: dict[str, Tensor], share: float = 1.0) -> float:
         """Add the gradients of these records to `totals`, in float64; the centered count of `Quantile` is returned.
 
@@ -30,17 +35,16 @@ class RecordSums:
         """
         if not len(x):
             return 0.0
-        tensors = {name: p for name, p in self.plain.named_parameters() if p.requires_grad}
         with torch.enable_grad():
             outputs = self.plain(x)
         ends, count = self._ends(outputs, y)
-        gradients = torch.autograd.grad(outputs, list(tensors.values()), ends, materialize_grads=True)
+        gradients = torch.autograd.grad(outputs, list(self._tensors.values()), ends, materialize_grads=True)
         # A sum is finite only if all its terms are; one that overflows costs time, nothing else.
         if len(x) > 1 and not all(bool(torch.isfinite(g.sum())) for g in gradients):
             del outputs, ends, gradients
             half = len(x) // 2
             return self.add(x[:half], y[:half], totals, share) + self.add(x[half:], y[half:], totals, share)
-        for name, gradient in zip(tensors, gradients, strict=True):
+        for name, gradient in zip(self._tensors, gradients, strict=True):
             # Only a single record still has entries that are not finite here.
             totals[name].add_(gradient if len(x) > 1 else gradient.nan_to_num(0.0, 0.0, 0.0), alpha=share)
         return count * share

@@ -96,6 +96,7 @@ class Sensitivity:
         refuse_foreign_derivatives(plain, inputs, self._example)
         self._network = self._read("", self._example)
         self._opened: dict[str, Network] = {}
+        self._views: dict[Tensor, _Found] = {}
 
     @cached_property
     def follows(self) -> bool:
@@ -175,6 +176,15 @@ class Sensitivity:
 
     def _parameter(self, tensor: Tensor) -> "_Found":
         """The parameter that a tensor is a view of or a number computed from."""
+        # Of a view nothing changes with the weights, so it is looked at once.
+        if tensor not in self._views:
+            found = self._computed(tensor)
+            if not _is_view(tensor, self._plain.get_parameter(found.name)):
+                return found
+            self._views[tensor] = found
+        return self._views[tensor]
+
+    def _computed(self, tensor: Tensor) -> "_Found":
         leaves = _leaves(tensor)
         names = [self._named[id(leaf)] for leaf in leaves if id(leaf) in self._named]
         if len(leaves) != 1 or not names:

@@ -1,7 +1,7 @@
 """Norms of values forward through a network, and of cotangents backward: what bounds one record's gradients."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import final
@@ -73,17 +73,20 @@ class NormFold:
     norm: Norm
 
     @cached_property
+    def _frozen(self) -> dict[tuple[int, int], LinearOperator]:
+        """The blocks in float64, without gradients; converted once, because every pass reads them."""
+        with torch.no_grad():
+            return {at: _wide(op) for at, op in sorted(self.network.blocks.items())}
+
+    @cached_property
     def _sizes(self) -> dict[tuple[int, int], Bound]:
-        places = sorted(self.network.blocks)
-        hard = [at for at in places if not isinstance(self.network.blocks[at], Reshape | Permute)]
-        ops = [self.network.blocks[at] for at in hard]
-        found = dict(zip(hard, self._measure(ops), strict=True))
-        return {at: found.get(at, _ONE) for at in places}
+        hard = {at: op for at, op in self._frozen.items() if not isinstance(op, Reshape | Permute)}
+        found = dict(zip(hard, self._measure(list(hard.values())), strict=True))
+        return {at: found.get(at, _ONE) for at in self._frozen}
 
     def _measure(self, ops: Sequence[LinearOperator]) -> list[Bound]:
         with torch.no_grad():
-            frozen = [op.map(Tensor.detach).to(torch.float64) for op in ops]
-            found = Meter(L2, self.norm).many(frozen, [False] * len(ops)) if ops else []
+            found = Meter(L2, self.norm).many(ops, [False] * len(ops)) if ops else []
         for op, bound in zip(ops, found, strict=True):
             if bound.failure > 0:
                 raise NotProvenError(
@@ -94,7 +97,8 @@ class NormFold:
 
     def size(self, op: LinearOperator) -> float:
         """A proven bound of the norm of one operator."""
-        return float(self._measure([op])[0].value)
+        with torch.no_grad():
+            return float(self._measure([_wide(op)])[0].value)
 
     @cached_property
     @torch.no_grad()
@@ -104,26 +108,32 @@ class NormFold:
         ys, zs = [self.start], [self.start]
         for k, row in network.rows().items():
             shift = network.biases.get(k)
-            center = torch.zeros(network.shape_into(k), dtype=torch.float64, device=self.start.center.device)
-            center = center if shift is None else center + shift.detach().to(center)
-            # What the roundings of the row are relative to.
-            scale = float(torch.linalg.vector_norm(center))
-            terms: list[Term] = []
-            for j, op in row.items():
-                frozen = op.map(Tensor.detach).to(torch.float64)
-                center = center + frozen.apply(ys[j].center)
-                terms.append(Term(frozen, self._sizes[k, j], log_of(ys[j].radius.cpu())))
-                scale += float(self._sizes[k, j].value) * norm_of(ys[j])
-            radius = float(fold_row(terms, 2.0, None).log_constant.exp()) + _PASS * scale
-            z = _ball(center, radius)
-            self._require_finite(z, k)
+            z = _reshaped(ys, row) if shift is None else None
+            if z is None:
+                z = self._row(k, row, shift, ys)
+                self._require_finite(z, k)
             zs.append(z)
             if k < network.sink:
                 node = network.nodes[k - 1]
                 y = z if node.is_identity else node.reach(z)
-                self._require_finite(y, k)
+                if y is not z:
+                    self._require_finite(y, k)
                 ys.append(y)
         return zs, ys
+
+    def _row(self, k: int, row: Mapping[int, LinearOperator], shift: Tensor | None, ys: Sequence[Reach]) -> Reach:
+        """Where z_k can lie: a ball around what the centers give, wider by what a pass may round."""
+        center = torch.zeros(self.network.shape_into(k), dtype=torch.float64, device=self.start.center.device)
+        center = center if shift is None else center + shift.detach().to(center)
+        # What the roundings of the row are relative to.
+        scale = float(torch.linalg.vector_norm(center))
+        terms: list[Term] = []
+        for j in row:
+            frozen = self._frozen[k, j]
+            center = center + frozen.apply(ys[j].center)
+            terms.append(Term(frozen, self._sizes[k, j], log_of(ys[j].radius.cpu())))
+            scale += float(self._sizes[k, j].value) * norm_of(ys[j])
+        return _ball(center, float(fold_row(terms, 2.0, None).log_constant.exp()) + _PASS * scale)
 
     def _require_finite(self, reach: Reach, k: int) -> None:
         if not math.isfinite(norm_of(reach)):
@@ -171,7 +181,7 @@ class NormFold:
         network, sink = self.network, self.network.sink
         if self.end.spread is None:
             return None
-        op = network.blocks[k, j].map(Tensor.detach).to(torch.float64)
+        op = self._frozen[k, j]
         if k != sink:
             only = [at for at in network.blocks if at[1] == k] == [(sink, k)]
             if not (only and isinstance(network.blocks[sink, k], Reshape) and network.nodes[k - 1].is_identity):
@@ -191,11 +201,27 @@ class NormFold:
     def uses(self) -> Iterator[Use]:
         """Every trained tensor of the blocks and biases, each time it is used, with a bound of its gradient there."""
         ys, into = self.values[1], self.cotangents[0]
-        for (k, j), op in self.network.blocks.items():
-            yield from uses(op, norm_of(ys[j]), into[k], self.size)
+        # Biases first: one that is computed from others, as that of a batch norm, is then refused by their names.
         for k, bias in self.network.biases.items():
             if bias.requires_grad:
                 yield Use(bias, into[k])
+        for (k, j), op in self.network.blocks.items():
+            yield from uses(op, norm_of(ys[j]), into[k], self.size)
+
+
+def _wide(op: LinearOperator) -> LinearOperator:
+    return op.map(Tensor.detach).to(torch.float64)
+
+
+def _reshaped(ys: Sequence[Reach], row: Mapping[int, LinearOperator]) -> Reach | None:
+    """The reach of a value in another shape, where a row is nothing else: no number is rounded."""
+    if len(row) != 1:
+        return None
+    ((j, op),) = row.items()
+    if not isinstance(op, Reshape):
+        return None
+    low, high, center = (t.reshape(op.out_shape) for t in (ys[j].low, ys[j].high, ys[j].center))
+    return Reach(low, high, center, ys[j].radius)
 
 
 def _lost_squares(node: Node) -> float:

@@ -11,7 +11,6 @@ from torch import Tensor
 from lipkit.errors import UnsupportedError
 from lipkit.linops import (
     Adjoint,
-    BatchNorm,
     BlockColumn,
     BlockDiagonal,
     BlockRow,
@@ -159,11 +158,3 @@ def _kernel(op: Conv | ConvTranspose) -> float:
 @gradient_factor.register(CircularConv)
 def _circle(op: CircularConv) -> float:
     return kernel_factor(op.conv)
-
-
-@gradient_factor.register(BatchNorm)
-def _scale(op: BatchNorm) -> float:
-    """The scale is weight / deviation; only the weight is trained, the variance is a constant."""
-    if op.variance.requires_grad:
-        raise UnsupportedError("A trained variance of a batch norm has no rule; freeze it with requires_grad_(False).")
-    return float(1 / (op.variance.detach().double() + op.eps).sqrt().min())
