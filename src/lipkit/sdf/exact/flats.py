@@ -15,6 +15,7 @@ from lipkit.sdf._base import Field, Readings, check_points
 from lipkit.sdf.exact.flat_fitting import fit_flats
 from lipkit.sdf.exact.lengths import length_error, lengths, underflow
 from lipkit.sdf.exact.points import check_cloud
+from lipkit.sdf.numbers import as_reals, as_whole
 
 # Entries of one block of products: 16 MB.
 _ENTRIES: Final = 2**21
@@ -40,7 +41,7 @@ class Flats(Field):
 
     def __init__(self, origins: Float[Tensor, "m d"], bases: Float[Tensor, "m q d"]) -> None:
         self.origins: Float64[Tensor, "m d"] = check_cloud(origins, "origins")
-        given = torch.as_tensor(bases).detach().to(torch.float64)
+        given = as_reals(bases, "bases")
         m, d = self.origins.shape
         if given.ndim != 3 or (given.shape[0], given.shape[2]) != (m, d) or given.shape[1] >= d:
             raise ShapeError(
@@ -49,14 +50,12 @@ class Flats(Field):
         if not bool(torch.isfinite(given).all()):
             raise NonFiniteError("Some directions of the flats are NaN or infinite; repair them first.")
         # As they were given, so that the same field can be made again from what is stored.
-        self.given: Float64[Tensor, "m q d"] = given.to(self.origins.device).clone()
+        self.given: Float64[Tensor, "m q d"] = given.to(self.origins.device)
         self.bases: Float64[Tensor, "m q d"]
         self.bases, self._tilt = _orthonormal(self.given)
         self._center = self.origins.mean(0)
         shifted = self.origins - self._center
-        self._reach = float(lengths(shifted).max())
-        if not self._reach < torch.inf:
-            raise NonFiniteError("Some flats are too far out for their squares; scale the data to less than 1e150.")
+        self._reach = _reach(shifted, "flats")
         # Coordinates of all flats by one product: B_i (x - o_i) = B_i x - B_i o_i.
         self._rows = self.bases.flatten(0, 1)
         self._offsets = (self.bases @ shifted[:, :, None]).flatten()
@@ -69,6 +68,8 @@ class Flats(Field):
         Every turn lowers the sum of squared distances, up to flats that lose all their points and begin anew.
         """
         cloud = check_cloud(points, "points")
+        _reach(cloud - cloud.mean(0), "points")
+        count, dim, rounds = as_whole(count, "count"), as_whole(dim, "dim"), as_whole(rounds, "rounds")
         if not 1 <= count <= len(cloud) or not 0 <= dim < cloud.shape[1] or rounds < 0:
             raise ArgumentError(
                 f"{len(cloud)} points in dimension {cloud.shape[1]} give 1 to {len(cloud)} flats of dimension 0 to "
@@ -147,6 +148,14 @@ class Flats(Field):
     def _measure(self, points: Float64[Tensor, "n d"]) -> Readings:
         _, found = self._search(points.to(self.origins.device))
         return Readings(found.value.to(points.device), found.error.to(points.device))
+
+
+def _reach(shifted: Tensor, what: str) -> float:
+    """How far out the farthest of these lies, if the square of it is finite."""
+    found = float(lengths(shifted).max())
+    if not found * found < math.inf:
+        raise NonFiniteError(f"Some {what} are too far out for their squares; scale the data to less than 1e150.")
+    return found
 
 
 def _residual(away: Tensor, basis: Tensor) -> Tensor:

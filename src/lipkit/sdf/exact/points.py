@@ -14,6 +14,7 @@ from lipkit.sdf._base import Field, Readings, check_points
 from lipkit.sdf.exact.lengths import lengths
 from lipkit.sdf.exact.nearest import Neighbors, Products, Search
 from lipkit.sdf.exact.nearest_tree import Tree
+from lipkit.sdf.numbers import as_whole
 
 # Up to this dimension a tree is faster than products with all points.
 _FEW: Final = 8
@@ -35,7 +36,7 @@ class Points(Field):
 
     def __init__(self, points: Float[Tensor, "n d"], neighbors: int = 1, mean: bool = False) -> None:
         self.points: Float64[Tensor, "n d"] = check_cloud(points, "points")
-        if not 1 <= neighbors <= len(self.points):
+        if not 1 <= as_whole(neighbors, "neighbors") <= len(self.points):
             raise ArgumentError(f"Between 1 and {len(self.points)} neighbors are among the points, got {neighbors}.")
         self.neighbors: int = neighbors
         self.mean: bool = mean
