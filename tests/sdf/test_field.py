@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import final
+from typing import Any, cast, final
 
 import pytest
 import torch
@@ -39,6 +39,8 @@ class Wave(sdf.Field):
         return values.abs() / 2
 
 
+# Of types that no signature allows.
+WRONG, HALF = cast(Any, "wrong"), cast(Any, 2.5)
 UPPER = Bound.from_value(2.0, Kind.UPPER, "stated")
 
 
@@ -142,12 +144,12 @@ def test_parts_of_a_motion_are_copies() -> None:
     ("make", "message"),
     [
         (lambda: sdf.Sphere(torch.tensor([1 + 2j]), 1.0), r"center has real entries, got torch\.complex64"),
-        (lambda: sdf.Sphere(torch.zeros(2), torch.ones(2)), r"radius is one real number, got .* shape \(2,\)"),
-        (lambda: sdf.Shell(sdf.Sphere(torch.zeros(2), 1.0), "thin"), "t is one real number, got 'thin'"),
-        (lambda: sdf.Points(torch.zeros(3, 2), 1.5), "neighbors is a whole number"),
-        (lambda: sdf.Walk(0.0, steps=2.5), r"whole number, got steps=2\.5"),
-        (lambda: sdf.MALA(0.1, 2.5), r"whole number, got steps=2\.5"),
-        (lambda: sdf.EnergyTraining(steps=2.5), r"whole number, got steps=2\.5"),
+        (lambda: sdf.Sphere(torch.zeros(2), cast(Any, torch.ones(2))), r"radius is one real number, got .* shape \(2,\)"),
+        (lambda: sdf.Shell(sdf.Sphere(torch.zeros(2), 1.0), WRONG), "t is one real number, got 'wrong'"),
+        (lambda: sdf.Points(torch.zeros(3, 2), HALF), "neighbors is a whole number"),
+        (lambda: sdf.Walk(0.0, steps=HALF), r"whole number, got steps=2\.5"),
+        (lambda: sdf.MALA(0.1, HALF), r"whole number, got steps=2\.5"),
+        (lambda: sdf.EnergyTraining(steps=HALF), r"whole number, got steps=2\.5"),
         (lambda: sdf.Mesh([["a"] * 3], [[0, 1, 2]]), "vertices is a tensor or an array of numbers"),
         (lambda: sdf.Flats.fit(1e200 * torch.eye(5, dtype=torch.float64), 2, 1), "too far out for their squares"),
         (lambda: sdf.epsilon_separation(torch.eye(3), torch.tensor([0, 1, torch.nan])), "Labels are whole numbers"),
