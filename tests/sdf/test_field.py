@@ -40,7 +40,7 @@ class Wave(sdf.Field):
 
 
 # Of types that no signature allows.
-WRONG, HALF = cast(Any, "wrong"), cast(Any, 2.5)
+WRONG, HALF, PAIR = cast(Any, "wrong"), cast(Any, 2.5), cast(Any, torch.ones(2))
 UPPER = Bound.from_value(2.0, Kind.UPPER, "stated")
 
 
@@ -144,7 +144,7 @@ def test_parts_of_a_motion_are_copies() -> None:
     ("make", "message"),
     [
         (lambda: sdf.Sphere(torch.tensor([1 + 2j]), 1.0), r"center has real entries, got torch\.complex64"),
-        (lambda: sdf.Sphere(torch.zeros(2), cast(Any, torch.ones(2))), r"radius is one real number, got .* shape \(2,\)"),
+        (lambda: sdf.Sphere(torch.zeros(2), PAIR), r"radius is one real number, got .* shape \(2,\)"),
         (lambda: sdf.Shell(sdf.Sphere(torch.zeros(2), 1.0), WRONG), "t is one real number, got 'wrong'"),
         (lambda: sdf.Points(torch.zeros(3, 2), HALF), "neighbors is a whole number"),
         (lambda: sdf.Walk(0.0, steps=HALF), r"whole number, got steps=2\.5"),
