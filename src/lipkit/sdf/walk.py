@@ -13,7 +13,7 @@ from lipkit.nn import frozen
 from lipkit.rounding.float64 import vector_norms
 from lipkit.rounding.slacks import ROUNDINGS_8, ROUNDINGS_8192, ULP
 from lipkit.sdf._base import Field, check_points, constant_of
-from lipkit.sdf.numbers import as_number, as_whole
+from lipkit.sdf.given_numbers import as_number, as_whole
 from lipkit.sdf.rays.free_radius import free_radius
 
 

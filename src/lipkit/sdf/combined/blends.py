@@ -14,7 +14,7 @@ from lipkit.errors import ArgumentError
 from lipkit.rounding.slacks import ROUNDINGS_32
 from lipkit.sdf._base import Field
 from lipkit.sdf.combined._base import Combined, largest
-from lipkit.sdf.numbers import as_number
+from lipkit.sdf.given_numbers import as_number
 
 
 class Blend(ABC):

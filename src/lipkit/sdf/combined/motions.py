@@ -16,7 +16,7 @@ from lipkit.sdf._base import Field, constant_of
 from lipkit.sdf.combined._base import Combined
 from lipkit.sdf.exact.lengths import length_error, lengths, underflow
 from lipkit.sdf.exact.solids import check_vector
-from lipkit.sdf.numbers import as_reals
+from lipkit.sdf.given_numbers import as_reals
 
 
 @final

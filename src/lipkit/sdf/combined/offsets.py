@@ -11,7 +11,7 @@ from lipkit.errors import ArgumentError
 from lipkit.rounding.slacks import ROUNDINGS_4
 from lipkit.sdf._base import Field
 from lipkit.sdf.combined._base import Combined
-from lipkit.sdf.numbers import as_number
+from lipkit.sdf.given_numbers import as_number
 
 
 class _Shifted(Combined):

@@ -15,7 +15,7 @@ from lipkit.sdf._base import Field, Readings, check_points, constant_of, require
 from lipkit.sdf.combined.blends import ExponentialBlend, SmoothIntersection
 from lipkit.sdf.combined.offsets import Offset
 from lipkit.sdf.energies.energy_sums import SignedSum
-from lipkit.sdf.numbers import as_reals, as_whole
+from lipkit.sdf.given_numbers import as_reals, as_whole
 
 
 @final

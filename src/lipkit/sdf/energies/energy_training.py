@@ -18,8 +18,8 @@ from lipkit.optim import StiefelMuon, split_orthonormal
 from lipkit.sdf._base import check_points
 from lipkit.sdf.energies.energy import Energy
 from lipkit.sdf.energies.langevin import ULA
+from lipkit.sdf.given_numbers import as_whole
 from lipkit.sdf.network_field import Network
-from lipkit.sdf.numbers import as_whole
 
 # Of Muon, and of Adam. Usual ones let energies and chains chase each other in circles.
 _MOMENTUM, _BETAS = 0.5, (0.0, 0.999)

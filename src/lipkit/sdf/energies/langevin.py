@@ -12,7 +12,7 @@ from torch import Tensor
 from lipkit._seeds import normal
 from lipkit.errors import ArgumentError
 from lipkit.sdf.energies.energy import Energy
-from lipkit.sdf.numbers import as_number, as_whole
+from lipkit.sdf.given_numbers import as_number, as_whole
 
 
 @final

@@ -13,7 +13,7 @@ from lipkit.rounding.float64 import gamma, vector_norms
 from lipkit.rounding.slacks import ROUNDINGS_32, ROUNDINGS_64
 from lipkit.sdf._base import constant_of
 from lipkit.sdf.energies.energy import Energy
-from lipkit.sdf.numbers import as_whole
+from lipkit.sdf.given_numbers import as_whole
 
 # Sides of boxes from here on have cells above 2^-1000, in as many as memory holds: their numbers have all digits.
 _SHORTEST = 2.0**-940

@@ -15,7 +15,7 @@ from lipkit.sdf._base import Field, Readings, check_points
 from lipkit.sdf.exact.flat_fitting import fit_flats
 from lipkit.sdf.exact.lengths import length_error, lengths, underflow
 from lipkit.sdf.exact.points import check_cloud
-from lipkit.sdf.numbers import as_reals, as_whole
+from lipkit.sdf.given_numbers import as_reals, as_whole
 
 # Entries of one block of products: 16 MB.
 _ENTRIES: Final = 2**21

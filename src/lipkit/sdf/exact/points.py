@@ -14,7 +14,7 @@ from lipkit.sdf._base import Field, Readings, check_points
 from lipkit.sdf.exact.lengths import lengths
 from lipkit.sdf.exact.nearest import Neighbors, Products, Search
 from lipkit.sdf.exact.nearest_tree import Tree
-from lipkit.sdf.numbers import as_whole
+from lipkit.sdf.given_numbers import as_whole
 
 # Up to this dimension a tree is faster than products with all points.
 _FEW: Final = 8

@@ -12,7 +12,7 @@ from lipkit.rounding.float64 import gamma, normalize
 from lipkit.rounding.slacks import ROUNDINGS_4
 from lipkit.sdf._base import Field
 from lipkit.sdf.exact.lengths import length_error, lengths, underflow
-from lipkit.sdf.numbers import as_number, as_reals
+from lipkit.sdf.given_numbers import as_number, as_reals
 
 
 @final

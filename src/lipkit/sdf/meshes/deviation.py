@@ -12,10 +12,10 @@ from lipkit.errors import ArgumentError, ShapeError
 from lipkit.rounding.float64 import norm_up
 from lipkit.rounding.slacks import ROUNDINGS_16
 from lipkit.sdf._base import Field, constant_of
+from lipkit.sdf.given_numbers import as_number, as_whole
 from lipkit.sdf.meshes.mesh_field import Mesh
 from lipkit.sdf.meshes.pieces import halve
 from lipkit.sdf.meshes.triangles import Triangles
-from lipkit.sdf.numbers import as_number, as_whole
 
 _AT_ONCE: Final = 2**14
 # Corners of pieces are rounded once for each halving. Three halvings bring the longest edge to half its length, so

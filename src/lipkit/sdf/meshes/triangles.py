@@ -9,7 +9,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
-from lipkit.sdf.numbers import as_plain_tensor, as_reals
+from lipkit.sdf.given_numbers import as_plain_tensor, as_reals
 
 # Products of four coordinates stay normal numbers, and a triangle that float64 cannot resolve is below any rounding.
 _SMALLEST: Final = 2.0**-200

@@ -11,7 +11,7 @@ from torch import Tensor
 from lipkit.errors import ArgumentError
 from lipkit.rounding.float64 import norm_up, round_down, round_up
 from lipkit.sdf._base import Field, Readings, check_points, constant_of
-from lipkit.sdf.numbers import as_number, as_whole
+from lipkit.sdf.given_numbers import as_number, as_whole
 from lipkit.sdf.rays.clearance import ProvenDeviation, upper_of
 from lipkit.sdf.rays.march import Rays, march
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.sdf._base import Field, Readings, check_points, constant_of
-from lipkit.sdf.numbers import as_number, as_whole
+from lipkit.sdf.given_numbers import as_number, as_whole
 from lipkit.sdf.rays.march import Rays, march
 
 # Where signs are read behind a hit, in tolerances; where slopes are small a zero is farther behind.
