@@ -127,6 +127,19 @@ def test_gradients_are_had_in_inference_mode() -> None:
             wall.gradient(x)
 
 
+@pytest.mark.parametrize("count", [4, 40])
+def test_points_and_flats_that_are_searched_are_copies(count: int) -> None:
+    # In few dimensions by a tree, in many by products.
+    cloud = torch.randn(30, count, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x = torch.randn(20, count, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    near, flats = sdf.Points(cloud), sdf.Flats(cloud[:3], cloud[3:9].view(3, 2, count))
+    before = near(x), flats(x)
+    for part in (near.points, flats.origins, flats.bases, flats.given):
+        part.mul_(10)
+    assert torch.equal(near(x), before[0])
+    assert torch.equal(flats(x), before[1])
+
+
 def test_parts_of_a_motion_are_copies() -> None:
     ball, x = sdf.Sphere(torch.zeros(2), 1.0), torch.tensor([[3.0, 4.0]])
     turned = sdf.Moved(ball, torch.zeros(2), torch.eye(2, dtype=torch.float64))

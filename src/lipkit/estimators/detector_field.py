@@ -20,8 +20,9 @@ from lipkit.sdf import Readings
 class DetectorField(sdf.Field):
     """f(x) = (1 - share) g(s(x)) + share (margin - d(s(x))), s the standardisation, g a network, d an exact distance.
 
-    The distance to rows or flats is exact and local; the network is smooth and sees the whole domain. The parts are
-    copied, so the constant is proven for the weights that are evaluated, whatever becomes of what was given.
+    The distance to rows or flats is exact and local; the network is smooth and sees the whole domain. Network and
+    standardisation are copied, so the constant is proven for the weights that are evaluated, whatever becomes of what
+    was given.
 
     Guarantee: K = ((1 - share) K_g + share) max factor of s, with K_g proven by lipkit. Values of `measure` carry the
     rounding of both parts and of s.
@@ -45,7 +46,8 @@ class DetectorField(sdf.Field):
     ) -> None:
         if (network is None) != (share == 1) or (exact is None) != (share == 0):
             raise ArgumentError(f"A share of {share:g} does not fit to the parts that are given.")
-        self._first, self._network, self._exact = copy.deepcopy((first, network, exact))
+        self._first, self._network = copy.deepcopy((first, network))
+        self.exact: sdf.Points | sdf.Flats | None = exact
         self.share: float = share
         self.margin: float = margin
 
@@ -58,11 +60,6 @@ class DetectorField(sdf.Field):
     def network(self) -> nn.Module | None:
         """A copy of the network, or None."""
         return copy.deepcopy(self._network)
-
-    @property
-    def exact(self) -> sdf.Points | sdf.Flats | None:
-        """A copy of the exact distance, or None."""
-        return copy.deepcopy(self._exact)
 
     @property
     def dim(self) -> int:
@@ -86,7 +83,7 @@ class DetectorField(sdf.Field):
         distance = Bound.from_value(float(self._first.factor.max()), Kind.UPPER, "an exact distance, columns scaled")
         if self._captured is None:
             return distance
-        if self._exact is None:
+        if self.exact is None:
             return self._captured.bound
         return self._captured.bound.scale(1 - self.share).sum(distance.scale(self.share))
 
@@ -102,20 +99,21 @@ class DetectorField(sdf.Field):
         field has these values, so no constant holds for them.
         """
         values = self.fast(points)
-        if not isinstance(self._exact, sdf.Points) or len(self._exact.points) < 2:
+        rows = self.exact.points if isinstance(self.exact, sdf.Points) else points[:0]
+        if len(rows) < 2:
             return values
         inner = self._first(points)
-        first, second = (sdf.Points(self._exact.points, k)(inner) for k in (1, 2))
+        first, second = (sdf.Points(rows, k)(inner) for k in (1, 2))
         return values + self.share * torch.where(first == 0, second, torch.zeros_like(second))
 
     def _values(self, points: Float64[Tensor, "n d"]) -> Float64[Tensor, " n"]:
         return self._mixed(None if self._captured is None else self._captured(points), self._first(points))
 
     def _mixed(self, values: Tensor | None, inner: Tensor) -> Tensor:
-        if self._exact is None:
+        if self.exact is None:
             assert values is not None
             return values
-        exact = self.margin + self._exact(inner)
+        exact = self.margin + self.exact(inner)
         return exact if values is None else (1 - self.share) * values + self.share * exact
 
     def _errors(self, points: Float64[Tensor, "n d"], values: Float64[Tensor, " n"]) -> Float64[Tensor, " n"]:
@@ -123,11 +121,11 @@ class DetectorField(sdf.Field):
         return self._measure(points).error
 
     def _measure(self, points: Float64[Tensor, "n d"]) -> Readings:
-        if self._exact is None:
+        if self.exact is None:
             assert self._captured is not None
             return self._captured.measure(points)
         inner = self._first(points)
-        near = self._exact.measure(inner)
+        near = self.exact.measure(inner)
         # Each standardised coordinate is rounded twice, which moves the point; the mixture takes five operations.
         moved = gamma(4) * vector_norms(inner, 2.0)
         if self._captured is None:
