@@ -185,3 +185,11 @@ def test_other_shapes_and_labels_are_refused():
         inspect.unwrap(certifiable_auroc)(torch.zeros(3), torch.tensor([0, 1]), bound(1.0), 0.1)
     with pytest.raises(ArgumentError, match="needs a Bound, got float"):
         inspect.unwrap(certifiable_auroc)(torch.zeros(2), torch.tensor([0, 1]), 1.0, 0.1)
+
+
+@pytest.mark.parametrize(("constant", "eps"), [(1e-200, 1e-200), (1.0, 5e-324), (1e-160, 1e-160)])
+def test_a_move_that_float64_rounds_to_zero_is_a_move(constant: float, eps: float):
+    # Equal scores: whatever small K eps > 0 is, an attacker can put every normal sample below every anomaly.
+    bound = Bound.from_value(constant, Kind.UPPER, "stated")
+    assert certifiable_auroc(torch.zeros(2), torch.tensor([0, 1]), bound, eps) == 0.0
+    assert certifiable_auroc(torch.zeros(2), torch.tensor([0, 1]), bound, 0.0) == 0.5

@@ -290,6 +290,9 @@ def test_the_signs_of_pyod(fitted: OneClassSDF):
         ({"steps": math.nan}, "steps is a finite number"),
         ({"widths": 8}, "widths are even numbers"),
         ({"network": 5}, "network is a torch.nn.Module"),
+        ({"widths": (8.0,)}, "even numbers"),
+        ({"standardise": "yes"}, "standardise is True or False, got 'yes'"),
+        ({"contamination": 1e-300, "calibration": 0.3}, r"needs more than 10\^299 rows held out"),
         ({"distance": 0.0, "separation": 0.0}, "nothing to learn"),
     ],
 )
@@ -329,3 +332,35 @@ def test_no_warning_is_given():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         OneClassSDF(**{**SMALL, "steps": 5}).fit(rows()).predict(rows())
+
+
+@pytest.mark.parametrize("change", [{}, {"nearest": 0.0}, {"flats": 3, "flat_dim": 1}, {"nearest": 1.0}])
+def test_scores_and_constant_are_of_the_same_weights(change: dict[str, object]):
+    small = {"widths": (8, 8), "steps": 5, "random_state": 0, **change}
+    changed, whole = (OneClassSDF(**small).fit(rows()) for _ in range(2))
+    bound = float(changed.bound_.value)
+    field = changed.field_
+    with torch.no_grad():
+        for weight in () if field.network is None else field.network.parameters():
+            weight.mul_(10)
+        field.first.factor.mul_(10)
+        for name in ("points", "origins", "bases", "given"):
+            getattr(field.exact, name, torch.zeros(1)).mul_(10)
+    # Nothing that can be reached is evaluated, so all is as in a detector that nobody touched.
+    assert np.array_equal(changed.score_samples(rows(50, 1)), whole.score_samples(rows(50, 1)))
+    x, other = rows(200, 1), rows(200, 2)
+    slopes = np.abs(changed.score_samples(x) - changed.score_samples(other)) / np.linalg.norm(x - other, axis=1)
+    # Scores are rounded in float64.
+    assert slopes.max() <= bound * (1 + 1e-9)
+    assert float(changed.bound_.value) == float(whole.bound_.value)
+
+
+@pytest.mark.parametrize("late", [{"margin": 1.0}, {"nearest": 0.9}, {"nearest": 0.0}, {"flats": 2}, {"widths": (4,)}])
+def test_a_state_is_of_the_settings_of_fit(late: dict[str, object]):
+    found = OneClassSDF(widths=(8, 8), steps=5, random_state=0).fit(rows())
+    before, scores = found.get_params(), found.score_samples(rows())
+    stored = OneClassSDF.from_state(*found.set_params(**late).to_state())
+    assert np.array_equal(stored.score_samples(rows()), scores)
+    assert stored.get_params() == before
+    again = OneClassSDF.from_state(*stored.set_params(**late).to_state())
+    assert np.array_equal(again.score_samples(rows()), scores)

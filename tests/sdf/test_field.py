@@ -1,7 +1,8 @@
 """The base of fields: what a subclass gets, and which constants it may state."""
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import final
+from typing import Any, cast, final
 
 import pytest
 import torch
@@ -10,9 +11,10 @@ from torch import Tensor
 
 from lipkit import sdf
 from lipkit.bound import Bound, Kind
-from lipkit.errors import KindError, NonFiniteError
+from lipkit.errors import ArgumentError, KindError, NonFiniteError
 from lipkit.regions import Ball
 from lipkit.sdf._base import constant_of
+from support.unchecked import unchecked
 
 
 @final
@@ -37,6 +39,8 @@ class Wave(sdf.Field):
         return values.abs() / 2
 
 
+# Of types that no signature allows.
+WRONG, HALF, PAIR = cast(Any, "wrong"), cast(Any, 2.5), cast(Any, torch.ones(2))
 UPPER = Bound.from_value(2.0, Kind.UPPER, "stated")
 
 
@@ -82,3 +86,88 @@ def test_a_number_that_proves_nothing_is_no_constant(kind: Kind) -> None:
 def test_a_constant_of_a_region_is_none_of_a_field() -> None:
     with pytest.raises(KindError, match="everywhere"):
         constant_of(Wave(replace(UPPER, region=Ball(torch.zeros(1), 1.0))))
+
+
+def test_a_value_that_is_not_finite_is_not_given() -> None:
+    with pytest.raises(NonFiniteError, match="Wave"):
+        Wave(UPPER)(torch.tensor([[0.0], [7.0]]))
+    with pytest.raises(NonFiniteError, match="Wave"):
+        Wave(UPPER).gradient(torch.tensor([[0.0], [7.0]]))
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        sdf.Sphere(torch.zeros(3), 1.0),
+        sdf.Points(torch.zeros(1, 3)),
+        sdf.Flats(torch.zeros(1, 3), torch.eye(3)[None, :1]),
+        sdf.Box(torch.zeros(3), torch.ones(3)),
+        sdf.HalfSpace(torch.ones(3), 0.0),
+        sdf.Scaled(sdf.Points(torch.zeros(1, 3)), 1e-300),
+        sdf.Moved(sdf.Points(torch.zeros(1, 3)), torch.full((3,), -1.7e308, dtype=torch.float64)),
+    ],
+    ids=lambda field: type(field).__name__,
+)
+def test_points_too_far_out_have_no_infinite_distance(field: sdf.Field) -> None:
+    far = torch.full((1, 3), 1.7e308, dtype=torch.float64)
+    for ask in (field, field.measure, field.gradient):
+        with pytest.raises(NonFiniteError, match=f"{type(field).__name__} .* too far out"):
+            ask(far)
+
+
+def test_gradients_are_had_in_inference_mode() -> None:
+    ball, at = sdf.Sphere(torch.zeros(2), 1.0), [[3.0, 4.0]]
+    with torch.inference_mode():
+        x = torch.tensor(at, dtype=torch.float64)
+        # By hand: inwards along (3, 4)/5.
+        assert ball.gradient(x).tolist() == [pytest.approx([-0.6, -0.8])]
+        assert float(sdf.Walk(-1.0, rate=1e9)(ball, x).norm()) == pytest.approx(2.0)
+        wall = sdf.HalfSpace(torch.tensor([3.0, 4.0]), 0.0)
+        with pytest.raises(ArgumentError, match=r"made in torch\.inference_mode"):
+            wall.gradient(x)
+
+
+@pytest.mark.parametrize("count", [4, 40])
+def test_points_and_flats_that_are_searched_are_copies(count: int) -> None:
+    # In few dimensions by a tree, in many by products.
+    cloud = torch.randn(30, count, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x = torch.randn(20, count, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    near, flats = sdf.Points(cloud), sdf.Flats(cloud[:3], cloud[3:9].view(3, 2, count))
+    before = near(x), flats(x)
+    for part in (near.points, flats.origins, flats.bases, flats.given):
+        part.mul_(10)
+    assert torch.equal(near(x), before[0])
+    assert torch.equal(flats(x), before[1])
+
+
+def test_parts_of_a_motion_are_copies() -> None:
+    ball, x = sdf.Sphere(torch.zeros(2), 1.0), torch.tensor([[3.0, 4.0]])
+    turned = sdf.Moved(ball, torch.zeros(2), torch.eye(2, dtype=torch.float64))
+    wide = sdf.Scaled(ball, torch.tensor([1.0, 2.0]))
+    before = [float(one(x)) for one in (turned, wide)]
+    assert turned.rotation is not None
+    turned.rotation.mul_(10)
+    turned.shift.add_(1)
+    wide.factor.mul_(0.1)
+    # The constants were those of the old numbers.
+    assert [float(one(x)) for one in (turned, wide)] == before
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: sdf.Sphere(torch.tensor([1 + 2j]), 1.0), r"center has real entries, got torch\.complex64"),
+        (lambda: sdf.Sphere(torch.zeros(2), PAIR), r"radius is one real number, got .* shape \(2,\)"),
+        (lambda: sdf.Shell(sdf.Sphere(torch.zeros(2), 1.0), WRONG), "t is one real number, got 'wrong'"),
+        (lambda: sdf.Points(torch.zeros(3, 2), HALF), "neighbors is a whole number"),
+        (lambda: sdf.Walk(0.0, steps=HALF), r"whole number, got steps=2\.5"),
+        (lambda: sdf.MALA(0.1, HALF), r"whole number, got steps=2\.5"),
+        (lambda: sdf.EnergyTraining(steps=HALF), r"whole number, got steps=2\.5"),
+        (lambda: sdf.Mesh([["a"] * 3], [[0, 1, 2]]), "vertices is a tensor or an array of numbers"),
+        (lambda: sdf.Flats.fit(1e200 * torch.eye(5, dtype=torch.float64), 2, 1), "too far out for their squares"),
+        (lambda: sdf.epsilon_separation(torch.eye(3), torch.tensor([0, 1, torch.nan])), "Labels are whole numbers"),
+    ],
+)  # fmt: skip
+def test_what_is_no_number_of_the_kind_is_refused(make: Callable[[], object], message: str) -> None:
+    with unchecked(), pytest.raises((ArgumentError, NonFiniteError), match=message):
+        make()

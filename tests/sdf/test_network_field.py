@@ -11,9 +11,10 @@ from lipkit import lipschitz, sdf
 from lipkit import nn as lnn
 from lipkit.bound import Kind
 from lipkit.bounds import DAG, LipLT
-from lipkit.errors import RecordError, ShapeError
+from lipkit.errors import ArgumentError, RecordError, ShapeError
 from lipkit.sdf._base import constant_of
 from lipkit.sdf.one_class import orthogonal_mlp
+from support.unchecked import unchecked
 
 
 def model() -> nn.Sequential:
@@ -168,3 +169,43 @@ def test_states_that_were_changed_or_are_of_another_kind_are_refused() -> None:
     ):
         with pytest.raises(RecordError, match="state"):
             sdf.Network.from_state(*state)
+
+
+def test_nobody_holds_the_weights_that_are_evaluated() -> None:
+    # In float64 no conversion makes a copy. |x - 0| at 1 is 1, whatever becomes of the copy.
+    net = nn.Linear(1, 1).double()
+    with torch.no_grad():
+        net.weight.fill_(1.0)
+        net.bias.zero_()
+    field, state = sdf.Network(net, torch.zeros(1, 1, dtype=torch.float64)), None
+    assert constant_of(field) == pytest.approx(1, rel=1e-12)
+    state = field.to_state()
+    with torch.no_grad():
+        for weight in (*net.parameters(), *field.model.parameters()):
+            weight.mul_(10).sub_(1)
+    assert field(torch.ones(1, 1)).tolist() == [1.0]
+    assert 0.99 < float(sdf.clearance(field, torch.ones(1, 1))) <= 1
+    assert all(torch.equal(value, state[0][name]) for name, value in field.to_state()[0].items())
+
+
+def test_one_function_is_one_field() -> None:
+    field, other = sdf.Network(model(), X[:1]), sdf.Network(nn.Linear(3, 1).double(), X[:1])
+    assert field.is_known_to_equal(sdf.Network(model(), X[:1]))
+    assert not field.is_known_to_equal(other)
+    assert not field.is_known_to_equal(sdf.Sphere(torch.zeros(3), 1.0))
+
+
+def test_examples_that_the_model_does_not_take_are_refused() -> None:
+    with pytest.raises(ShapeError, match=r"does not take an example of shape \(1, 2\)"):
+        sdf.Network(nn.Linear(3, 1), torch.zeros(1, 2))
+    with pytest.raises(ShapeError, match=r"in torch\.float32"):
+        sdf.Network(nn.Linear(3, 1).double(), torch.zeros(1, 3))
+    with unchecked(), pytest.raises(ArgumentError, match=r"floating-point numbers, got torch\.int64"):
+        sdf.Network(nn.Linear(3, 1), torch.zeros(1, 3, dtype=torch.long))
+
+
+def test_networks_of_inference_mode_have_gradients() -> None:
+    net = model()
+    with torch.inference_mode():
+        found = sdf.Network(net, X[:1]).gradient(X)
+    assert torch.equal(found, sdf.Network(net, X[:1]).gradient(X))

@@ -87,9 +87,11 @@ def certifiable_auroc(
         raise KindError(f"Needs one exact or upper constant of the score that holds everywhere, got {bound}.")
     if not (math.isfinite(eps) and eps >= 0):
         raise ArgumentError(f"A radius is a finite number >= 0, got eps={eps}.")
-    # Beyond the range of floats nothing is left; but no move is no move, whatever the constant.
-    shift = (2 if moves is Moves.BOTH else 1) * float(bound.value.detach()) * eps if eps else 0.0
-    return _auroc(scores, labels, shift * (1 + ROUNDINGS_8))
+    # Beyond the range of floats nothing is left; but no move is no move, whatever the constant, nor is K = 0 one.
+    constant = float(bound.value.detach())
+    shift = (2 if moves is Moves.BOTH else 1) * constant * eps * (1 + ROUNDINGS_8) if eps and constant else 0.0
+    # A product of two numbers above 0 may be rounded to 0, or to a subnormal number below it.
+    return _auroc(scores, labels, math.nextafter(shift, math.inf) if eps and constant else 0.0)
 
 
 def attacked_auroc(

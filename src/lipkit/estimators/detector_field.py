@@ -1,5 +1,6 @@
 """The score of a detector as a field: a trained network, mixed with the exact distance to rows."""
 
+import copy
 from functools import cached_property
 from typing import final
 
@@ -19,7 +20,9 @@ from lipkit.sdf import Readings
 class DetectorField(sdf.Field):
     """f(x) = (1 - share) g(s(x)) + share (margin - d(s(x))), s the standardisation, g a network, d an exact distance.
 
-    The distance to rows or flats is exact and local; the network is smooth and sees the whole domain.
+    The distance to rows or flats is exact and local; the network is smooth and sees the whole domain. Network and
+    standardisation are copied, so the constant is proven for the weights that are evaluated, whatever becomes of what
+    was given.
 
     Guarantee: K = ((1 - share) K_g + share) max factor of s, with K_g proven by lipkit. Values of `measure` carry the
     rounding of both parts and of s.
@@ -43,16 +46,25 @@ class DetectorField(sdf.Field):
     ) -> None:
         if (network is None) != (share == 1) or (exact is None) != (share == 0):
             raise ArgumentError(f"A share of {share:g} does not fit to the parts that are given.")
-        self.first: Standardise = first
-        self.network: nn.Module | None = network
+        self._first, self._network = copy.deepcopy((first, network))
         self.exact: sdf.Points | sdf.Flats | None = exact
         self.share: float = share
         self.margin: float = margin
 
     @property
+    def first(self) -> Standardise:
+        """A copy of the standardisation."""
+        return copy.deepcopy(self._first)
+
+    @property
+    def network(self) -> nn.Module | None:
+        """A copy of the network, or None."""
+        return copy.deepcopy(self._network)
+
+    @property
     def dim(self) -> int:
         """How many columns a row has."""
-        return len(self.first.mean)
+        return len(self._first.mean)
 
     @property
     def bound(self) -> Bound:
@@ -61,14 +73,14 @@ class DetectorField(sdf.Field):
 
     @cached_property
     def _captured(self) -> sdf.Network | None:
-        if self.network is None:
+        if self._network is None:
             return None
         example = torch.zeros(1, self.dim, dtype=torch.float64)
-        return sdf.Network(nn.Sequential(self.first, self.network), example)
+        return sdf.Network(nn.Sequential(self._first, self._network), example)
 
     @cached_property
     def _proven(self) -> Bound:
-        distance = Bound.from_value(float(self.first.factor.max()), Kind.UPPER, "an exact distance, columns scaled")
+        distance = Bound.from_value(float(self._first.factor.max()), Kind.UPPER, "an exact distance, columns scaled")
         if self._captured is None:
             return distance
         if self.exact is None:
@@ -77,8 +89,8 @@ class DetectorField(sdf.Field):
 
     def fast(self, points: Float64[Tensor, "n d"]) -> Float64[Tensor, " n"]:
         """Values without a capture, equal up to rounding."""
-        inner = self.first(points)
-        return self._mixed(None if self.network is None else self.network(inner).flatten(), inner)
+        inner = self._first(points)
+        return self._mixed(None if self._network is None else self._network(inner).flatten(), inner)
 
     def among_others(self, points: Float64[Tensor, "n d"]) -> Float64[Tensor, " n"]:
         """Values at the rows themselves, each with the distance to the nearest other row; for ranking what was fitted.
@@ -87,14 +99,15 @@ class DetectorField(sdf.Field):
         field has these values, so no constant holds for them.
         """
         values = self.fast(points)
-        if not isinstance(self.exact, sdf.Points) or len(self.exact.points) < 2:
+        rows = self.exact.points if isinstance(self.exact, sdf.Points) else points[:0]
+        if len(rows) < 2:
             return values
-        inner = self.first(points)
-        first, second = (sdf.Points(self.exact.points, k)(inner) for k in (1, 2))
+        inner = self._first(points)
+        first, second = (sdf.Points(rows, k)(inner) for k in (1, 2))
         return values + self.share * torch.where(first == 0, second, torch.zeros_like(second))
 
     def _values(self, points: Float64[Tensor, "n d"]) -> Float64[Tensor, " n"]:
-        return self._mixed(None if self._captured is None else self._captured(points), self.first(points))
+        return self._mixed(None if self._captured is None else self._captured(points), self._first(points))
 
     def _mixed(self, values: Tensor | None, inner: Tensor) -> Tensor:
         if self.exact is None:
@@ -111,7 +124,7 @@ class DetectorField(sdf.Field):
         if self.exact is None:
             assert self._captured is not None
             return self._captured.measure(points)
-        inner = self.first(points)
+        inner = self._first(points)
         near = self.exact.measure(inner)
         # Each standardised coordinate is rounded twice, which moves the point; the mixture takes five operations.
         moved = gamma(4) * vector_norms(inner, 2.0)

@@ -1,5 +1,6 @@
 """A detector of anomalies with a proven constant, as an estimator of scikit-learn."""
 
+import copy
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,7 @@ from lipkit.estimators.refusals import check_settings, finite_rows, finite_score
 from lipkit.estimators.standardised import Standardise, standardise
 from lipkit.sdf import Flats, Points
 from lipkit.sdf.one_class import GaussianColumns, Health, OneClass, Proposal, UniformBox, rows_needed, threshold
+from lipkit.sdf.one_class.false_alarms import said_rows
 
 # Rows that are evaluated at once.
 _BATCH = 8192
@@ -68,6 +70,7 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
 
     n_features_in_: int
     feature_names_in_: np.ndarray
+    _fitted: dict[str, Any]
 
     def __init__(
         self,
@@ -106,13 +109,15 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
     def fit(self, X: ArrayLike, y: object = None) -> Self:
         """Train on rows of the one class; `y` is not looked at."""
         del y
-        check_settings(self.get_params(deep=False))
+        asked = self.get_params(deep=False)
+        check_settings(asked)
         rows = self._table(X, True)
         random = check_random_state(self.random_state)
         seed = int(random.randint(2**31 - 1))
         learn, held = self._split(rows, random)
         self.field_, self.health_ = self._train(learn, seed)
         self.offset_ = self._level(rows, held)
+        self._fitted = _plain_settings(asked)
         return self
 
     def recompute_offset(self, X: ArrayLike) -> float:
@@ -150,23 +155,24 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
         return self.field_.bound
 
     def to_state(self) -> tuple[dict[str, Tensor], dict[str, str]]:
-        """Tensors and strings from which `from_state` makes an estimator with the same scores, without pickle."""
+        """Tensors and strings from which `from_state` makes an estimator with the same scores, without pickle.
+
+        Settings are those of `fit`, whatever `set_params` changed since.
+        """
         check_is_fitted(self, "offset_")
-        settings = {name: value for name, value in self.get_params(deep=False).items() if name != "network"}
-        if not isinstance(self.random_state, Integral):
-            settings["random_state"] = None
         field = self.field_
-        weights = {} if field.network is None else field.network.state_dict()
+        network, exact, first = field.network, field.exact, field.first
+        weights = {} if network is None else network.state_dict()
         tensors = {f"network.{name}": value for name, value in weights.items()}
-        tensors |= {"mean": field.first.mean, "factor": field.first.factor}
-        if isinstance(field.exact, Flats):
-            tensors |= {"origins": field.exact.origins, "bases": field.exact.given}
-        elif field.exact is not None:
-            tensors["rows"] = field.exact.points
+        tensors |= {"mean": first.mean, "factor": first.factor}
+        if isinstance(exact, Flats):
+            tensors |= {"origins": exact.origins, "bases": exact.given}
+        elif exact is not None:
+            tensors["rows"] = exact.points
         tensors["offset"] = torch.tensor(self.offset_, dtype=torch.float64)
         names = getattr(self, "feature_names_in_", None)
         about = {
-            "settings": json.dumps(settings, default=methodcaller("tolist")),
+            "settings": json.dumps(self._fitted, default=methodcaller("tolist")),
             "features": json.dumps(self.n_features_in_),
             "names": json.dumps(None if names is None else list(names)),
             "health": json.dumps([vars(one) for one in self.health_]),
@@ -204,6 +210,7 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
             if not all(bool(torch.isfinite(one).all()) for one in tensors.values()):
                 raise NonFiniteError("Some of its numbers are NaN or infinite")
             found.health_ = tuple(Health(**one) for one in health)
+            found._fitted = _plain_settings(found.get_params(deep=False))
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise RecordError(
                 f"The state is not that of this estimator ({error}); give what to_state returned, and its network."
@@ -228,7 +235,7 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
         needed = rows_needed(self.contamination)
         if count < needed or len(rows) - count < 3:
             raise ArgumentError(
-                f"contamination={self.contamination:g} needs {needed} rows held out and 3 to learn from; "
+                f"contamination={self.contamination:g} needs {said_rows(needed)} rows held out and 3 to learn from; "
                 f"calibration={self.calibration:g} of {len(rows)} rows holds out {count}. Give more rows or change it."
             )
         order = random.permutation(len(rows))
@@ -273,3 +280,9 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
         level = float(threshold(found.value, self.contamination))
         shift = math.nextafter(float(self.field_.bound.value.detach()) * self.eps, math.inf) if self.eps else 0.0
         return math.nextafter(level - shift - 4 * float(found.error.max()), -math.inf)
+
+
+def _plain_settings(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a state can hold: without the network, and without a source of random numbers that moved on."""
+    kept = {name: copy.deepcopy(value) for name, value in asked.items() if name not in ("network", "random_state")}
+    return {**kept, "random_state": asked["random_state"] if isinstance(asked["random_state"], Integral) else None}

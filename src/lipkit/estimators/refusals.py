@@ -24,6 +24,8 @@ def check_settings(asked: Mapping[str, Any]) -> None:
     )
     if not isinstance(asked["widths"], Iterable):
         raise ArgumentError(f"widths are even numbers of neurons, one for each hidden layer, got {asked['widths']!r}.")
+    if not isinstance(asked["standardise"], bool | np.bool_):
+        raise ArgumentError(f"standardise is True or False, got {asked['standardise']!r}.")
     if not 0 < contamination <= 0.5:
         raise ArgumentError(f"contamination lies in (0, 0.5], got {contamination}.")
     if not 0 <= calibration < 1:

@@ -55,24 +55,42 @@ class Field(ABC):
         values = self._values(points)
         return Readings(values, self._errors(points, values))
 
+    def is_known_to_equal(self, other: "Field") -> bool:
+        """Whether what was proven of another field holds for this one: it is the same object, or the same function."""
+        return self is other
+
     def __call__(self, x: Float[Tensor, "n d"]) -> Float64[Tensor, " n"]:
         """Values at n points, differentiable in them."""
-        return self._values(check_points(x, self.dim))
+        found = self._values(check_points(x, self.dim))
+        self._require_finite(found.detach())
+        return found
 
     def gradient(self, x: Float[Tensor, "n d"]) -> Float64[Tensor, "n d"]:
         """Gradients at n points, by autograd; where f has a kink, one of its generalised gradients."""
-        with torch.enable_grad():
-            points = check_points(x, self.dim).detach().requires_grad_()
-            (found,) = torch.autograd.grad(self._values(points).sum(), points)
+        # A copy, for points of inference mode take no gradient.
+        with torch.inference_mode(False), torch.enable_grad():
+            points = check_points(x, self.dim).detach().clone().requires_grad_()
+            try:
+                (found,) = torch.autograd.grad(self(points).sum(), points)
+            except RuntimeError as error:
+                if "Inference tensors" not in str(error):
+                    raise
+                raise ArgumentError(
+                    f"This {type(self).__name__} was made in torch.inference_mode(), whose tensors have no gradients; "
+                    "make it outside of that block."
+                ) from error
         return found
 
     def measure(self, x: Float[Tensor, "n d"]) -> Readings:
         """Values at n points, each with a bound of its rounding error. Guarantee: |value - f(x)| <= error."""
         with torch.no_grad():
             found = self._measure(check_points(x, self.dim))
-        if not bool((torch.isfinite(found.value) & torch.isfinite(found.error)).all()):
-            raise NonFiniteError(f"{type(self).__name__} has no finite value at some points; are they too far out?")
+        self._require_finite(found.value, found.error)
         return found
+
+    def _require_finite(self, *found: Float64[Tensor, " n"]) -> None:
+        if not all(bool(torch.isfinite(one).all()) for one in found):
+            raise NonFiniteError(f"{type(self).__name__} has no finite value at some points; are they too far out?")
 
 
 def check_points(x: Float[Tensor, "n d"], dim: int) -> Float64[Tensor, "n d"]:
@@ -89,8 +107,18 @@ def check_points(x: Float[Tensor, "n d"], dim: int) -> Float64[Tensor, "n d"]:
     return x.to(torch.float64)
 
 
+def require_field(found: Field) -> None:
+    """Refuse what is no field, such as a function or a module."""
+    if not isinstance(found, Field):
+        raise ArgumentError(
+            f"A field is needed here, got {type(found).__name__}; sdf.Network makes one of a module, sdf.Function of a "
+            "function."
+        )
+
+
 def constant_of(field: Field) -> float:
     """The constant of a field as a number, rounded up, if it is in l2 and holds everywhere."""
+    require_field(field)
     bound = field.bound
     require_certifying(bound)
     if bound.metric != L2 or bound.of is not Scope.WHOLE or bound.region != Everywhere():

@@ -26,8 +26,9 @@ from lipkit.sdf.one_class.orthogonal_mlp import find_widths, orthogonal_mlp
 class Network(Field):
     """The field x -> model(x) of a model with one output; the constant is proven for its weights as they are now.
 
-    The model is copied and its weights are computed once, so training goes on without changing the field. Points are
-    flat; they get the shape of the example before the model sees them.
+    The model is copied and its weights are computed once, so training goes on without changing the field, and nobody
+    else holds the weights that are evaluated. Points are flat; they get the shape of the example before the model sees
+    them.
 
     Guarantee: `bound` certifies. Values are computed in float64 with a running bound of their rounding error.
     Cost: one capture; `bound` is computed when it is first asked for.
@@ -39,20 +40,38 @@ class Network(Field):
     """
 
     def __init__(self, model: nn.Module, example: Float[Tensor, "n ..."], method: Method = DAG()) -> None:  # noqa: B008 - immutable
+        if not isinstance(example, Tensor) or not example.is_floating_point():
+            raise ArgumentError(
+                f"An example is a tensor of floating-point numbers, got "
+                f"{example.dtype if isinstance(example, Tensor) else type(example).__name__}; convert it."
+            )
         shape = tuple(example.shape[1:])
         if len(shape) == 0 or math.prod(shape) == 0:
             raise ShapeError(f"An example has a batch axis and at least one number, got shape {tuple(example.shape)}.")
-        self.model: nn.Module = condense(copy.deepcopy(model)).eval().requires_grad_(False)
         self.shape: tuple[int, ...] = shape
         self._method = method
-        flat = _Flat(self.model, shape)
-        with torch.no_grad():
-            out = flat(example[:1].flatten(1))
+        # Weights from inference mode would have no gradients in the points ever after.
+        with torch.inference_mode(False), torch.no_grad():
+            self._model = condense(copy.deepcopy(model)).eval().requires_grad_(False)
+            flat = _Flat(self._model, shape)
+            try:
+                out = flat(example[:1].flatten(1))
+            except RuntimeError as error:
+                raise ShapeError(
+                    f"The model does not take an example of shape {tuple(example.shape)} in {example.dtype} ({error}); "
+                    "give one with a batch axis, in the type of its weights."
+                ) from error
         if out.shape != (1, 1):
             raise ShapeError(
                 f"A field has one value for each point, got outputs of shape {tuple(out.shape[1:])}; choose one."
             )
-        self._forward = Forward(flat, example[:1].flatten(1))
+        with torch.inference_mode(False):
+            self._forward = Forward(flat, example[:1].detach().flatten(1).clone())
+
+    @property
+    def model(self) -> nn.Module:
+        """A copy of the model as it is evaluated, with plain weights; changing it does not change the field."""
+        return copy.deepcopy(self._model)
 
     @property
     def dim(self) -> int:
@@ -68,11 +87,11 @@ class Network(Field):
 
     def to_state(self) -> tuple[dict[str, Tensor], dict[str, str]]:
         """Tensors and strings from which `from_state` makes a field of equal values, without pickle."""
-        tensors = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+        tensors = {name: value.detach().clone() for name, value in self._model.state_dict().items()}
         return tensors, {
             "shape": json.dumps(self.shape),
-            "widths": json.dumps(find_widths(self.model)),
-            "computes": self._computes(),
+            "widths": json.dumps(find_widths(self._model)),
+            "computes": self._computes,
         }
 
     @classmethod
@@ -107,7 +126,7 @@ class Network(Field):
                     layers = orthogonal_mlp(math.prod(shape), widths).to(kind)
             layers.load_state_dict(dict(tensors))
             found = cls(layers, torch.zeros(1, *shape, dtype=kind), method)
-            same = found._computes() == about["computes"]
+            same = found._computes == about["computes"]
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise RecordError(
                 f"The state is not that of a network as a field ({error}); give what to_state returned, and its model."
@@ -119,6 +138,10 @@ class Network(Field):
             )
         return found
 
+    def is_known_to_equal(self, other: Field) -> bool:
+        return self is other or (isinstance(other, Network) and self._computes == other._computes)
+
+    @cached_property
     def _computes(self) -> str:
         return NetworkPrint.of(self._forward.network).sha256
 

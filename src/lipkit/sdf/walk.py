@@ -13,6 +13,7 @@ from lipkit.nn import frozen
 from lipkit.rounding.float64 import vector_norms
 from lipkit.rounding.slacks import ROUNDINGS_8, ROUNDINGS_8192, ULP
 from lipkit.sdf._base import Field, check_points, constant_of
+from lipkit.sdf.given_numbers import as_number, as_whole
 from lipkit.sdf.rays.free_radius import free_radius
 
 
@@ -50,20 +51,21 @@ class Walk:
     high: float | Float[Tensor, "..."] | None = None
 
     def __post_init__(self) -> None:
-        if not math.isfinite(self.level):
+        if not math.isfinite(as_number(self.level, "level")):
             raise ArgumentError(f"A level is a finite number, got {self.level}.")
-        if self.steps < 0:
+        if as_whole(self.steps, "steps") < 0:
             raise ArgumentError(f"A walk has 0 steps or more, got {self.steps}.")
-        if not 0 < self.rate < math.inf:
+        if not 0 < as_number(self.rate, "rate") < math.inf:
             raise ArgumentError(f"A walk has a finite rate > 0, got {self.rate}.")
 
     def __call__(
         self, f: Field, z: Float[Tensor, "n d"], generator: torch.Generator | None = None
     ) -> Float64[Tensor, "n d"]:
         """Walk from n points in float64, with the guarantee."""
+        constant = constant_of(f)
         points = check_points(z, f.dim).detach()
         self._require_inside(points)
-        shares, constant = _shares(points, generator), constant_of(f)
+        shares = _shares(points, generator)
         for _ in range(self.steps):
             found = f.measure(points)
             gap = (self.level - found.value).clamp(min=0.0)
@@ -93,10 +95,11 @@ class Walk:
         """
         if not 0 < constant < math.inf:
             raise ArgumentError(f"A walk needs a finite constant > 0, got {constant}.")
-        points = z.detach()
-        self._require_inside(points)
-        shares = _shares(points, generator)
-        with frozen(model), torch.enable_grad():
+        # A copy, for inputs of inference mode take no gradient.
+        with torch.inference_mode(False), frozen(model), torch.enable_grad():
+            points = z.detach().clone()
+            self._require_inside(points)
+            shares = _shares(points, generator)
             for _ in range(self.steps):
                 start = points.requires_grad_()
                 value = model(start)

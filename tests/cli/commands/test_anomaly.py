@@ -17,7 +17,7 @@ from lipkit.cli.commands.run_commands import read_command
 from lipkit.cli.exit_codes import Code
 from lipkit.cli.inputs.safetensors_file import tensors_from, tensors_to
 from lipkit.cli.main import main
-from lipkit.cli.runs.anomaly_files import read_detector
+from lipkit.cli.runs.anomaly_files import gather_anomalies, read_detector
 from lipkit.estimators import OneClassSDF
 from lipkit.report.html.fields.anomaly_page import render_anomaly_page
 from lipkit.report.results.anomaly_contents import AnomalyContents
@@ -256,6 +256,22 @@ def test_forgeries_are_named(name: str, run: Path, capsys: pytest.CaptureFixture
     said = capsys.readouterr().err
     for one in what:
         assert any(file in line and one in line for line in said.splitlines()), said
+
+
+@pytest.mark.train
+def test_no_number_rests_on_a_constant_below_the_proven_one(run: Path, monkeypatch: pytest.MonkeyPatch):
+    proven = read(run).constant
+    # Within what another machine may round otherwise, so the claim alone is no finding.
+    edit(lambda c: c.update(constant=c["constant"] * (1 - 5e-10)))(run)
+    used: list[float] = []
+
+    def gather(*given: Any) -> AnomalyContents:
+        used.append(given[-1])
+        return gather_anomalies(*given)
+
+    monkeypatch.setattr("lipkit.cli.audit.scores_check.gather_anomalies", gather)
+    main(["audit", str(run)])
+    assert used == [proven]
 
 
 @pytest.mark.train

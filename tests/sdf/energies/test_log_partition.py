@@ -11,6 +11,7 @@ from scipy.integrate import dblquad
 
 from lipkit.errors import ArgumentError
 from lipkit.sdf import Energy, Function, log_partition
+from support.unchecked import unchecked
 
 
 def stated(formula: Callable[[torch.Tensor], torch.Tensor], dim: int, constant: float) -> Function:
@@ -90,3 +91,21 @@ def test_a_grid_without_cells_is_refused() -> None:
     field = stated(lambda x: x[:, 0], 1, 1.0)
     with pytest.raises(ArgumentError, match="cells=0"):
         log_partition(Energy(field, 0.0, 1.0), 0)
+
+
+def test_boxes_that_float64_cannot_divide_are_refused() -> None:
+    # E = 0 on [0, 1e-310]: log Z = log 1e-310 = -713.80, which sides without all their digits missed.
+    flat = stated(lambda x: 0 * x[:, 0], 1, 0.0)
+    with pytest.raises(ArgumentError, match="side of length 1e-310"):
+        log_partition(Energy(flat, 0.0, 1e-310))
+    found = log_partition(Energy(flat, 0.0, 2.0**-940))
+    assert found.lower <= -940 * math.log(2) <= found.upper
+    assert found.upper - found.lower < 1e-9
+
+
+def test_only_an_energy_and_whole_cells_are_taken() -> None:
+    field = stated(lambda x: x[:, 0], 1, 1.0)
+    with unchecked(), pytest.raises(ArgumentError, match=r"is of an sdf\.Energy, got Function"):
+        log_partition(field)  # pyright: ignore[reportArgumentType]
+    with unchecked(), pytest.raises(ArgumentError, match=r"whole number, got cells=2\.5"):
+        log_partition(Energy(field, 0.0, 1.0), 2.5)  # pyright: ignore[reportArgumentType]

@@ -11,6 +11,7 @@ from torch import nn
 from lipkit import sdf
 from lipkit.errors import ArgumentError, ShapeError
 from support.meshes import box_mesh, icosphere, octahedron, tetrahedra
+from support.unchecked import unchecked
 
 BALL = sdf.Sphere(torch.zeros(3), 1.0)
 
@@ -94,3 +95,10 @@ def test_bad_requests_are_refused():
             sdf.deviation(BALL, mesh, tolerance)
     with pytest.raises(ShapeError, match="2 coordinates"):
         sdf.deviation(sdf.Sphere(torch.zeros(2), 1.0), mesh, 0.1)
+
+
+def test_a_tensor_is_no_surface():
+    with unchecked(), pytest.raises(ArgumentError, match=r"an sdf\.Mesh or sdf\.Triangles, got Tensor"):
+        sdf.deviation(BALL, octahedron()[0], 0.1)  # pyright: ignore[reportArgumentType]
+    with unchecked(), pytest.raises(ArgumentError, match="evaluations is a whole number"):
+        sdf.deviation(BALL, sdf.Mesh(*octahedron()), 0.1, 2.5)  # pyright: ignore[reportArgumentType]

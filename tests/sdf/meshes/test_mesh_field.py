@@ -1,6 +1,7 @@
 """The signed distance of a mesh: closed forms, exact fractions, solid angles, and its constant."""
 
 import itertools
+import math
 from collections.abc import Callable
 
 import mpmath
@@ -15,6 +16,7 @@ from lipkit import sdf
 from lipkit.bound import Kind
 from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
 from support.meshes import box_distance, box_mesh, flat_and_thin, icosphere, signed_distance, tetrahedra
+from support.unchecked import unchecked
 
 Shape = Callable[[], tuple[Tensor, Tensor]]
 
@@ -161,3 +163,18 @@ def test_trimesh_finds_the_same_distances(seed: int):
     expected = (nearest - pairs[1]).norm(dim=1).reshape(len(points), -1).amin(1)
     # Well-shaped triangles: both are right to some roundings.
     assert torch.allclose(mesh(points).abs(), expected, rtol=0, atol=1e-12)
+
+
+def test_winding_numbers_are_of_finite_points_in_space():
+    mesh = sdf.Mesh(*icosphere(1))
+    with pytest.raises(NonFiniteError, match="NaN or infinite"):
+        mesh.winding_number(torch.full((1, 3), math.nan))
+    with unchecked(), pytest.raises(ShapeError, match=r"shape \(n, 3\)"):
+        mesh.winding_number(torch.zeros(3))
+    assert mesh.winding_number(torch.tensor([[0.0, 0, 0], [9, 0, 0]])).tolist() == [1, 0]
+
+
+def test_arrays_may_run_backwards():
+    vertices, faces = (one.numpy() for one in icosphere(1))
+    found = sdf.Mesh(vertices[::-1], (len(vertices) - 1 - faces)[::-1])
+    assert found.winding_number(torch.zeros(1, 3)).tolist() == [1]

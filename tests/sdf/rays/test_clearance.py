@@ -67,3 +67,52 @@ def test_senseless_deviations_are_refused(upper: float):
 def test_a_number_is_no_deviation():
     with unchecked(), pytest.raises(ArgumentError, match=r"got 0\.5"):
         sdf.clearance(sdf.Sphere(torch.zeros(2), 1.0), torch.zeros(1, 2), 0.5)  # pyright: ignore[reportArgumentType]
+
+
+def _tetrahedron() -> sdf.Mesh:
+    vertices = torch.tensor([[0.0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]])
+    return sdf.Mesh(vertices, torch.tensor([[0, 2, 1], [0, 1, 3], [0, 3, 2], [1, 2, 3]]))
+
+
+def test_the_deviation_of_another_field_is_refused():
+    mesh, x = _tetrahedron(), torch.tensor([[2.0, 0, 0]])
+    deviation, shrunk = sdf.deviation(mesh, mesh, 5e-2), sdf.Offset(_tetrahedron(), -0.3)
+    # The true distance to the mesh is 1, and |f| is 1.3: with 0.05 of the mesh itself 1.25 would be called free.
+    with pytest.raises(ArgumentError, match="proven for another field, a Mesh, and says nothing of this Offset"):
+        sdf.clearance(shrunk, x, deviation)
+    with pytest.raises(ArgumentError, match="proven for another field"):
+        sdf.sweep(shrunk, torch.tensor([[-2.0, 0, 0], [-0.5, 0, 0]]), 0.3, deviation)
+    own = sdf.clearance(shrunk, x, sdf.deviation(shrunk, mesh, 5e-2))
+    assert 0.9 < float(own) <= 1
+    assert 0.9 < float(sdf.clearance(mesh, x, deviation)) <= 1
+    # A number that somebody states is theirs; so is one that comes without its field.
+    stated = sdf.Deviation(deviation.lower, deviation.upper, 5e-2, deviation.evaluations)
+    assert stated == deviation
+    assert float(sdf.clearance(shrunk, x, stated)) > 1
+
+
+def test_the_deviation_of_a_network_is_that_of_its_weights():
+    mesh, x = _tetrahedron(), torch.tensor([[2.0, 0, 0]])
+    model = torch.nn.Linear(3, 1).double()
+    field = sdf.Network(model, torch.zeros(1, 3, dtype=torch.float64))
+    deviation, again = sdf.deviation(field, mesh, 5e-2), sdf.Network(model, torch.zeros(1, 3, dtype=torch.float64))
+    assert torch.equal(sdf.clearance(again, x, deviation), sdf.clearance(field, x, deviation))
+    with torch.no_grad():
+        model.weight.mul_(2)
+    with pytest.raises(ArgumentError, match="another field"):
+        sdf.clearance(sdf.Network(model, torch.zeros(1, 3, dtype=torch.float64)), x, deviation)
+
+
+def test_what_is_no_field_is_refused():
+    points, path = torch.zeros(1, 3), torch.eye(3)
+    with unchecked():
+        for call in (
+            lambda f: sdf.clearance(f, points),
+            lambda f: sdf.sweep(f, path, 0.1),
+            lambda f: sdf.trace(f, points, points + 1, 3.0),
+            lambda f: sdf.deviation(f, _tetrahedron(), 0.1),
+            lambda f: sdf.Walk(0.0)(f, points),
+            lambda f: sdf.Energy(f, 0.0, 1.0),
+        ):
+            with pytest.raises(ArgumentError, match="A field is needed here, got function"):
+                call(lambda x: x)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lipkit import sdf
 from lipkit.errors import ArgumentError
+from support.unchecked import unchecked
 
 
 @dataclass(frozen=True)
@@ -106,3 +107,17 @@ def test_senseless_sweeps_are_refused(path: Tensor, radius: float, message: str)
         sdf.sweep(BALL, path, radius)
     with pytest.raises(ArgumentError, match="tolerance"):
         sdf.sweep(BALL, torch.eye(2), 0.1, tolerance=0.0)
+
+
+@pytest.mark.parametrize("unit", [1e-310, 1e-160, 1e308])
+def test_edges_whose_squares_leave_float64_are_refused(unit: float):
+    # No tolerance was given, so none is spoken of.
+    with pytest.raises(ArgumentError, match="Edges of a path have lengths whose squares float64 holds"):
+        sdf.sweep(BALL, torch.tensor([[-1.0, 0.0], [1.0, 0.0]], dtype=torch.float64) * unit, 0.1)
+
+
+def test_other_kinds_of_numbers_are_refused():
+    with unchecked(), pytest.raises(ArgumentError, match="most is a whole number"):
+        sdf.sweep(BALL, torch.eye(2), 0.1, most=2.5)  # pyright: ignore[reportArgumentType]
+    with unchecked(), pytest.raises(ArgumentError, match="radius is one real number"):
+        sdf.sweep(BALL, torch.eye(2), torch.ones(2))  # pyright: ignore[reportArgumentType]

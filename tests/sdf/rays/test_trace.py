@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import lipkit.nn as lnn
 from lipkit import sdf
 from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
+from support.unchecked import unchecked
 
 mpmath.mp.dps = 60
 
@@ -233,3 +234,29 @@ def test_senseless_rays_are_refused(change: dict[str, object], error: type[Excep
     given = {"origins": torch.zeros(2, 3), "directions": torch.ones(2, 3), "far": 1.0, **change}
     with pytest.raises(error, match=message):
         sdf.trace(sdf.Sphere(torch.zeros(3), 1.0), **given)  # pyright: ignore[reportArgumentType] - wrong on purpose
+
+
+def test_a_hit_is_within_twice_its_tolerance_of_zero():
+    # A ray that starts 0.9 tolerances from a ball and leads away from it: |f| doubles on what the first value proves
+    # free, which is as much as it can.
+    tolerance, origins = 1e-3, torch.tensor([[1 + 0.9e-3, 0.0, 0.0]], dtype=torch.float64)
+    ball = sdf.Sphere(torch.zeros(3), 1.0)
+    found = sdf.trace(ball, origins, torch.tensor([[1.0, 0.0, 0.0]]), 5.0, tolerance)
+    end = ball(origins + found.distance[:, None] * torch.tensor([[1.0, 0.0, 0.0]])).abs()
+    assert bool(found.hit)
+    assert float(end) == pytest.approx(1.8 * tolerance)
+    assert float(end) <= 2 * tolerance
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"most": 2.5}, r"most is a whole number, got most=2\.5"),
+        ({"far": torch.tensor([3.0, 4.0])}, r"far is one real number, got an object of shape \(2,\)"),
+        ({"tolerance": "small"}, "tolerance is one real number, got 'small'"),
+    ],
+)
+def test_other_kinds_of_numbers_are_refused(change: dict[str, Any], message: str):
+    given = {"origins": torch.zeros(2, 3), "directions": torch.ones(2, 3), "far": 1.0, **change}
+    with unchecked(), pytest.raises(ArgumentError, match=message):
+        sdf.trace(sdf.Sphere(torch.zeros(3), 1.0), **given)

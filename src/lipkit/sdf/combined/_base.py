@@ -9,7 +9,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from lipkit.bound import Bound, Kind
-from lipkit.errors import ArgumentError, ShapeError
+from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
 from lipkit.sdf._base import Field, Readings, constant_of
 
 
@@ -62,8 +62,17 @@ class Combined(Field):
     ) -> Float64[Tensor, " n"]:
         """Bounds of the errors, from the computed values of the operands and their errors."""
 
-    def _values(self, points: Float64[Tensor, "n d"]) -> Float64[Tensor, " n"]:
+    def _reached(self, points: Float64[Tensor, "n d"]) -> Float64[Tensor, "n d"]:
         at = self._at(points)
+        # A point that was finite may not be so where an operand sees it.
+        if at is not points and not bool(torch.isfinite(at.detach()).all()):
+            raise NonFiniteError(
+                f"{type(self).__name__} brings some points beyond the range of float64; are they too far out?"
+            )
+        return at
+
+    def _values(self, points: Float64[Tensor, "n d"]) -> Float64[Tensor, " n"]:
+        at = self._reached(points)
         return self._combine(torch.stack([one._values(at) for one in self.operands]))
 
     def _errors(self, points: Float64[Tensor, "n d"], values: Float64[Tensor, " n"]) -> Float64[Tensor, " n"]:
@@ -71,7 +80,7 @@ class Combined(Field):
         return self._measure(points).error
 
     def _measure(self, points: Float64[Tensor, "n d"]) -> Readings:
-        at = self._at(points)
+        at = self._reached(points)
         found = [one._measure(at) for one in self.operands]
         values, errors = torch.stack([one.value for one in found]), torch.stack([one.error for one in found])
         return Readings(self._combine(values), self._combine_errors(points, values, errors))

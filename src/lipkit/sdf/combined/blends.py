@@ -14,6 +14,7 @@ from lipkit.errors import ArgumentError
 from lipkit.rounding.slacks import ROUNDINGS_32
 from lipkit.sdf._base import Field
 from lipkit.sdf.combined._base import Combined, largest
+from lipkit.sdf.given_numbers import as_number
 
 
 class Blend(ABC):
@@ -91,11 +92,11 @@ class _Smooth(Combined):
 
     def __init__(self, a: Field, b: Field, width: float, blend: Blend) -> None:
         super().__init__(a, b)
-        if not 0 < width < math.inf:
+        self.width: float = as_number(width, "width")
+        if not 0 < self.width < math.inf:
             raise ArgumentError(
                 f"A seam has a finite width > 0, got {width}; without a seam use Union or Intersection."
             )
-        self.width: float = float(width)
         self.blend: Blend = blend
 
     def _bound(self) -> Bound:

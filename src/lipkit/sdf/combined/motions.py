@@ -16,6 +16,7 @@ from lipkit.sdf._base import Field, constant_of
 from lipkit.sdf.combined._base import Combined
 from lipkit.sdf.exact.lengths import length_error, lengths, underflow
 from lipkit.sdf.exact.solids import check_vector
+from lipkit.sdf.given_numbers import as_reals
 
 
 @final
@@ -33,21 +34,31 @@ class Moved(Combined):
 
     def __init__(self, a: Field, shift: Float[Tensor, " d"], rotation: Float[Tensor, "e e"] | None = None) -> None:
         super().__init__(a)
-        self.shift: Float64[Tensor, " d"] = check_vector(shift, "shift")
-        if len(self.shift) != a.dim:
-            raise ShapeError(f"A shift of a field in dimension {a.dim} has as many entries, got {len(self.shift)}.")
-        self.rotation: Float64[Tensor, "d d"] | None = None if rotation is None else _check_rotation(rotation, a.dim)
+        self._shift: Float64[Tensor, " d"] = check_vector(shift, "shift")
+        if len(self._shift) != a.dim:
+            raise ShapeError(f"A shift of a field in dimension {a.dim} has as many entries, got {len(self._shift)}.")
+        self._rotation: Float64[Tensor, "d d"] | None = None if rotation is None else _check_rotation(rotation, a.dim)
+
+    @property
+    def shift(self) -> Float64[Tensor, " d"]:
+        """A copy of the shift."""
+        return self._shift.clone()
+
+    @property
+    def rotation(self) -> Float64[Tensor, "d d"] | None:
+        """A copy of the rotation, or None."""
+        return None if self._rotation is None else self._rotation.clone()
 
     def _bound(self) -> Bound:
         bound = self.operands[0].bound
-        if self.rotation is None:
+        if self._rotation is None:
             return bound
         # |R|^2 = |R'R| <= 1 + |R'R - I|, and (1 + e)^(1/2) <= 1 + e.
-        return replace(bound.scale(1.0 + _defect(self.rotation)), kind=Kind.UPPER, lower=None)
+        return replace(bound.scale(1.0 + _defect(self._rotation)), kind=Kind.UPPER, lower=None)
 
     def _at(self, points: Float64[Tensor, "n d"]) -> Float64[Tensor, "n d"]:
-        moved = points - self.shift.to(points.device)
-        return moved if self.rotation is None else moved @ self.rotation.to(points.device)
+        moved = points - self._shift.to(points.device)
+        return moved if self._rotation is None else moved @ self._rotation.to(points.device)
 
     def _combine(self, values: Float64[Tensor, "k n"]) -> Float64[Tensor, " n"]:
         return values[0]
@@ -57,8 +68,8 @@ class Moved(Combined):
     ) -> Float64[Tensor, " n"]:
         del values
         # What the point is off by counts K times.
-        away = lengths(points - self.shift.to(points.device))
-        turned = 1.0 if self.rotation is None else 1.0 + float(sums_up(self.rotation.abs()))
+        away = lengths(points - self._shift.to(points.device))
+        turned = 1.0 if self._rotation is None else 1.0 + float(sums_up(self._rotation.abs()))
         off = length_error(self.dim, away) * turned + underflow(self.dim)
         return (errors[0] + constant_of(self.operands[0]) * off) * (1 + ROUNDINGS_8)
 
@@ -79,22 +90,27 @@ class Scaled(Combined):
 
     def __init__(self, a: Field, factor: float | Float[Tensor, " d"]) -> None:
         super().__init__(a)
-        one = torch.as_tensor(factor, dtype=torch.float64)
+        one = as_reals(factor, "factor")
         if one.ndim and tuple(one.shape) != (a.dim,):
             raise ShapeError(f"A field in dimension {a.dim} has one factor or {a.dim}, got shape {tuple(one.shape)}.")
-        self.factor: Float64[Tensor, " d"] = check_vector(one.expand(a.dim), "factor")
-        if not bool((self.factor > 0).all()):
-            raise ArgumentError(f"Factors are positive, got {self.factor.tolist()[:8]}; mirror with a rotation.")
-        self._least = float(self.factor.min())
+        self._factor: Float64[Tensor, " d"] = check_vector(one.expand(a.dim), "factor")
+        if not bool((self._factor > 0).all()):
+            raise ArgumentError(f"Factors are positive, got {self._factor.tolist()[:8]}; mirror with a rotation.")
+        self._least = float(self._factor.min())
+
+    @property
+    def factor(self) -> Float64[Tensor, " d"]:
+        """A copy of the factors, one for each axis."""
+        return self._factor.clone()
 
     def _bound(self) -> Bound:
         bound = self.operands[0].bound
-        if bool((self.factor == self._least).all()):
+        if bool((self._factor == self._least).all()):
             return bound
         return replace(bound, kind=Kind.UPPER, lower=None)
 
     def _at(self, points: Float64[Tensor, "n d"]) -> Float64[Tensor, "n d"]:
-        return points / self.factor.to(points.device)
+        return points / self._factor.to(points.device)
 
     def _combine(self, values: Float64[Tensor, "k n"]) -> Float64[Tensor, " n"]:
         return self._least * values[0]
@@ -109,7 +125,7 @@ class Scaled(Combined):
 
 
 def _check_rotation(rotation: Tensor, dim: int) -> Tensor:
-    found = torch.as_tensor(rotation).detach().to(torch.float64).clone()
+    found = as_reals(rotation, "rotation")
     if tuple(found.shape) != (dim, dim):
         raise ShapeError(f"A rotation in dimension {dim} is a matrix ({dim}, {dim}), got shape {tuple(found.shape)}.")
     defect = _defect(found)

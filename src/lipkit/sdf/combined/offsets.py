@@ -11,6 +11,7 @@ from lipkit.errors import ArgumentError
 from lipkit.rounding.slacks import ROUNDINGS_4
 from lipkit.sdf._base import Field
 from lipkit.sdf.combined._base import Combined
+from lipkit.sdf.given_numbers import as_number
 
 
 class _Shifted(Combined):
@@ -37,9 +38,9 @@ class Offset(_Shifted):
 
     def __init__(self, a: Field, r: float) -> None:
         super().__init__(a)
-        if not abs(r) < math.inf:
+        self.r: float = as_number(r, "r")
+        if not abs(self.r) < math.inf:
             raise ArgumentError(f"An offset is finite, got {r}.")
-        self.r: float = float(r)
         self._shift = self.r
 
     def _combine(self, values: Float64[Tensor, "k n"]) -> Float64[Tensor, " n"]:
@@ -55,9 +56,9 @@ class Shell(_Shifted):
 
     def __init__(self, a: Field, t: float) -> None:
         super().__init__(a)
-        if not 0 < t < math.inf:
+        self.t: float = as_number(t, "t")
+        if not 0 < self.t < math.inf:
             raise ArgumentError(f"A wall has a finite thickness > 0, got {t}.")
-        self.t: float = float(t)
         self._shift = self.t
 
     def _combine(self, values: Float64[Tensor, "k n"]) -> Float64[Tensor, " n"]:

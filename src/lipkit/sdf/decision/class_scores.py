@@ -77,6 +77,8 @@ def _check_classes(points: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     cloud = check_cloud(points, "points")
     if labels.shape != (len(cloud),):
         raise ShapeError(f"{len(cloud)} points have as many labels, got shape {tuple(labels.shape)}.")
+    if labels.is_floating_point() or labels.is_complex():
+        raise ArgumentError(f"Labels are whole numbers, got {labels.dtype}; convert them, and leave out what has none.")
     classes = labels.unique()
     if len(classes) < 2:
         raise ArgumentError(f"A boundary needs two classes or more, got only {classes.tolist()}.")

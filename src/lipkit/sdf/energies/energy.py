@@ -11,10 +11,11 @@ from lipkit.bound import Bound
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.rounding.float64 import round_up, vector_norms
 from lipkit.rounding.slacks import UNIT
-from lipkit.sdf._base import Field, Readings, check_points, constant_of
+from lipkit.sdf._base import Field, Readings, check_points, constant_of, require_field
 from lipkit.sdf.combined.blends import ExponentialBlend, SmoothIntersection
 from lipkit.sdf.combined.offsets import Offset
 from lipkit.sdf.energies.energy_sums import SignedSum
+from lipkit.sdf.given_numbers import as_reals, as_whole
 
 
 @final
@@ -36,6 +37,7 @@ class Energy:
     """
 
     def __init__(self, field: Field, low: Float[Tensor, " d"] | float, high: Float[Tensor, " d"] | float) -> None:
+        require_field(field)
         self.field = field
         self.low: Float64[Tensor, " d"] = _ends(low, "low", field.dim)
         self.high: Float64[Tensor, " d"] = _ends(high, "high", field.dim)
@@ -79,7 +81,7 @@ class Energy:
             count: Number of points.
             generator: Source of random numbers, on the CPU; None: torch's own.
         """
-        if count < 1:
+        if as_whole(count, "count") < 1:
             raise ArgumentError(f"At least one point is drawn, got count={count}.")
         shares = torch.rand(count, self.dim, generator=generator, dtype=torch.float64).to(self.low.device)
         return torch.clamp(self.low + shares * (self.high - self.low), self.low, self.high)
@@ -138,7 +140,7 @@ class Energy:
 
 
 def _ends(given: Float[Tensor, " d"] | float, name: str, dim: int) -> Float64[Tensor, " d"]:
-    found = torch.as_tensor(given, dtype=torch.float64).detach().clone()
+    found = as_reals(given, name)
     if found.ndim == 0:
         found = found.expand(dim).clone()
     if found.shape != (dim,):

@@ -18,6 +18,7 @@ from lipkit.optim import StiefelMuon, split_orthonormal
 from lipkit.sdf._base import check_points
 from lipkit.sdf.energies.energy import Energy
 from lipkit.sdf.energies.langevin import ULA
+from lipkit.sdf.given_numbers import as_whole
 from lipkit.sdf.network_field import Network
 
 # Of Muon, and of Adam. Usual ones let energies and chains chase each other in circles.
@@ -76,7 +77,7 @@ class EnergyTraining:
             if not 0 < getattr(self, name) < math.inf:
                 raise ArgumentError(f"{name} must be a finite number > 0, got {getattr(self, name)}.")
         for name in ("width", "depth", "steps", "batch", "chains", "chain"):
-            if getattr(self, name) < 1:
+            if as_whole(getattr(self, name), name) < 1:
                 raise ArgumentError(f"{name} must be at least 1, got {getattr(self, name)}.")
         if self.width % 2:
             raise ArgumentError(f"width must be even, because MaxMin sorts pairs, got {self.width}.")

@@ -12,6 +12,7 @@ from torch import Tensor
 from lipkit._seeds import normal
 from lipkit.errors import ArgumentError
 from lipkit.sdf.energies.energy import Energy
+from lipkit.sdf.given_numbers import as_number, as_whole
 
 
 @final
@@ -127,8 +128,8 @@ _State = tuple[Tensor, Tensor, Tensor]
 
 
 def _value_and_drift(energy: Energy, points: Float64[Tensor, "n d"], step: float) -> _State:
-    with torch.enable_grad():
-        leaf = points.detach().requires_grad_()
+    with torch.inference_mode(False), torch.enable_grad():
+        leaf = points.detach().clone().requires_grad_()
         values = energy.field(leaf)
         (slope,) = torch.autograd.grad(values.sum(), leaf)
     return points, values.detach(), points - step * slope
@@ -150,7 +151,7 @@ def reflect(points: Float[Tensor, "n d"], low: Float[Tensor, " d"], high: Float[
 
 
 def _check(sampler: ULA | MALA) -> None:
-    if not 0 < sampler.step < math.inf:
+    if not 0 < as_number(sampler.step, "step") < math.inf:
         raise ArgumentError(f"{type(sampler).__name__} takes a step > 0, got {sampler.step}.")
-    if sampler.steps < 1:
+    if as_whole(sampler.steps, "steps") < 1:
         raise ArgumentError(f"{type(sampler).__name__} takes at least 1 step, got steps={sampler.steps}.")

@@ -13,7 +13,10 @@ from lipkit.rounding.float64 import gamma, vector_norms
 from lipkit.rounding.slacks import ROUNDINGS_32, ROUNDINGS_64
 from lipkit.sdf._base import constant_of
 from lipkit.sdf.energies.energy import Energy
+from lipkit.sdf.given_numbers import as_whole
 
+# Sides of boxes from here on have cells above 2^-1000, in as many as memory holds: their numbers have all digits.
+_SHORTEST = 2.0**-940
 # Points measured at once.
 _AT_ONCE = 2**14
 # exp of a difference down to -745, each rounded by half a unit in the last place, and the elementary function itself.
@@ -38,7 +41,8 @@ def log_partition(energy: Energy, cells: int = 2**18) -> LogPartition:
 
         exp(-c - K r / sqrt 3)  <=  mean of exp(-E) over the cell  <=  exp(-c) (1 + (exp(K r) - 1) / sqrt 3).
 
-    Guarantee: log Z lies between, rounding counted. The width is at most 1.16 K r for small K r, plus rounding. So
+    Guarantee: log Z lies between, rounding counted; cells with a side below 2^-1000, whose numbers lose digits, are
+    refused. The width is at most 1.16 K r for small K r, plus rounding. So
     -E(x) - upper <= log p(x) <= -E(x) - lower, up to the rounding of E.
     Cost: `cells` evaluations with a bound of their rounding; r shrinks with cells^(-1/d), so this is for few
     dimensions: the enclosure is true in any, and wide in many. Reference: ours.
@@ -47,8 +51,16 @@ def log_partition(energy: Energy, cells: int = 2**18) -> LogPartition:
         energy: The density.
         cells: At most so many cells, shared among the axes so that they are nearly cubes.
     """
-    if cells < 1:
+    if not isinstance(energy, Energy):
+        raise ArgumentError(f"log Z is of an sdf.Energy, got {type(energy).__name__}; put a field on a box first.")
+    if as_whole(cells, "cells") < 1:
         raise ArgumentError(f"A grid has at least 1 cell, got cells={cells}.")
+    shortest = float((energy.high - energy.low).min())
+    if not shortest >= _SHORTEST:
+        raise ArgumentError(
+            f"The box of the energy has a side of length {shortest:.3g}, which float64 does not divide to full "
+            "precision; give its coordinates in another unit."
+        )
     counts = _share(energy, cells)
     total = math.prod(counts)
     sides = (energy.high - energy.low) / torch.tensor(counts, dtype=torch.float64, device=energy.low.device)

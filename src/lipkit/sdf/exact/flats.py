@@ -15,6 +15,7 @@ from lipkit.sdf._base import Field, Readings, check_points
 from lipkit.sdf.exact.flat_fitting import fit_flats
 from lipkit.sdf.exact.lengths import length_error, lengths, underflow
 from lipkit.sdf.exact.points import check_cloud
+from lipkit.sdf.given_numbers import as_reals, as_whole
 
 # Entries of one block of products: 16 MB.
 _ENTRIES: Final = 2**21
@@ -39,27 +40,24 @@ class Flats(Field):
     """
 
     def __init__(self, origins: Float[Tensor, "m d"], bases: Float[Tensor, "m q d"]) -> None:
-        self.origins: Float64[Tensor, "m d"] = check_cloud(origins, "origins")
-        given = torch.as_tensor(bases).detach().to(torch.float64)
-        m, d = self.origins.shape
+        self._origins: Float64[Tensor, "m d"] = check_cloud(origins, "origins")
+        given = as_reals(bases, "bases")
+        m, d = self._origins.shape
         if given.ndim != 3 or (given.shape[0], given.shape[2]) != (m, d) or given.shape[1] >= d:
             raise ShapeError(
                 f"{m} flats in dimension {d} have bases of shape ({m}, q, {d}) with q < {d}, got {tuple(given.shape)}."
             )
         if not bool(torch.isfinite(given).all()):
             raise NonFiniteError("Some directions of the flats are NaN or infinite; repair them first.")
-        # As they were given, so that the same field can be made again from what is stored.
-        self.given: Float64[Tensor, "m q d"] = given.to(self.origins.device).clone()
-        self.bases: Float64[Tensor, "m q d"]
-        self.bases, self._tilt = _orthonormal(self.given)
-        self._center = self.origins.mean(0)
-        shifted = self.origins - self._center
-        self._reach = float(lengths(shifted).max())
-        if not self._reach < torch.inf:
-            raise NonFiniteError("Some flats are too far out for their squares; scale the data to less than 1e150.")
+        self._given: Float64[Tensor, "m q d"] = given.to(self._origins.device)
+        self._bases: Float64[Tensor, "m q d"]
+        self._bases, self._tilt = _orthonormal(self._given)
+        self._center = self._origins.mean(0)
+        shifted = self._origins - self._center
+        self._reach = _reach(shifted, "flats")
         # Coordinates of all flats by one product: B_i (x - o_i) = B_i x - B_i o_i.
-        self._rows = self.bases.flatten(0, 1)
-        self._offsets = (self.bases @ shifted[:, :, None]).flatten()
+        self._rows = self._bases.flatten(0, 1)
+        self._offsets = (self._bases @ shifted[:, :, None]).flatten()
         self._shifted = shifted
 
     @classmethod
@@ -69,6 +67,8 @@ class Flats(Field):
         Every turn lowers the sum of squared distances, up to flats that lose all their points and begin anew.
         """
         cloud = check_cloud(points, "points")
+        _reach(cloud - cloud.mean(0), "points")
+        count, dim, rounds = as_whole(count, "count"), as_whole(dim, "dim"), as_whole(rounds, "rounds")
         if not 1 <= count <= len(cloud) or not 0 <= dim < cloud.shape[1] or rounds < 0:
             raise ArgumentError(
                 f"{len(cloud)} points in dimension {cloud.shape[1]} give 1 to {len(cloud)} flats of dimension 0 to "
@@ -78,8 +78,23 @@ class Flats(Field):
         return cls(origins, bases)
 
     @property
+    def origins(self) -> Float64[Tensor, "m d"]:
+        """A copy of the points, one of each flat."""
+        return self._origins.clone()
+
+    @property
+    def given(self) -> Float64[Tensor, "m q d"]:
+        """A copy of the directions as they were given, from which the same field can be made again."""
+        return self._given.clone()
+
+    @property
+    def bases(self) -> Float64[Tensor, "m q d"]:
+        """A copy of the orthonormal directions."""
+        return self._bases.clone()
+
+    @property
     def dim(self) -> int:
-        return self.origins.shape[1]
+        return self._origins.shape[1]
 
     @property
     def bound(self) -> Bound:
@@ -89,23 +104,23 @@ class Flats(Field):
     def nearest(self, x: Float[Tensor, "n d"]) -> Int64[Tensor, " n"]:
         """Which flat is the nearest one to each point."""
         with torch.no_grad():
-            found, _ = self._search(check_points(x, self.dim).to(self.origins.device))
+            found, _ = self._search(check_points(x, self.dim).to(self._origins.device))
         return found
 
     def _search(self, points: Tensor) -> tuple[Tensor, Readings]:
-        rows = max(1, _ENTRIES // (len(self._rows) + len(self.origins) + self.dim))
+        rows = max(1, _ENTRIES // (len(self._rows) + len(self._origins) + self.dim))
         found = [self._block(block) for block in points.detach().split(rows)]
         which, value, error = (torch.cat(part) for part in zip(*found, strict=True))
         return which, Readings(value, error)
 
     def _block(self, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         shifted = points - self._center
-        inside = (shifted @ self._rows.mT - self._offsets).view(len(points), *self.bases.shape[:2])
+        inside = (shifted @ self._rows.mT - self._offsets).view(len(points), *self._bases.shape[:2])
         squares = lengths(self._shifted).square() - 2 * (shifted @ self._shifted.mT) + shifted.square().sum(1)[:, None]
         squares = squares - inside.square().sum(2)
         # By Pythagoras, with errors relative to (|x| + reach)^2; whatever may be the smallest is computed again.
         size = (lengths(shifted) + self._reach).square()
-        roundings = gamma(4 * self.dim + 64) * (2 + math.sqrt(self.bases.shape[1]))
+        roundings = gamma(4 * self.dim + 64) * (2 + math.sqrt(self._bases.shape[1]))
         slack = (roundings + 4 * float(self._tilt.max())) * size + _TINY
         candidate = squares <= (squares.amin(1) + 2 * slack)[:, None]
         best, which = torch.full_like(size, torch.inf), squares.argmin(1)
@@ -121,22 +136,24 @@ class Flats(Field):
 
     def _distance(self, points: Tensor, i: int) -> tuple[Tensor, Tensor]:
         """The distance to one flat, and how far it may be off."""
-        away = points - self.origins[i]
-        distance = lengths(_residual(away, self.bases[i]))
+        away = points - self._origins[i]
+        distance = lengths(_residual(away, self._bases[i]))
         # Two products with rows of length one, each of which is off by its roundings times q^(1/2) at most.
-        roundings = gamma(2 * self.dim + 32) * (2 + 2 * math.sqrt(self.bases.shape[1]))
+        roundings = gamma(2 * self.dim + 32) * (2 + 2 * math.sqrt(self._bases.shape[1]))
         error = length_error(self.dim, distance) + (roundings + float(self._tilt[i])) * lengths(away) * 2
         return distance, error + underflow(self.dim)
 
     def _values(self, points: Float64[Tensor, "n d"]) -> Float64[Tensor, " n"]:
-        here = points.to(self.origins.device)
+        here = points.to(self._origins.device)
         with torch.no_grad():
             which, found = self._search(here)
         if not (torch.is_grad_enabled() and points.requires_grad):
             return found.value.to(points.device)
         used = which.unique().tolist()
         rows = [(which == i).nonzero().flatten() for i in used]
-        parts = [lengths(_residual(here[r] - self.origins[i], self.bases[i])) for i, r in zip(used, rows, strict=True)]
+        parts = [
+            lengths(_residual(here[r] - self._origins[i], self._bases[i])) for i, r in zip(used, rows, strict=True)
+        ]
         order = torch.cat(rows).argsort() if rows else which
         return -torch.cat([*parts, lengths(here[:0])])[order].to(points.device)
 
@@ -145,8 +162,16 @@ class Flats(Field):
         return self._measure(points).error
 
     def _measure(self, points: Float64[Tensor, "n d"]) -> Readings:
-        _, found = self._search(points.to(self.origins.device))
+        _, found = self._search(points.to(self._origins.device))
         return Readings(found.value.to(points.device), found.error.to(points.device))
+
+
+def _reach(shifted: Tensor, what: str) -> float:
+    """How far out the farthest of these lies, if the square of it is finite."""
+    found = float(lengths(shifted).max())
+    if not found * found < math.inf:
+        raise NonFiniteError(f"Some {what} are too far out for their squares; scale the data to less than 1e150.")
+    return found
 
 
 def _residual(away: Tensor, basis: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from lipkit.sdf._base import Field, Readings, check_points
 from lipkit.sdf.exact.lengths import lengths
 from lipkit.sdf.exact.nearest import Neighbors, Products, Search
 from lipkit.sdf.exact.nearest_tree import Tree
+from lipkit.sdf.given_numbers import as_whole
 
 # Up to this dimension a tree is faster than products with all points.
 _FEW: Final = 8
@@ -34,15 +35,20 @@ class Points(Field):
     """
 
     def __init__(self, points: Float[Tensor, "n d"], neighbors: int = 1, mean: bool = False) -> None:
-        self.points: Float64[Tensor, "n d"] = check_cloud(points, "points")
-        if not 1 <= neighbors <= len(self.points):
-            raise ArgumentError(f"Between 1 and {len(self.points)} neighbors are among the points, got {neighbors}.")
+        self._points: Float64[Tensor, "n d"] = check_cloud(points, "points")
+        if not 1 <= as_whole(neighbors, "neighbors") <= len(self._points):
+            raise ArgumentError(f"Between 1 and {len(self._points)} neighbors are among the points, got {neighbors}.")
         self.neighbors: int = neighbors
         self.mean: bool = mean
 
     @property
+    def points(self) -> Float64[Tensor, "n d"]:
+        """A copy of the points; what is searched was built from them once."""
+        return self._points.clone()
+
+    @property
     def dim(self) -> int:
-        return self.points.shape[1]
+        return self._points.shape[1]
 
     @property
     def bound(self) -> Bound:
@@ -51,8 +57,8 @@ class Points(Field):
 
     @cached_property
     def _search(self) -> Search:
-        few = self.dim <= _FEW and self.points.device.type == "cpu"
-        return Tree(self.points) if few else Products(self.points)
+        few = self.dim <= _FEW and self._points.device.type == "cpu"
+        return Tree(self._points) if few else Products(self._points)
 
     def nearest(self, x: Float[Tensor, "n d"]) -> Neighbors:
         """The nearest points themselves: their indices and distances, ascending, with the errors of the distances."""
@@ -60,15 +66,15 @@ class Points(Field):
 
     def _nearest(self, points: Tensor) -> Neighbors:
         with torch.no_grad():
-            return self._search(points.detach().to(self.points.device), self.neighbors)
+            return self._search(points.detach().to(self._points.device), self.neighbors)
 
     def _values(self, points: Float64[Tensor, "n d"]) -> Float64[Tensor, " n"]:
         found = self._nearest(points)
         if not (torch.is_grad_enabled() and points.requires_grad):
             return self._score(found.distance).to(points.device)
-        here = points.to(self.points.device)
+        here = points.to(self._points.device)
         index = found.index if self.mean else found.index[:, -1:]
-        return self._score(lengths(here[:, None] - self.points[index])).to(points.device)
+        return self._score(lengths(here[:, None] - self._points[index])).to(points.device)
 
     def _errors(self, points: Float64[Tensor, "n d"], values: Float64[Tensor, " n"]) -> Float64[Tensor, " n"]:
         del values

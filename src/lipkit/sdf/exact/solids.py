@@ -12,6 +12,7 @@ from lipkit.rounding.float64 import gamma, normalize
 from lipkit.rounding.slacks import ROUNDINGS_4
 from lipkit.sdf._base import Field
 from lipkit.sdf.exact.lengths import length_error, lengths, underflow
+from lipkit.sdf.given_numbers import as_number, as_reals
 
 
 @final
@@ -23,9 +24,9 @@ class Sphere(Field):
 
     def __init__(self, center: Float[Tensor, " d"], radius: float) -> None:
         self.center: Float64[Tensor, " d"] = check_vector(center, "center")
-        if not 0 < radius < float("inf"):
+        self.radius: float = as_number(radius, "radius")
+        if not 0 < self.radius < float("inf"):
             raise ArgumentError(f"A ball has a finite radius > 0, got {radius}.")
-        self.radius: float = float(radius)
 
     @property
     def dim(self) -> int:
@@ -55,7 +56,7 @@ class HalfSpace(Field):
 
     def __init__(self, normal: Float[Tensor, " d"], offset: float) -> None:
         self.normal: Float64[Tensor, " d"] = check_vector(normal, "normal")
-        self.offset: float = float(offset)
+        self.offset: float = as_number(offset, "offset")
         largest = self.normal.abs().max()
         if not largest > 0:
             raise ArgumentError("A half-space needs a normal that is not zero.")
@@ -131,7 +132,7 @@ def _divide(number: float, exponent: int) -> float:
 
 def check_vector(given: Float[Tensor, " d"], name: str) -> Float64[Tensor, " d"]:
     """A finite vector in float64."""
-    found = torch.as_tensor(given, dtype=torch.float64).detach().clone()
+    found = as_reals(given, name)
     if found.ndim != 1 or len(found) == 0:
         raise ShapeError(f"{name} is a vector, got shape {tuple(found.shape)}.")
     if not bool(torch.isfinite(found).all()):

@@ -1,7 +1,7 @@
 """How large a field becomes on a surface of triangles, enclosed by subdivision."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, final
 
 import torch
@@ -12,6 +12,7 @@ from lipkit.errors import ArgumentError, ShapeError
 from lipkit.rounding.float64 import norm_up
 from lipkit.rounding.slacks import ROUNDINGS_16
 from lipkit.sdf._base import Field, constant_of
+from lipkit.sdf.given_numbers import as_number, as_whole
 from lipkit.sdf.meshes.mesh_field import Mesh
 from lipkit.sdf.meshes.pieces import halve
 from lipkit.sdf.meshes.triangles import Triangles
@@ -32,12 +33,16 @@ class Deviation:
         upper: No point of the surface has a larger |f|.
         tolerance: How far apart the two were asked to be.
         evaluations: At how many points the field was evaluated.
+
+    Attributes:
+        of: The field; None for one that was read from a file or written down, which somebody states.
     """
 
     lower: float
     upper: float
     tolerance: float
     evaluations: int
+    of: Field | None = field(init=False, default=None, repr=False, compare=False)
 
     @property
     def reached(self) -> bool:
@@ -60,19 +65,31 @@ def deviation(f: Field, mesh: Mesh | Triangles, tolerance: float, evaluations: i
         tolerance: How far apart the two ends may be.
         evaluations: About how many points may be evaluated, if there are not more faces.
     """
-    if not 0 < tolerance < math.inf:
+    if not 0 < as_number(tolerance, "tolerance") < math.inf:
         raise ArgumentError(f"A tolerance is a finite number > 0, got {tolerance}.")
+    constant, surface = constant_of(f), surface_of(mesh)
+    as_whole(evaluations, "evaluations")
     if f.dim != 3:
         raise ShapeError(f"Surfaces are in space, got a field of {f.dim} coordinates.")
-    surface = mesh.triangles if isinstance(mesh, Mesh) else mesh
-    search = _Search(f, constant_of(f), _ROUNDED_CORNERS * float(surface.corners.abs().max()))
+    search = _Search(f, constant, _ROUNDED_CORNERS * float(surface.corners.abs().max()))
     search.add(surface.corners)
     while len(search.bounds) and search.count < evaluations:
         if float(search.bounds.max()) - search.lower <= tolerance:
             break
         search.split(tolerance, evaluations)
     upper = max(search.lower, search.settled, float(search.bounds.max()) if len(search.bounds) else 0.0)
-    return Deviation(search.lower, upper, float(tolerance), search.count)
+    found = Deviation(search.lower, upper, float(tolerance), search.count)
+    object.__setattr__(found, "of", f)
+    return found
+
+
+def surface_of(mesh: Mesh | Triangles) -> Triangles:
+    """The triangles of a mesh, or these themselves; anything else is refused."""
+    if not isinstance(mesh, Mesh | Triangles):
+        raise ArgumentError(
+            f"A surface is an sdf.Mesh or sdf.Triangles, got {type(mesh).__name__}; make one of vertices and faces."
+        )
+    return mesh.triangles if isinstance(mesh, Mesh) else mesh
 
 
 class _Search:

@@ -3,11 +3,11 @@
 from typing import Any, final
 
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from lipkit.bound import Bound, Kind
-from lipkit.sdf._base import Field
+from lipkit.sdf._base import Field, check_points
 from lipkit.sdf.meshes.crossings import crossings
 from lipkit.sdf.meshes.holes import require_closed
 from lipkit.sdf.meshes.nearest_faces import NearestFaces
@@ -63,8 +63,11 @@ class Mesh(Field):
     def bound(self) -> Bound:
         return Bound.from_value(1.0, Kind.EXACT, self)
 
-    def winding_number(self, x: Float64[Tensor, "n 3"]) -> Int64[Tensor, " n"]:
+    def winding_number(self, x: Float[Tensor, "n 3"]) -> Int64[Tensor, " n"]:
         """How often the mesh goes around each point that is not on it; exact."""
+        return self._windings(check_points(x, 3).detach().cpu()).to(x.device)
+
+    def _windings(self, x: Float64[Tensor, "n 3"]) -> Int64[Tensor, " n"]:
         found = torch.zeros(len(x), dtype=torch.int64)
         (rows,) = ((x >= self._low) & (x <= self._high)).all(1).nonzero(as_tuple=True)
         points = x[rows]
@@ -86,7 +89,7 @@ class Mesh(Field):
     def _values(self, points: Float64[Tensor, "n d"]) -> Float64[Tensor, " n"]:
         here = points.detach().cpu()
         distance, face = self._nearest(here)
-        sign = torch.where(self.winding_number(here) != 0, 1.0, -1.0).to(torch.float64)
+        sign = torch.where(self._windings(here) != 0, 1.0, -1.0).to(torch.float64)
         value = (sign * distance).to(points.device)
         if not points.requires_grad:
             return value

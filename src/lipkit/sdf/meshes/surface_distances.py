@@ -11,7 +11,7 @@ from lipkit._seeds import derive_seed, generator
 from lipkit.bound import Bound, Kind
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.sdf._base import Field
-from lipkit.sdf.meshes.deviation import Deviation, deviation
+from lipkit.sdf.meshes.deviation import Deviation, deviation, surface_of
 from lipkit.sdf.meshes.mesh_field import Mesh
 from lipkit.sdf.meshes.nearest_faces import NearestFaces
 from lipkit.sdf.meshes.triangles import Triangles
@@ -57,7 +57,7 @@ def sample_surface(mesh: Mesh | Triangles, count: int, seed: int = 0) -> Float64
     """
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ArgumentError(f"A number of points is a whole number > 0, got {count}.")
-    corners = _triangles(mesh).corners
+    corners = surface_of(mesh).corners
     source = generator(seed)
     # Lengths in units of the largest one, so that no area overflows.
     scale = float(corners.sub(corners[0, 0]).abs().max())
@@ -88,7 +88,7 @@ def surface_distances(
 
     Distances to triangles are exact, so more samples do not change what is estimated. Cost: O(log f) a sample.
     """
-    one, two = _triangles(first), _triangles(second)
+    one, two = surface_of(first), surface_of(second)
     forth, _ = NearestFaces(two.corners)(sample_surface(one, samples, derive_seed(seed, 0)))
     back, _ = NearestFaces(one.corners)(sample_surface(two, samples, derive_seed(seed, 1)))
     return SurfaceDistances(_mean(forth), _mean(back), max(float(forth.max()), float(back.max())))
@@ -102,7 +102,7 @@ def hausdorff(
     The distance to a surface is 1-Lipschitz, and `deviation` encloses its largest value on the other one, both ways.
     Guarantee and cost: as of `deviation`, with this many evaluations for each way.
     """
-    one, two = _triangles(first), _triangles(second)
+    one, two = surface_of(first), surface_of(second)
     forth = deviation(_Distance(two), one, tolerance, evaluations)
     back = deviation(_Distance(one), two, tolerance, evaluations)
     return Deviation(
@@ -134,10 +134,6 @@ class _Distance(Field):
     def _errors(self, points: Float64[Tensor, "n d"], values: Float64[Tensor, " n"]) -> Float64[Tensor, " n"]:
         del points
         return self._nearest.relative * values.abs() + self._nearest.absolute
-
-
-def _triangles(mesh: Mesh | Triangles) -> Triangles:
-    return mesh.triangles if isinstance(mesh, Mesh) else mesh
 
 
 def _mean(numbers: Float64[Tensor, " n"]) -> SurfaceMean:

@@ -9,6 +9,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
+from lipkit.sdf.given_numbers import as_plain_tensor, as_reals
 
 # Products of four coordinates stay normal numbers, and a triangle that float64 cannot resolve is below any rounding.
 _SMALLEST: Final = 2.0**-200
@@ -29,10 +30,9 @@ class Triangles:
     faces: Int64[Tensor, "f 3"]
 
     def __init__(self, vertices: Any, faces: Any) -> None:
-        vertices = torch.as_tensor(vertices, dtype=torch.float64, device="cpu").detach().clone()
-        faces = torch.as_tensor(faces, device="cpu").detach().clone()
-        object.__setattr__(self, "vertices", _checked_vertices(vertices))
-        object.__setattr__(self, "faces", _checked_faces(faces, len(vertices)))
+        corners = _checked_vertices(as_reals(vertices, "vertices").cpu())
+        object.__setattr__(self, "vertices", corners)
+        object.__setattr__(self, "faces", _checked_faces(as_plain_tensor(faces, "faces").cpu(), len(corners)))
 
     @property
     def corners(self) -> Float64[Tensor, "f 3 3"]:

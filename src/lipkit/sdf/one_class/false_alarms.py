@@ -35,11 +35,16 @@ def threshold(scores: Float[Tensor, " n"], share: float) -> Float64[Tensor, ""]:
         raise NonFiniteError("Some scores are NaN or infinite; check the model and its rows.")
     if len(scores) < rows_needed(share):
         raise ArgumentError(
-            f"A share of {share:g} false alarms needs {rows_needed(share)} held-out rows or more, got {len(scores)}; "
-            "hold out more rows, or allow a larger share."
+            f"A share of {share:g} false alarms needs {said_rows(rows_needed(share))} held-out rows or more, got "
+            f"{len(scores)}; hold out more rows, or allow a larger share."
         )
     rank = int(exact * (len(scores) + 1))
     return scores.detach().to(torch.float64).sort().values[rank - 1]
+
+
+def said_rows(count: int) -> str:
+    """A number of rows in words; of more than any table has, a power of ten."""
+    return str(count) if count < 10**15 else f"more than 10^{len(str(count)) - 1}"
 
 
 def _check_share(share: float) -> Fraction:

@@ -1,6 +1,7 @@
 """The network of tables: plain orthogonal layers, for optimizers that keep them so."""
 
 from collections.abc import Sequence
+from numbers import Integral
 
 import torch
 from torch import nn
@@ -22,7 +23,7 @@ def orthogonal_mlp(dim: int, widths: Sequence[int], source: torch.Generator | No
         widths: Even numbers of neurons, one for each hidden layer; at least one.
         source: Where the weights are drawn from; torch's global generator if None.
     """
-    if not widths or any(isinstance(w, bool) or int(w) != w or w < 2 or w % 2 for w in widths):
+    if not widths or any(isinstance(w, bool) or not isinstance(w, Integral) or w < 2 or w % 2 for w in widths):
         raise ArgumentError(f"widths are even numbers of neurons, one for each hidden layer, got {tuple(widths)}.")
     layers: list[nn.Module] = []
     for before, after in zip((dim, *widths), (*widths, 1), strict=True):

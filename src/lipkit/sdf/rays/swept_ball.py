@@ -11,8 +11,12 @@ from torch import Tensor
 from lipkit.errors import ArgumentError
 from lipkit.rounding.float64 import norm_up, round_down, round_up
 from lipkit.sdf._base import Field, Readings, check_points, constant_of
+from lipkit.sdf.given_numbers import as_number, as_whole
 from lipkit.sdf.rays.clearance import ProvenDeviation, upper_of
 from lipkit.sdf.rays.march import Rays, march
+
+# Squares of shorter edges are no normal numbers.
+_SHORTEST = 1e-150
 
 
 @final
@@ -46,11 +50,12 @@ def sweep(
         f: A field, negative outside.
         path: Corners of the polyline.
         radius: The radius of the ball.
-        deviation: From `sdf.deviation`, if the ball should avoid the mesh and not the zero set of f.
+        deviation: From `sdf.deviation` of this field, if the ball should avoid the mesh and not the zero set of f.
         tolerance: An edge counts as blocked where less than this is left, a length; a millionth of the longest edge if
             it is left out.
         most: The largest number of values for one edge.
     """
+    constant, upper, radius = constant_of(f), upper_of(deviation, f), as_number(radius, "radius")
     if not 0 <= radius < math.inf:
         raise ArgumentError(f"A ball has a finite radius >= 0, got {radius}.")
     corners = check_points(path, f.dim).detach()
@@ -62,11 +67,19 @@ def sweep(
         )
     starts, edges = corners[:-1][moving], edges[moving]
     lengths = norm_up(edges, 1)
-    tolerance = 1e-6 * float(lengths.max()) if tolerance is None else tolerance
+    shortest, longest = float(lengths.min()), float(lengths.max())
+    if not _SHORTEST < shortest <= longest < math.inf:
+        raise ArgumentError(
+            f"Edges of a path have lengths whose squares float64 holds, from {_SHORTEST} to 1e154, got {shortest:.3g} "
+            f"to {longest:.3g}; merge corners that are nearly the same, or scale the path and the field."
+        )
+    tolerance = 1e-6 * longest if tolerance is None else as_number(tolerance, "tolerance")
+    if as_whole(most, "most") < 1:
+        raise ArgumentError(f"An edge takes at least one value, got most={most}.")
     if not 0 < tolerance < math.inf:
         raise ArgumentError(f"A tolerance is a length > 0, got {tolerance}.")
-    constant = constant_of(f)
-    taken = float(round_up(torch.tensor(constant * radius + upper_of(deviation), dtype=torch.float64), 3))
+    # One number up, for the product may be rounded to zero.
+    taken = math.nextafter(float(round_up(torch.tensor(constant * radius + upper, dtype=torch.float64), 3)), math.inf)
 
     def sizes(points: Float64[Tensor, "n d"]) -> Readings:
         found = f.measure(points)

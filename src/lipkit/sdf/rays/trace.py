@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.sdf._base import Field, Readings, check_points, constant_of
+from lipkit.sdf.given_numbers import as_number, as_whole
 from lipkit.sdf.rays.march import Rays, march
 
 # Where signs are read behind a hit, in tolerances; where slopes are small a zero is farther behind.
@@ -23,7 +24,8 @@ _CLOSE = 1e-6
 class Traced:
     """Where rays end. For all of them f has no zero before `distance`, in units of length from the origin.
 
-    `hit`: |f| <= K tolerance there, so a zero may be within the tolerance. `crossed`: a hit, and f is proven to have
+    `hit`: |f| <= 2 K tolerance there, so a zero may be near: |f| <= K tolerance where its last value was taken, and the
+    ray goes on to the end of what that value proves free. `crossed`: a hit, and f is proven to have
     the other sign behind, within 32 tolerances, so there is a zero. `stalled`: neither a hit nor at `far`, because
     rounding errors exceed the tolerance or the ray took all its steps. `steps`: values that a ray took.
     """
@@ -59,20 +61,22 @@ def trace(
         origins: Where rays start.
         directions: Where they go, of any length but zero.
         far: Where they end.
-        tolerance: How close to a surface they end, a length; a millionth of `far` if it is left out.
+        tolerance: A length: a ray ends where |f| is at most K times this; a millionth of `far` if it is left out.
         most: The largest number of values for one ray.
     """
+    constant = constant_of(f)
+    far = as_number(far, "far")
     if not 0 < far < math.inf:
         raise ArgumentError(f"Rays end at a finite distance far > 0, got {far}.")
-    tolerance = _CLOSE * far if tolerance is None else tolerance
+    tolerance = _CLOSE * far if tolerance is None else as_number(tolerance, "tolerance")
     if not 0 < tolerance < far:
         raise ArgumentError(f"A tolerance is a length between 0 and far = {far}, got {tolerance}.")
-    if most < 1:
+    if as_whole(most, "most") < 1:
         raise ArgumentError(f"A ray takes at least one value, got most={most}.")
     start, along = check_points(origins, f.dim).detach(), check_points(directions, f.dim).detach()
     if start.shape != along.shape:
         raise ShapeError(f"Each ray has an origin and a direction, got {len(start)} and {len(along)}; expand them.")
-    rays, constant = Rays.of(start, along), constant_of(f)
+    rays = Rays.of(start, along)
 
     def sizes(points: Float64[Tensor, "n d"]) -> Readings:
         found = f.measure(points)
