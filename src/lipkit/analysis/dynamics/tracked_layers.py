@@ -17,7 +17,7 @@ from lipkit.errors import ArgumentError, NonFiniteError, UnsupportedError
 from lipkit.linops import Dense, LinearOperator, Shape
 from lipkit.regularizers.linear_layers import Convolution, LinearLayer
 
-# So many names are listed in a sentence.
+# A sentence lists at most so many names.
 _NAMES = 4
 
 
@@ -220,7 +220,7 @@ def measure_layers(
 def why_untracked(model: nn.Module, layers: Sequence[TrackedLayer]) -> str | None:
     """None, or which matrices of the model belong to no tracked layer: those of recurrent layers and embeddings do."""
     tracked = {id(parameter) for layer in layers for parameter in layer.module.parameters()}
-    # What has one axis with more than one entry scales or moves.
+    # A parameter with at most one axis of more than one entry scales or moves, so it is no matrix.
     names = [
         name
         for name, parameter in model.named_parameters()

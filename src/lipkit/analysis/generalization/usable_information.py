@@ -1,4 +1,4 @@
-"""What a model can use of its inputs to tell their labels, in all and for each sample."""
+"""Usable information: how much of its inputs a model can use to tell their labels, in all and for each sample."""
 
 import math
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class UsableInformation:
 
     @property
     def standard_error(self) -> float:
-        """Of `value`, for other samples of the same law."""
+        """The standard error of `value`, for other samples of the same law."""
         return float(self.each.std()) / math.sqrt(len(self.each))
 
 

@@ -63,7 +63,7 @@ class _OfLargest(SingularValueHessian):
 
     def _resolve(self, x: Tensor) -> Tensor:
         found = torch.cholesky_solve(x.reshape(-1, len(self.u)).mT, self.factor).mT.reshape(x.shape)
-        # What rounding put along u would grow with the next product.
+        # Rounding leaves a part along u, which would grow with the next product.
         return found - (found @ self.u).unsqueeze(-1) * self.u
 
     def form(self, x: Float[Tensor, "..."]) -> Float64[Tensor, "..."]:

@@ -102,7 +102,7 @@ def solve_by_gram(
     b: Float64[Tensor, "*b q"],
     resolve: Callable[[Tensor], Tensor],
 ) -> tuple[Float64[Tensor, "*b p"], Float64[Tensor, "*b q"]]:
-    """What `GramDecomposition.solve` says, of a matrix that is as wide as high at least.
+    """The solution that `GramDecomposition.solve` promises, for a matrix at least as wide as high.
 
     `triplet` is u, v and sigma, and `resolve` the inverse of sigma^2 - A A' off u, on rows.
     """

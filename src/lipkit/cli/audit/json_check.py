@@ -1,4 +1,4 @@
-"""What `--json` of a command wrote, against the numbers that its folder gives."""
+"""Compares the file that `--json` of a command wrote with the numbers that its folder gives."""
 
 import json
 from collections.abc import Mapping

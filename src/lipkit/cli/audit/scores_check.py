@@ -188,7 +188,7 @@ def _check_contents(
         findings.differ(file, "the constant", claims.constant, constant, ANEW)
     else:
         findings.confirm(f"constant: {claims.constant:.6g} was proven again")
-        # What follows rests on no number below the one that was proven here.
+        # All checks below use the larger of the claimed constant and the one that was proven here.
         constant = max(claims.constant, constant)
     said = read_command(claims.command)
     if not isinstance(said, AnomalyRequest) or said.options != run.request.options:

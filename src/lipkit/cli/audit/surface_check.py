@@ -60,7 +60,7 @@ class SurfaceRun:
         found = ClosedMesh.read(Path(mesh or request.mesh), request.close_holes)
         before = len(findings.mismatches)
         check_settings(folder, {**request.options, **found.hashes}, findings)
-        # Of other settings, or of another mesh, no number would come out again.
+        # With other settings, or another mesh, no number would come out again.
         return cls(folder, request, found) if len(findings.mismatches) == before else None
 
 
@@ -169,7 +169,7 @@ def _check_contents(run: SurfaceRun, claims: SurfaceContents, found: SurfaceCont
 def _without_machine(
     file: Path, claims: SurfaceContents, found: SurfaceContents, findings: Findings
 ) -> SurfaceContents:  # fmt: skip
-    """What must come out again where roundings differ: ends of the deviation that hold, and no picture.
+    """Compare what must agree where roundings differ: the ends of the deviation must hold, pictures are left out.
 
     Where triangles tie, another machine may cut others first, so its ends may be others; both enclose the same number.
     """

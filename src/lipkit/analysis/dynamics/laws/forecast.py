@@ -113,7 +113,7 @@ def require_chain(history: History) -> None:
 
 
 def sum_layers(history: History, term: Callable[[LayerHistory], Tensor | None]) -> Tensor:
-    """What a noise term added in each interval, over all layers; refuses a history that has none."""
+    """The sum over all layers of what a noise term added in each interval; refuses a history that has none."""
     if len(history.steps) < 2:
         raise ArgumentError("This history has no step yet; train inside the block of its profiler first.")
     parts = [(term(layer), layer.time) for layer in history.layers]
