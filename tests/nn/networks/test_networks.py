@@ -72,8 +72,8 @@ def test_a_search_of_a_whole_network_takes_as_many_products_as_some_seconds_pay_
     network = network_of(build((3, 32, 32), 10).eval(), torch.zeros(1, 3, 32, 32))
     search = default_search(network, L2)
     assert isinstance(search, Sampling)
-    # A thousand points, as for small networks, took half a minute.
-    assert 8 <= search.count <= 128
+    # 1024 points, as for small networks, took half a minute.
+    assert 8 <= search.count <= 256
     bound = lipkit.lipschitz(network, method=DAG())
     assert 1 - 1e-6 <= float(bound.value.detach()) <= 1 + 1e-9
     assert bound.lower is not None

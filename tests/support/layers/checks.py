@@ -56,7 +56,7 @@ def plain_twin(layer: Any) -> nn.Module:
     twin.__dict__.update(
         {k: v for k, v in layer.__dict__.items() if not k.startswith("_") or k.startswith("_reversed")}
     )
-    if layer.geometry.transposed:
+    if isinstance(layer, ConstrainedLayer) and layer.geometry.transposed:
         # Circles that are wrapped have their own oracle; torch refuses to hear of others.
         twin.padding_mode = "zeros"
     twin.weight = nn.Parameter(weight.to(torch.promote_types(weight.dtype, torch.float64)), requires_grad=False)

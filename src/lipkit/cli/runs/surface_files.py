@@ -73,9 +73,9 @@ class SurfaceMeasures:
         diagonal = mesh.triangles.diagonal
         found = self._part(
             "proving the deviation", sdf.Deviation,
-            lambda: sdf.deviation(
+            lambda: _stated(sdf.deviation(
                 self.field, mesh, request.tolerance / 100 * diagonal, request.fewer(request.evaluations)
-            ),
+            )),
         )  # fmt: skip
         return SurfaceContents(
             mesh=Path(request.mesh).name, command=request.command,
@@ -194,6 +194,11 @@ def read_part(path: Path, hint: type[T]) -> T:
         return from_plain(data["part"], hint)
     except (KeyError, LipkitError, ValueError) as error:
         raise RecordError(f"{path} is no part of a surface; {remedy}.") from error
+
+
+def _stated(found: sdf.Deviation) -> sdf.Deviation:
+    """The deviation as a file states it: without the field, which is stored by itself."""
+    return sdf.Deviation(found.lower, found.upper, found.tolerance, found.evaluations)
 
 
 def _point(place: Float64[Tensor, " 3"]) -> tuple[float, float, float]:

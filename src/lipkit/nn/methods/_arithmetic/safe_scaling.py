@@ -49,6 +49,9 @@ def sizes_of(
     gram: Inexact[Tensor, "batch cols cols"],
 ) -> tuple[Inexact[Tensor, "batch 1 1"], Inexact[Tensor, "batch 1 1"], Inexact[Tensor, "batch cols 1"]]:
     """The b^2 of `size_of`, and what it was chosen from: ||W'W||_F and the row sums."""
+    if gram.dtype.is_complex:
+        # torch divides complex numbers by their size in two steps, which makes NaN of the smallest.
+        gram = torch.where(gram.detach().abs() > LEAST, gram, 0.0)
     whole = torch.linalg.vector_norm(gram, dim=(-2, -1), keepdim=True)
     rows = torch.linalg.vector_norm(gram, 1, -1, keepdim=True)
     return torch.minimum(whole, rows.amax(-2, keepdim=True)).clamp(min=1.0), whole, rows
