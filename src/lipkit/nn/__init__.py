@@ -113,6 +113,7 @@ from lipkit.nn.normalization.layer_norm import LayerNorm as LayerNorm
 from lipkit.nn.normalization.layer_norm import RMSNorm as RMSNorm
 from lipkit.nn.normalization.one_batch_norm import one_batch_norm as one_batch_norm
 from lipkit.nn.recurrent.cells import GRUCell as GRUCell
+from lipkit.nn.recurrent.cells import OrthogonalRNNCell as OrthogonalRNNCell
 from lipkit.nn.recurrent.cells import RNNCell as RNNCell
 from lipkit.nn.recurrent.orthogonal import OrthogonalRNN as OrthogonalRNN
 from lipkit.nn.recurrent.sequences import GRU as GRU

@@ -240,13 +240,13 @@ def test_convolutions_and_condensed_models() -> None:
 def test_a_unitary_recurrent_layer(dtype: torch.dtype) -> None:
     torch.manual_seed(1)
     layer = lnn.OrthogonalRNN(3, 5, dtype=dtype, tokens=6, method=lnn.Exponential())
-    assert isinstance(layer.activation, lnn.ModReLU)
+    assert isinstance(layer.orthogonal_steps[0].activation, lnn.ModReLU)
     model = Between(torch.view_as_complex, layer, torch.view_as_real).eval()
     bound = lipkit.lipschitz(model, torch.randn(1, 6, 3, 2, dtype=dtype.to_real()), lipkit.bounds.DAG())
     assert float(bound.value.detach()) == pytest.approx(1, abs=1e-6)
     assert layer.gain <= 1 + 1e-12
     assert ratio(model, (6, 3, 2), dtype.to_real()) <= 1 + 1e-5
-    values = torch.linalg.svdvals(layer.state.weight.detach().to(torch.complex128))
+    values = torch.linalg.svdvals(layer.orthogonal_steps[0].state.weight.detach().to(torch.complex128))
     assert float(values.max()) <= 1 + 1e-14
     assert float(values.min()) >= 1 - 2e-5
     with pytest.raises(UnsupportedError, match=r"holds for complex numbers, got Tanh\(\); use lipkit\.nn\.ModReLU"):

@@ -147,7 +147,7 @@ WITHOUT: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
     "attention of distances": (lambda: sequences(lnn.L2Attention(4, 2), 4), (5, 4), "0.log_scale"),
     "attention of cosines": (lambda: sequences(lnn.CosineAttention(4, 2), 4), (5, 4), "cosine_attention"),
     "recurrent": (lambda: sequences(lnn.RNN(4, 6), 6), (5, 4), "0.steps.0.linear.weight"),
-    "recurrent and orthogonal": (lambda: sequences(lnn.OrthogonalRNN(4, 6), 6), (5, 4), "0.state.weight"),
+    "recurrent and orthogonal": (lambda: sequences(lnn.OrthogonalRNN(4, 6), 6), (5, 4), "0.steps.0.state.weight"),
     "batch norm": (evaluated_batch_norm, IMAGE, "1.bias, 1.weight"),
 }
 

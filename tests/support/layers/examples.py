@@ -191,11 +191,10 @@ PARTS: dict[str, Callable[[], tuple[nn.Module, Shape]]] = {
     "LayerNorm": lambda: (lnn.LayerNorm((3, 4)), (2, 3, 4)),
     "RMSNorm": lambda: (lnn.RMSNorm(5), (5,)),
     "GroupNorm": lambda: (lnn.GroupNorm(2, 4), IMAGE),
-    "RNNCell": lambda: (lnn.RNNCell(5, 3, method=_FAST), (5,)),
-    "GRUCell": lambda: (lnn.GRUCell(5, 3), (5,)),
     "RNN": lambda: (lnn.RNN(3, 4, 2, activation=lnn.MaxMin()), (4, 3)),
     "GRU": lambda: (lnn.GRU(3, 4, method=_FAST), (4, 3)),
     "OrthogonalRNN": lambda: (lnn.OrthogonalRNN(3, 4), (4, 3)),
+    "OrthogonalRNN of two layers": lambda: (lnn.OrthogonalRNN(3, 4, 2, method=_FAST), (4, 3)),
     # Layers of several methods; the second is one that compiles fast.
     "Branch": lambda: (lnn.Branch(lnn.Linear(5, 3), lnn.Linear(5, 2, method=_FAST)), (5,)),
     "Parallel": lambda: (lnn.Parallel(lnn.Linear(3, 3), lnn.Linear(2, 2, method=_FAST), sizes=(3, 2)), (5,)),
@@ -219,6 +218,10 @@ WITHOUT_CONSTANT: dict[str, Callable[[], tuple[nn.Module, Shape]]] = {
     ),
     "ConvexQuadratic": lambda: (convex.ConvexQuadratic(4), (4,)),
     "AffineWarp": lambda: (lnn.AffineWarp(), IMAGE),
+    # Their steps declare the constant, in input and state side by side.
+    "RNNCell": lambda: (lnn.RNNCell(5, 3, method=_FAST), (5,)),
+    "GRUCell": lambda: (lnn.GRUCell(5, 3), (5,)),
+    "OrthogonalRNNCell": lambda: (lnn.OrthogonalRNNCell(5, 3, method=_FAST), (5,)),
 }
 LAYERS: dict[str, Callable[[], tuple[nn.Module, Shape]]] = {
     **{repr(method): lambda method=method: _with(method) for method in EVERY},

@@ -13,7 +13,8 @@ from lipkit.nn.layers.size_checked import SizeChecked, SizeCheckedTransposed
 from lipkit.nn.methods._base import WeightMethod
 from lipkit.nn.methods.convolutions.aoc import AOC
 
-PaddingMode = Literal["zeros", "circular", "reflect", "replicate"]
+# The borders that a constrained layer can have: others repeat entries, which `Geometry` refuses wherever it is padded.
+PaddingMode = Literal["zeros", "circular"]
 
 
 class _HasTaps(ConstrainedLayer):
@@ -73,7 +74,7 @@ class _ConvTranspose(_HasTaps, SizeCheckedTransposed):
         groups: int = 1,
         bias: bool = True,
         dilation: int | Shape = 1,
-        padding_mode: Literal["zeros", "circular"] = "zeros",
+        padding_mode: PaddingMode = "zeros",
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
         *,

@@ -56,7 +56,8 @@ class Rescale(WeightMethod):
     for every further one n^3 times half the squared number of taps, which is multiplied by about 2^axes each time.
     Gradient: exact. `inverse` finds the free numbers of any weight that Rescale made; of others, those of a multiple.
     Published forms have weights q_j / q_i in the sums, any q > 0. With one step they are the sizes of the columns of
-    the free numbers, which are learnt anyway: W diag(q) rescaled is W rescaled with q. With more there are none here.
+    the free numbers, which are learnt anyway: W diag(q) rescaled is W rescaled with q. With more they would be numbers
+    beside the weight, which a method does not have: here q = 1, and `SLL` learns them.
     Reference: Delattre 2025 (spectral rescaling); factors for each phase, and the rounding, are ours.
 
     Args:

@@ -3,22 +3,24 @@
 from typing import final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Inexact
 from torch import Tensor, nn
 
-from lipkit.bound import Bound
 from lipkit.errors import ShapeError
-from lipkit.linops import Shape
-from lipkit.nn.core.known_constants import Stated
 from lipkit.nn.methods._base import WeightMethod
 from lipkit.nn.methods.bjorck import Bjorck
+from lipkit.nn.recurrent.orthogonal_step import OrthogonalStep
 from lipkit.nn.recurrent.steps import GatedStep, PlainStep, Step
 
 
-class _Cell(Stated):
-    """A cell around one step; without a state it starts from zeros, as torch's cells do."""
+class _Cell(nn.Module):
+    """A cell around one step; without a state it starts from zeros, as torch's cells do.
 
-    step: Step
+    The step declares the constant, as a function of x and h side by side. A constant of the cell itself would not say
+    of which of its two inputs: cell(x, x) has sqrt(2) of it.
+    """
+
+    step: Step | OrthogonalStep
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__()
@@ -27,24 +29,20 @@ class _Cell(Stated):
 
     @property
     def gain(self) -> float:
-        """The constant in x and h together: 1, in few digits the most that rounding makes of it."""
+        """The constant in x and h side by side; in few digits the most that rounding makes of it."""
         return self.step.gain
 
-    def declared_lipschitz(self, in_shape: Shape) -> Bound:
-        """The same for the weight as it is, constrained or plain, on one input of `in_shape` = (input_size,)."""
-        if tuple(in_shape) != (self.input_size,):
-            raise ShapeError(f"{type(self).__name__} takes ({self.input_size},) at a time, got {tuple(in_shape)}.")
-        return self.step.bound()
-
-    def forward(self, x: Float[Tensor, "..."], h: Float[Tensor, "..."] | None = None) -> Float[Tensor, "..."]:
+    def forward(self, x: Inexact[Tensor, "..."], h: Inexact[Tensor, "..."] | None = None) -> Inexact[Tensor, "..."]:
         """The next state."""
+        if x.ndim < 1 or x.shape[-1] != self.input_size:
+            raise ShapeError(f"{type(self).__name__} takes {self.input_size} entries at a time, got {tuple(x.shape)}.")
         state = x.new_zeros(*x.shape[:-1], self.hidden_size) if h is None else h
         if tuple(state.shape) != (*x.shape[:-1], self.hidden_size):
             raise ShapeError(
                 f"{type(self).__name__}({self.input_size}, {self.hidden_size}) got a state of shape "
                 f"{tuple(state.shape)} for an input of shape {tuple(x.shape)}; their batches must agree."
             )
-        return self.step.advance(*self.step.prepared(x), state)
+        return self.step(torch.cat((x, state), -1))
 
 
 @final
@@ -110,3 +108,37 @@ class GRUCell(_Cell):
         super().__init__(input_size, hidden_size)
         self.step = GatedStep((input_size, hidden_size), hidden_size, bias, length, method, device, dtype)
         _ = self.gain
+
+
+@final
+class OrthogonalRNNCell(_Cell):
+    """h' = f(Q h + V x + b) with Q orthogonal, ||V|| <= 1 by `method`, and an activation f of constant 1.
+
+    The state is not divided, as `OrthogonalRNN` divides it, so it forgets nothing by itself.
+
+    Guarantee: |h' - g'| <= |x - y| + |h - g|, constant sqrt(2) in x and h side by side. After T steps the last state
+    has constant sqrt(T) in the whole sequence, and all states together 1 / (2 sin(pi / (4 T + 2))), about 2 T / pi.
+    Cost: two products. Reference: as of `OrthogonalRNN`.
+
+    Args:
+        input_size: Entries of x.
+        hidden_size: Entries of the state.
+        bias: Whether there is a bias.
+        dtype: Type of the weights; complex ones make a unitary Q, and take complex inputs.
+        activation: f, of constant at most 1; `Absolute()` if None, `ModReLU(hidden_size)` for complex numbers.
+        method: Computes Q and V from free numbers.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        activation: nn.Module | None = None,
+        method: WeightMethod = Bjorck(),  # noqa: B008 - immutable
+    ) -> None:
+        super().__init__(input_size, hidden_size)
+        self.step = OrthogonalStep((input_size, hidden_size), bias, activation, method, device, dtype)

@@ -6,20 +6,16 @@ from typing import final
 import torch
 from jaxtyping import Inexact
 from torch import Tensor, nn
-from torch.nn import functional
 
 from lipkit._compilers import constant_for_compilers
 from lipkit.bound import Bound
 from lipkit.errors import ArgumentError, ShapeError, UnsupportedError
 from lipkit.linops import Shape
-from lipkit.nn.activations.absolute import Absolute
-from lipkit.nn.activations.mod_relu import ModReLU
 from lipkit.nn.core.gain import covers_complex, gain_of
 from lipkit.nn.core.known_constants import SAFE, Stated
-from lipkit.nn.core.linear_norm import linear_norm
-from lipkit.nn.layers.linear import Linear
 from lipkit.nn.methods._base import WeightMethod
 from lipkit.nn.methods.bjorck import Bjorck
+from lipkit.nn.recurrent.orthogonal_step import OrthogonalStep
 from lipkit.rounding.slacks import ROUNDINGS_32
 
 
@@ -33,17 +29,20 @@ class OrthogonalRNN(Stated):
         c(T) = the norm of the T x T matrix of ones on and below the diagonal = 1 / (2 sin(pi / (4 T + 2))).
 
     Guarantee: constant 1 for all states together, for sequences up to `tokens`, divided by c(tokens); with None, each
-    by the c of its own length. `RNN` needs no division, and forgets. Cost: one product a token.
+    by the c of its own length. Each of several layers divides its states. `RNN` needs no division, and forgets.
+    `OrthogonalRNNCell` is one step, without division. Cost: one product a token and layer.
     Reference: Lezcano-Casado, Martinez-Rubio 2019 (expRNN, with method=Exponential()); Arjovsky, Shah and Bengio 2016
     (unitary); the constant is ours.
 
     Args:
         input_size: Entries of a token.
         hidden_size: Entries of the state.
-        bias: Whether there is a bias.
+        num_layers: Number of layers, one upon the other.
+        bias: Whether there are biases.
         tokens: Length of the longest sequence; None divides each sequence by the constant of its own length.
         dtype: Type of the weights; complex ones make a unitary Q, and take complex tokens.
-        activation: f, of constant at most 1; `Absolute()` if None, `ModReLU(hidden_size)` for complex numbers.
+        activation: f, of constant at most 1, the same module in all layers; if None, each layer has an `Absolute()`,
+            or a `ModReLU(hidden_size)` for complex numbers.
         method: Computes Q and V from free numbers.
     """
 
@@ -51,6 +50,7 @@ class OrthogonalRNN(Stated):
         self,
         input_size: int,
         hidden_size: int,
+        num_layers: int = 1,
         bias: bool = True,
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
@@ -60,69 +60,70 @@ class OrthogonalRNN(Stated):
         method: WeightMethod = Bjorck(),  # noqa: B008 - immutable
     ) -> None:
         super().__init__()
+        if num_layers < 1:
+            raise ArgumentError(f"OrthogonalRNN.num_layers is at least 1, got {num_layers}.")
         if tokens is not None and tokens < 1:
             raise ArgumentError(
                 f"OrthogonalRNN.tokens is the length of the longest sequence, at least 1, got {tokens}."
             )
         self.input_size = input_size
         self.hidden_size = hidden_size
+        self.num_layers = num_layers
         self.tokens = tokens
-        self.activation = _default(hidden_size, device, dtype) if activation is None else activation
-        if dtype is not None and dtype.is_complex and not covers_complex(self.activation):
-            raise UnsupportedError(
-                f"OrthogonalRNN in {dtype} needs an activation whose constant holds for complex numbers, got "
-                f"{activation}; use lipkit.nn.ModReLU(hidden_size)."
-            )
-        self.input = Linear(input_size, hidden_size, bias, device, dtype, method=method)
-        self.state = Linear(hidden_size, hidden_size, False, device, dtype, method=method)
-        # Refuses methods that say nothing in l2.
-        _ = gain_of(self.input)
-        if gain_of(self.activation) > 1:
-            raise ArgumentError(
-                f"OrthogonalRNN needs an activation of constant at most 1, got {activation} with "
-                f"{gain_of(self.activation):.4g}; use lipkit.nn.Rescaled, which divides it by that."
-            )
+        sizes = [input_size, *[hidden_size] * (num_layers - 1)]
+        self.steps = nn.ModuleList(
+            OrthogonalStep((size, hidden_size), bias, activation, method, device, dtype) for size in sizes
+        )
+
+    @property
+    def orthogonal_steps(self) -> list[OrthogonalStep]:
+        """The steps of all layers."""
+        return [step for step in self.steps if isinstance(step, OrthogonalStep)]
 
     @property
     def covers_complex(self) -> bool:
-        """Whether the activation does."""
-        return covers_complex(self.activation)
+        """Whether the activations do."""
+        return all(covers_complex(step) for step in self.orthogonal_steps)
 
     @property
     def gain(self) -> float:
-        """The norm of V: 1, for every length; refused where a state may grow from step to step."""
-        grown = gain_of(self.state) * gain_of(self.activation)
-        if grown > 1:
-            raise UnsupportedError(
-                f"The state of OrthogonalRNN may grow by {grown:.6g} in a step, because its weight has fewer digits "
-                "than float32 or its activation was exchanged: no constant holds for every length; use "
-                "`declared_lipschitz` for one length."
-            )
-        return gain_of(self.input) * max(1.0, gain_of(self.activation)) * (1 + ROUNDINGS_32)
+        """The norms of V of all layers: 1, for every length; refused where a state may grow from step to step."""
+        total = 1.0
+        for step in self.orthogonal_steps:
+            grown = gain_of(step.state) * gain_of(step.activation)
+            if grown > 1:
+                raise UnsupportedError(
+                    f"The state of OrthogonalRNN may grow by {grown:.6g} in a step, because its weight has fewer "
+                    "digits than float32 or its activation was exchanged: no constant holds for every length; use "
+                    "`declared_lipschitz` for one length."
+                )
+            total *= gain_of(step.input) * step.slope * (1 + ROUNDINGS_32)
+        return total
 
     def declared_lipschitz(self, in_shape: Shape) -> Bound:
-        """|V| max(1, |Q|)^(T - 1) for the weights as they are, on one sequence (tokens, input_size)."""
+        """|V| max(1, |Q|)^(T - 1) of all layers, for the weights as they are, on one sequence (tokens, input_size)."""
         tokens = self._length(tuple(in_shape))
-        slope = max(1.0, gain_of(self.activation))
-        found, carried = linear_norm(self.input).scale(slope), linear_norm(self.state).scale(slope)
-        if float(carried.value.detach()) > 1:
-            for _ in range(tokens - 1):
-                found = found.compose(carried)
-        return found
+        first, *others = (step.sequence_bound(tokens) for step in self.orthogonal_steps)
+        for layer in others:
+            first = layer.compose(first)
+        return first
 
     def forward(self, x: Inexact[Tensor, "..."]) -> Inexact[Tensor, "..."]:
-        """All states, divided."""
+        """All states of the last layer, divided."""
         if x.ndim != 3:
             raise ShapeError(f"OrthogonalRNN takes batches of sequences, got {tuple(x.shape)}; give one as x[None].")
         tokens = self._length(tuple(x.shape[1:]))
-        ready, weight = self.input(x), self.state.weight
-        h = ready.new_zeros(len(x), self.hidden_size)
-        states: list[Tensor] = []
-        for part in ready.unbind(1):
-            h = self.activation(part + functional.linear(h, weight))
-            states.append(h)
         # A compiled program of a model without `tokens` is for one length.
-        return torch.stack(states, 1) * _factor(int(tokens) if self.tokens is None else self.tokens)
+        factor = _factor(int(tokens) if self.tokens is None else self.tokens)
+        for step in self.orthogonal_steps:
+            ready, weight = step.prepared(x)
+            h = ready.new_zeros(len(x), self.hidden_size)
+            states: list[Tensor] = []
+            for part in ready.unbind(1):
+                h = step.advance(part, weight, h)
+                states.append(h)
+            x = torch.stack(states, 1) * factor
+        return x
 
     def _length(self, shape: tuple[int, ...]) -> int:
         if len(shape) != 2 or shape[1] != self.input_size or not shape[0]:
@@ -136,10 +137,6 @@ class OrthogonalRNN(Stated):
                 "tokens, or with tokens=None."
             )
         return shape[0]
-
-
-def _default(size: int, device: torch.device | None, dtype: torch.dtype | None) -> nn.Module:
-    return ModReLU(size, 0.01, device=device, dtype=dtype) if dtype is not None and dtype.is_complex else Absolute()
 
 
 @constant_for_compilers

@@ -10,15 +10,17 @@ from torch.nn import functional
 
 from lipkit.bound import Bound
 from lipkit.errors import ArgumentError, ShapeError, UnsupportedError
+from lipkit.linops import Shape
 from lipkit.nn.core.bounded_length import as_logarithm, positive_number
 from lipkit.nn.core.gain import gain_of
+from lipkit.nn.core.known_constants import Stated
 from lipkit.nn.core.linear_norm import linear_norm
 from lipkit.nn.layers.linear import Linear
 from lipkit.nn.methods._base import WeightMethod
 from lipkit.rounding.slacks import ROUNDINGS_32
 
 
-class Step(nn.Module):
+class Step(Stated):
     """(x, h) -> f(W (x, h) + b) with ||W|| <= 1 and f of constant 1: a map of constant 1 of x and h together.
 
     Args:
@@ -56,6 +58,12 @@ class Step(nn.Module):
         """The same for the weight as it is, constrained or plain."""
         return linear_norm(self.linear).scale(self.slope)
 
+    def declared_lipschitz(self, in_shape: Shape) -> Bound:
+        """The same, on one vector of x and h side by side."""
+        if tuple(in_shape) != (sum(self.sizes),):
+            raise ShapeError(f"A step takes ({sum(self.sizes)},) entries of input and state, got {tuple(in_shape)}.")
+        return self.bound()
+
     def prepared(self, x: Float[Tensor, "..."]) -> tuple[Float[Tensor, "..."], Float[Tensor, "wide hidden"]]:
         """The part of W (x, h) + b that does not depend on h, for all tokens at once, and the weight of h.
 
@@ -69,6 +77,10 @@ class Step(nn.Module):
     def advance(self, prepared: Tensor, weight: Tensor, h: Tensor) -> Float[Tensor, "... outputs"]:
         """f of the whole sum."""
         return self.function(prepared + functional.linear(h, weight))
+
+    def forward(self, together: Float[Tensor, "... both"]) -> Float[Tensor, "... outputs"]:
+        """f of W (x, h) + b, from x and h side by side."""
+        return self.function(self.linear(together))
 
     @abstractmethod
     def function(self, z: Float[Tensor, "... wide"]) -> Float[Tensor, "... outputs"]:
