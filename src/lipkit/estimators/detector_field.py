@@ -88,7 +88,7 @@ class DetectorField(sdf.Field):
         return self._captured.bound.scale(1 - self.share).sum(distance.scale(self.share))
 
     def fast(self, points: Float64[Tensor, "n d"]) -> Float64[Tensor, " n"]:
-        """Values without a capture, equal up to rounding."""
+        """Values without a capture, equal up to rounding; not finite for points too far out, which refuses no other."""
         inner = self._first(points)
         return self._mixed(None if self._network is None else self._network(inner).flatten(), inner)
 
@@ -113,7 +113,9 @@ class DetectorField(sdf.Field):
         if self.exact is None:
             assert values is not None
             return values
-        exact = self.margin + self.exact(inner)
+        near = torch.isfinite(inner).all(1)
+        # Searches take finite points only, and a field refuses all of its points for one that is too far out.
+        exact = self.margin + self.exact._values(torch.where(near[:, None], inner, 0.0)).masked_fill(~near, torch.nan)
         return exact if values is None else (1 - self.share) * values + self.share * exact
 
     def _errors(self, points: Float64[Tensor, "n d"], values: Float64[Tensor, " n"]) -> Float64[Tensor, " n"]:
