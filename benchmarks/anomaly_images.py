@@ -141,7 +141,11 @@ def attack(found: Detected, tests: np.ndarray, normal: torch.Tensor, images: int
             )  # fmt: skip
             met.append(100 * attacked_auroc(found.score, x, labels, search, moves, torch.Generator().manual_seed(0)))
         result |= {f"{moves}: certified": proven, f"{moves}: attacked": met}
-        print(f"  {moves} move".ljust(24), " ".join(f"{p:.2f} <= {m:.2f}" for p, m in zip(proven, met, strict=True)))
+        print(
+            f"  {moves} move".ljust(24),
+            " ".join(f"{p:.2f} <= {m:.2f}" for p, m in zip(proven, met, strict=True)),
+            flush=True,
+        )
         if any(p > m for p, m in zip(proven, met, strict=True)):
             raise SystemExit(f"A certified AUROC is above the attacked one where {moves} move: it is not sound.")
     return result

@@ -12,7 +12,7 @@ from lipkit import sdf
 from lipkit.bound import Bound, Kind
 from lipkit.errors import ArgumentError
 from lipkit.estimators.standardised import Standardise
-from lipkit.rounding.float64 import gamma, vector_norms
+from lipkit.rounding.float64 import gamma
 from lipkit.sdf import Readings
 
 
@@ -128,8 +128,8 @@ class DetectorField(sdf.Field):
             return self._captured.measure(points)
         inner = self._first(points)
         near = self.exact.measure(inner)
-        # Each standardised coordinate is rounded twice, which moves the point; the mixture takes five operations.
-        moved = gamma(4) * vector_norms(inner, 2.0)
+        # Rounding of the standardisation moves the point; the mixture takes five operations.
+        moved = self._first.moved(inner)
         if self._captured is None:
             value = self.margin + near.value
             return Readings(value, (near.error + moved + gamma(8) * (near.value.abs() + self.margin)) * (1 + gamma(16)))
