@@ -12,6 +12,9 @@ from lipkit.errors import ArgumentError
 from lipkit.estimators import OneClassSDF
 from lipkit.estimators.standardised import Standardise, standardise
 
+# scipy divides by it: the median of |z| for a standard normal z.
+NORMAL = float(stats.norm.ppf(0.75))
+
 
 def heavy(count: int = 200, seed: int = 0) -> np.ndarray:
     """Columns of many orders of magnitude, on both sides of zero."""
@@ -23,7 +26,7 @@ def test_medians_are_those_of_scipy_and_outliers_do_not_move_them():
     rows = heavy()
     found = standardise(rows, robust=True)
     # Both divide by the same quartile of a normal law, in float64.
-    np.testing.assert_allclose(1 / found.factor, stats.median_abs_deviation(rows, scale="normal"), rtol=1e-14)
+    np.testing.assert_allclose(1 / found.factor, stats.median_abs_deviation(rows, scale=NORMAL), rtol=1e-14)
     np.testing.assert_allclose(found.mean, np.median(rows, axis=0), rtol=0)
     spoilt = np.random.default_rng(0).normal(size=(1000, 2))
     spoilt[:100] = 1e9
@@ -54,14 +57,13 @@ def test_a_scale_with_logarithms_is_asinh_within_its_stated_rounding():
             assert mpmath.sqrt(sum(gap**2 for gap in gaps)) <= moved
 
 
-@pytest.mark.parametrize("nearest", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("robust", [False, True])
+@pytest.mark.parametrize(("nearest", "robust"), [(0.0, False), (0.5, True), (1.0, False), (1.0, True)])
 def test_constants_of_scales_with_logarithms_hold_and_are_reached(nearest: float, robust: bool):
     rows = heavy()
     detector = OneClassSDF(
         nearest=nearest, robust=robust, logarithmic=True, widths=(8, 8), steps=20, random_state=0
     ).fit(rows)
-    spread = stats.median_abs_deviation(rows, scale="normal") if robust else rows.std(0)
+    spread = stats.median_abs_deviation(rows, scale=NORMAL) if robust else rows.std(0)
     constant = float(detector.bound_.value)
     # The network has constant 1 up to float32.
     assert constant == pytest.approx(1 / spread.min(), rel=1e-4)
@@ -74,9 +76,8 @@ def test_constants_of_scales_with_logarithms_hold_and_are_reached(nearest: float
         # Scores are rounded in float64, and so are differences of 1e-2 of them.
         assert slopes.max() <= constant * (1 + 1e-9)
     if nearest == 1:
-        # A row at the center alone: along the column with the smallest spread the slope is the constant.
-        field = OneClassSDF(nearest=1.0, robust=robust, logarithmic=True).fit(rows).field_
-        gradient = field.gradient(torch.from_numpy(near)).norm(dim=1).max()
+        # The distance has slope 1, so near the center, along the column with the smallest spread, it is the constant.
+        gradient = detector.field_.gradient(torch.from_numpy(near)).norm(dim=1).max()
         assert float(gradient) > 0.8 * constant
     found = detector.field_.measure(torch.from_numpy(near))
     assert np.all(np.abs(found.value.numpy() - detector.score_samples(near)) <= 2 * found.error.numpy())
@@ -86,8 +87,8 @@ def test_a_state_keeps_the_scale():
     detector = OneClassSDF(nearest=1.0, robust=True, logarithmic=True).fit(heavy())
     stored = OneClassSDF.from_state(*detector.to_state())
     assert np.array_equal(stored.score_samples(heavy(50, 1)), detector.score_samples(heavy(50, 1)))
-    inner = (heavy() - np.median(heavy(), 0)) / stats.median_abs_deviation(heavy(), scale="normal")
-    query = (heavy(50, 1) - np.median(heavy(), 0)) / stats.median_abs_deviation(heavy(), scale="normal")
+    inner = (heavy() - np.median(heavy(), 0)) / stats.median_abs_deviation(heavy(), scale=NORMAL)
+    query = (heavy(50, 1) - np.median(heavy(), 0)) / stats.median_abs_deviation(heavy(), scale=NORMAL)
     exact = np.linalg.norm(np.arcsinh(query)[:, None] - np.arcsinh(inner)[None], axis=2).min(1)
     # Sums of three squares in float64.
     np.testing.assert_allclose(stored.score_samples(heavy(50, 1)), 0.05 - exact, atol=1e-12)
