@@ -320,12 +320,19 @@ def test_columns_whose_squares_leave_float64_are_refused(unit: float):
         OneClassSDF(**SMALL).fit(rows() * [1.0, 1.0, unit])
 
 
-@pytest.mark.parametrize("nearest", [0.0, 0.5])
-def test_rows_without_a_score_are_not_taken_for_normal_ones(nearest: float):
-    found = OneClassSDF(nearest=nearest, widths=(8, 8), steps=5, random_state=0).fit(rows())
-    # A score of NaN is not below the threshold.
-    with pytest.raises(NonFiniteError):
-        found.predict([[1e308, -1e308, 1e308]])
+@pytest.mark.parametrize("columns", [1, 4])
+@pytest.mark.parametrize("change", [{"nearest": 0.0}, {"nearest": 0.5}, {"nearest": 1.0}, {"flats": 3, "flat_dim": 1}])
+def test_rows_without_a_score_are_named_and_not_taken_for_normal_ones(change: dict[str, float], columns: int):
+    # Three columns are searched by a tree, twelve by products.
+    table = np.tile(rows(), columns) + np.random.default_rng(8).normal(size=(200, 3 * columns)) * 0.1
+    found = OneClassSDF(**{"widths": (8, 8), "steps": 5, "random_state": 0, **change}).fit(table)
+    # A score of NaN is not below the threshold. The first size is infinite when it is standardised; the square of the
+    # second is, which matters to distances.
+    for size in (1.7e308,) if change.get("nearest") == 0 else (1.7e308, 1e200):
+        query = np.tile(table, (50, 1))
+        query[9001] = size
+        with pytest.raises(NonFiniteError, match=r"Row 9001 of X has no finite score \(1 in all\)"):
+            found.predict(query)
 
 
 def test_no_warning_is_given():

@@ -81,6 +81,12 @@ def test_what_cannot_be_a_field_is_refused() -> None:
         (lambda x: x[:, 0].float(), ArgumentError, "float32"),
     ]
     with unchecked():
+        for name in ("dim", "roundings"):
+            with pytest.raises(ArgumentError, match=f"{name} is a whole number, got {name}=2.5"):
+                sdf.Function(first, **{"dim": 2, "constant": 1.0, name: 2.5})  # pyright: ignore[reportArgumentType]
+        for name in ("constant", "absolute"):
+            with pytest.raises(ArgumentError, match=f"{name} is one real number, got '1'"):
+                sdf.Function(first, **{"dim": 2, "constant": 1.0, name: "1"})  # pyright: ignore[reportArgumentType]
         for call, error, words in bad:
             with pytest.raises(error, match=words):
                 sdf.Function(call, 2, 1.0)

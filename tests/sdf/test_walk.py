@@ -167,6 +167,16 @@ def test_modules_walk_as_fields_do(shape: tuple[int, ...]):
     assert single.flatten(1).sub(expected).abs().max() < 1e-3
 
 
+def test_modules_of_inference_mode_are_refused_and_inputs_of_it_walk():
+    model = network(2)
+    with torch.inference_mode():
+        inputs, made = torch.zeros(4, 3), nn.Linear(3, 1)
+        expected = sdf.Walk(1.0).toward(model, torch.zeros(4, 3))
+    assert torch.equal(sdf.Walk(1.0).toward(model, inputs), expected)
+    with pytest.raises(ArgumentError, match=r"This Linear was made in torch\.inference_mode"):
+        sdf.Walk(1.0).toward(made, torch.zeros(4, 3))
+
+
 def test_gradients_that_vanish_or_fail_are_no_surprise():
     class Flat(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

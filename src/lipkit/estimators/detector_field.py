@@ -12,7 +12,7 @@ from lipkit import sdf
 from lipkit.bound import Bound, Kind
 from lipkit.errors import ArgumentError
 from lipkit.estimators.standardised import Standardise
-from lipkit.rounding.float64 import gamma, vector_norms
+from lipkit.rounding.float64 import gamma
 from lipkit.sdf import Readings
 
 
@@ -88,7 +88,7 @@ class DetectorField(sdf.Field):
         return self._captured.bound.scale(1 - self.share).sum(distance.scale(self.share))
 
     def fast(self, points: Float64[Tensor, "n d"]) -> Float64[Tensor, " n"]:
-        """Values without a capture, equal up to rounding."""
+        """Values without a capture, equal up to rounding; not finite for points too far out, which refuses no other."""
         inner = self._first(points)
         return self._mixed(None if self._network is None else self._network(inner).flatten(), inner)
 
@@ -113,7 +113,9 @@ class DetectorField(sdf.Field):
         if self.exact is None:
             assert values is not None
             return values
-        exact = self.margin + self.exact(inner)
+        near = torch.isfinite(inner).all(1)
+        # Searches take finite points only, and a field refuses all of its points for one that is too far out.
+        exact = self.margin + self.exact._values(torch.where(near[:, None], inner, 0.0)).masked_fill(~near, torch.nan)
         return exact if values is None else (1 - self.share) * values + self.share * exact
 
     def _errors(self, points: Float64[Tensor, "n d"], values: Float64[Tensor, " n"]) -> Float64[Tensor, " n"]:
@@ -126,8 +128,8 @@ class DetectorField(sdf.Field):
             return self._captured.measure(points)
         inner = self._first(points)
         near = self.exact.measure(inner)
-        # Each standardised coordinate is rounded twice, which moves the point; the mixture takes five operations.
-        moved = gamma(4) * vector_norms(inner, 2.0)
+        # Rounding of the standardisation moves the point; the mixture takes five operations.
+        moved = self._first.moved(inner)
         if self._captured is None:
             value = self.margin + near.value
             return Readings(value, (near.error + moved + gamma(8) * (near.value.abs() + self.margin)) * (1 + gamma(16)))

@@ -59,6 +59,9 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
         flats: Number of flats (affine subspaces) that the exact distance is measured to; 0 for the nearest row.
         flat_dim: Dimension of each flat.
         standardise: Whether columns are standardised; False for columns of one unit, such as pixels.
+        robust: Whether columns are standardised by medians, which outliers among the rows do not move far.
+        logarithmic: Whether asinh follows, a logarithm for large entries: for columns of several orders of magnitude.
+            Its slope is at most 1, so `bound_` is proven as before.
         contamination: Share of rows that is flagged, in (0, 0.5].
         calibration: Share of the rows that is held out for the threshold, in [0, 1); 0 promises nothing.
         eps: Length of moves against which the threshold is kept, in units of X; needs a calibration.
@@ -84,6 +87,8 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
         flats: int = 0,
         flat_dim: int = 15,
         standardise: bool = True,
+        robust: bool = False,
+        logarithmic: bool = False,
         contamination: float = 0.1,
         calibration: float = 0.0,
         eps: float = 0.0,
@@ -100,6 +105,8 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
         self.flats = flats
         self.flat_dim = flat_dim
         self.standardise = standardise
+        self.robust = robust
+        self.logarithmic = logarithmic
         self.contamination = contamination
         self.calibration = calibration
         self.eps = eps
@@ -201,7 +208,7 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
                 model = plain(make_network(network, width, found.widths, 0))
                 kept = {name.removeprefix("network."): v for name, v in tensors.items() if name.startswith("network.")}
                 model.load_state_dict(kept)
-            first = Standardise(tensors["mean"], tensors["factor"])
+            first = Standardise(tensors["mean"], tensors["factor"], bool(found.logarithmic))
             exact = None
             if found.nearest:
                 exact = Flats(tensors["origins"], tensors["bases"]) if found.flats else Points(tensors["rows"])
@@ -257,7 +264,7 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
 
     def _before(self, rows: np.ndarray) -> Standardise:
         if self.network is None and self.standardise:
-            return standardise(rows)
+            return standardise(rows, bool(self.robust), bool(self.logarithmic))
         width = rows.shape[1]
         return Standardise(torch.zeros(width, dtype=torch.float64), torch.ones(width, dtype=torch.float64))
 

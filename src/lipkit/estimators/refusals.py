@@ -24,8 +24,11 @@ def check_settings(asked: Mapping[str, Any]) -> None:
     )
     if not isinstance(asked["widths"], Iterable):
         raise ArgumentError(f"widths are even numbers of neurons, one for each hidden layer, got {asked['widths']!r}.")
-    if not isinstance(asked["standardise"], bool | np.bool_):
-        raise ArgumentError(f"standardise is True or False, got {asked['standardise']!r}.")
+    for name in ("standardise", "robust", "logarithmic"):
+        if not isinstance(asked[name], bool | np.bool_):
+            raise ArgumentError(f"{name} is True or False, got {asked[name]!r}.")
+        if asked[name] and not (asked["standardise"] and (asked["network"] is None or name == "standardise")):
+            raise ArgumentError(f"{name}=True is a way to standardise, and columns are left as they are; drop one.")
     if not 0 < contamination <= 0.5:
         raise ArgumentError(f"contamination lies in (0, 0.5], got {contamination}.")
     if not 0 <= calibration < 1:

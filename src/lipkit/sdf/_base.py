@@ -12,6 +12,7 @@ from lipkit.bound import Bound, Scope
 from lipkit.certify.radii.radius import require_certifying
 from lipkit.errors import ArgumentError, KindError, NonFiniteError, ShapeError
 from lipkit.regions import L2, Everywhere
+from lipkit.sdf.gradients_allowed import gradients_allowed
 
 
 @final
@@ -67,18 +68,9 @@ class Field(ABC):
 
     def gradient(self, x: Float[Tensor, "n d"]) -> Float64[Tensor, "n d"]:
         """Gradients at n points, by autograd; where f has a kink, one of its generalised gradients."""
-        # A copy, for points of inference mode take no gradient.
-        with torch.inference_mode(False), torch.enable_grad():
+        with gradients_allowed(self):
             points = check_points(x, self.dim).detach().clone().requires_grad_()
-            try:
-                (found,) = torch.autograd.grad(self(points).sum(), points)
-            except RuntimeError as error:
-                if "Inference tensors" not in str(error):
-                    raise
-                raise ArgumentError(
-                    f"This {type(self).__name__} was made in torch.inference_mode(), whose tensors have no gradients; "
-                    "make it outside of that block."
-                ) from error
+            (found,) = torch.autograd.grad(self(points).sum(), points)
         return found
 
     def measure(self, x: Float[Tensor, "n d"]) -> Readings:

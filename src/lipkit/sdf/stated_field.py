@@ -13,6 +13,7 @@ from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
 from lipkit.rounding.float64 import gamma
 from lipkit.sdf._base import Field
 from lipkit.sdf.exact.lengths import underflow
+from lipkit.sdf.given_numbers import as_number, as_whole
 
 # Of more roundings gamma is no small number, and from 2^53 on it is none at all.
 _MOST_ROUNDINGS = 2**50
@@ -47,6 +48,8 @@ class Function(Field):
         roundings: int = 1024,
         absolute: float = 0.0,
     ) -> None:
+        dim, roundings = as_whole(dim, "dim"), as_whole(roundings, "roundings")
+        constant, absolute = as_number(constant, "constant"), as_number(absolute, "absolute")
         if dim < 1 or not 0 <= roundings <= _MOST_ROUNDINGS:
             raise ArgumentError(
                 f"A field has dim >= 1 and between 0 and 2^50 roundings, got dim={dim}, roundings={roundings}; an "
@@ -57,9 +60,9 @@ class Function(Field):
                 f"A constant and an absolute error are finite and >= 0, got constant={constant}, absolute={absolute}."
             )
         self.call = call
-        self.constant: float = float(constant)
+        self.constant: float = constant
         self.roundings: int = roundings
-        self.absolute: float = float(absolute)
+        self.absolute: float = absolute
         self._dim = dim
         with torch.no_grad():
             self._origin = float(self._values(torch.zeros(1, dim, dtype=torch.float64)).abs())

@@ -14,6 +14,7 @@ from lipkit.rounding.float64 import vector_norms
 from lipkit.rounding.slacks import ROUNDINGS_8, ROUNDINGS_8192, ULP
 from lipkit.sdf._base import Field, check_points, constant_of
 from lipkit.sdf.given_numbers import as_number, as_whole
+from lipkit.sdf.gradients_allowed import gradients_allowed
 from lipkit.sdf.rays.free_radius import free_radius
 
 
@@ -95,8 +96,7 @@ class Walk:
         """
         if not 0 < constant < math.inf:
             raise ArgumentError(f"A walk needs a finite constant > 0, got {constant}.")
-        # A copy, for inputs of inference mode take no gradient.
-        with torch.inference_mode(False), frozen(model), torch.enable_grad():
+        with gradients_allowed(model), frozen(model):
             points = z.detach().clone()
             self._require_inside(points)
             shares = _shares(points, generator)

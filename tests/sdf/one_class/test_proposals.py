@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from lipkit.errors import ArgumentError
-from lipkit.sdf.one_class import GaussianColumns, Proposal, UniformBall, UniformBox, distances, draw_around
+from lipkit.sdf.one_class import (
+    GaussianColumns,
+    OneHotColumns,
+    Proposal,
+    UniformBall,
+    UniformBox,
+    distances,
+    draw_around,
+)
+from support.unchecked import unchecked
 
 
 def source(seed: int = 0) -> torch.Generator:
@@ -71,6 +80,67 @@ def test_samples_around_rows_lie_on_them_near_them_and_far():
     shuffled = points[-90:]
     # Shuffled points take each column from a row of its own.
     assert all(bool(torch.isin(shuffled[:, c], rows[:, c]).all()) for c in range(4))
+
+
+def with_categories(seed: int = 0) -> torch.Tensor:
+    """Two columns of numbers around two categories, of three and of two values; rare ones too, and standardised."""
+    draw = source(seed)
+    first = torch.multinomial(torch.tensor([0.9, 0.07, 0.03]), 300, replacement=True, generator=draw)
+    second = torch.multinomial(torch.tensor([0.8, 0.2]), 300, replacement=True, generator=draw)
+    numbers = torch.randn(300, 2, generator=draw, dtype=torch.float64)
+    hot = [torch.nn.functional.one_hot(one).double() for one in (first, second)]
+    rows = torch.cat([hot[0], numbers, hot[1]], 1)
+    return (rows - rows.mean(0)) / rows.std(0)
+
+
+def test_categories_are_drawn_uniformly_and_independently():
+    rows, groups = with_categories(), ((0, 1, 2), (6, 5))
+    proposal = OneHotColumns(groups)
+    drawn = proposal.draw(rows, 12_000, source(3))
+    chosen: list[torch.Tensor] = []
+    for group in groups:
+        part = drawn[:, list(group)]
+        on = part == rows[:, list(group)].amax(0)
+        # Every drawn pattern is one of the rows', bit by bit.
+        patterns = {tuple(row) for row in rows[:, list(group)].tolist()}
+        assert {tuple(row) for row in part.tolist()} == patterns
+        assert bool((on.sum(1) == 1).all())
+        chosen.append(on.long().argmax(1))
+    counts = torch.bincount(chosen[0] * 2 + chosen[1])
+    # A true law fails this with probability 1e-4.
+    assert stats.chisquare(counts.numpy()).pvalue > 1e-4
+    low, high = proposal.box(rows)
+    assert bool(((drawn >= low) & (drawn <= high)).all())
+    assert torch.equal(low[:3], rows[:, :3].amin(0))
+    # All other columns are those of the other proposal.
+    plain = GaussianColumns().draw(rows, 12_000, source(3))
+    assert torch.equal(drawn[:, 3:5], plain[:, 3:5])
+
+
+@pytest.mark.parametrize("groups", [(), ((1,),), ((0, 1), (1, 2)), ((-1, 2),), ((0, 1.0),)])
+def test_groups_that_are_no_categories_are_refused(groups: tuple[tuple[int, ...], ...]):
+    with unchecked(), pytest.raises(ArgumentError, match="got"):
+        OneHotColumns(groups)
+
+
+@pytest.mark.parametrize("group", [(0, 1), (3, 4), (5, 6, 0), (2, 9)])
+def test_rows_that_have_no_such_category_are_refused(group: tuple[int, ...]):
+    # A column is missing, columns are numbers, two columns are on at once, a column is not there.
+    with pytest.raises(ArgumentError, match="category"):
+        OneHotColumns((group,)).draw(with_categories(), 5, source())
+
+
+def test_margins_of_images_are_shares_of_the_diagonal():
+    # The published pairs, of two and of three digits.
+    assert round(UniformBox().margin((3, 32, 32), 0.002), 3) == 0.111
+    assert round(UniformBox(-1, 1).margin((1, 28, 28), 0.02 / math.sqrt(2)), 3) == 0.792
+    corners = torch.tensor([[-1.0] * 12, [3.0] * 12], dtype=torch.float64)
+    # One root and two products in float64.
+    assert UniformBox(-1, 3).margin((3, 2, 2), 0.1) == pytest.approx(
+        0.1 * float(torch.dist(corners[0], corners[1])), rel=1e-14
+    )
+    with pytest.raises(ArgumentError, match="share"):
+        UniformBox().margin((2,), 0.0)
 
 
 @pytest.mark.parametrize(
