@@ -19,7 +19,6 @@ from lipkit import nn as lnn
 from lipkit.errors import UnsupportedError
 from lipkit.nn import convex
 from support.repository import ROOT
-from support.unchecked import unchecked
 
 PAGE = ROOT / "docs" / "guides" / "migration.md"
 # The names that lines use, and the modules behind them.
@@ -200,11 +199,10 @@ def test_norms_of_groups_are_not_multiplied() -> None:
 @pytest.mark.parametrize("mode", ["reflect", "replicate"])
 def test_repeated_borders_are_refused(mode: Any) -> None:
     for method in (lnn.AOL(), lnn.RKO(), lnn.Frobenius(), *ORTHOGONAL):
-        with unchecked(), pytest.raises(UnsupportedError, match="repeats entries of the border"):
+        with pytest.raises(UnsupportedError, match="repeats entries of the border"):
             lnn.Conv2d(4, 4, 3, padding=1, padding_mode=mode, method=method)
     # Without padding there is nothing to repeat.
-    with unchecked():
-        lnn.Conv2d(4, 4, 3, padding_mode=mode)
+    lnn.Conv2d(4, 4, 3, padding_mode=mode)
 
 
 def test_the_norm_that_reflected_borders_would_have() -> None:

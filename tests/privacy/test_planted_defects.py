@@ -1,7 +1,6 @@
 """Defects that were made in public code, or are easy to make: the test of records finds each of them."""
 
 import math
-from typing import Literal
 
 import pytest
 import torch
@@ -9,6 +8,7 @@ from torch import nn
 
 import lipkit.nn as lnn
 from lipkit import privacy
+from lipkit.nn.layers.conv import PaddingMode
 from lipkit.privacy.record_limits import captured_sensitivity, gradient_fold, tensor_rules
 from support.record_gradients import Mean, climb, drawn_records, gradient_norms, largest_ratios
 
@@ -24,7 +24,7 @@ def worst(model: nn.Module, limits: privacy.Limits, inputs: privacy.Inputs = INP
     return max(largest_ratios(limits, gradient_norms(model, Mean(), every, torch.zeros(120))).values())
 
 
-def images(mode: Literal["zeros", "reflect"] = "zeros") -> nn.Module:
+def images(mode: PaddingMode = "zeros") -> nn.Module:
     layer = nn.Conv2d(1, 1, 3, padding=1, padding_mode=mode)
     return nn.Sequential(layer, nn.Flatten()).double()
 

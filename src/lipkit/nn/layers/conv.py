@@ -13,8 +13,7 @@ from lipkit.nn.layers.size_checked import SizeChecked, SizeCheckedTransposed
 from lipkit.nn.methods._base import WeightMethod
 from lipkit.nn.methods.convolutions.aoc import AOC
 
-# The borders that a constrained layer can have: others repeat entries, which `Geometry` refuses wherever it is padded.
-PaddingMode = Literal["zeros", "circular"]
+PaddingMode = Literal["zeros", "circular", "reflect", "replicate"]
 
 
 class _HasTaps(ConstrainedLayer):
@@ -74,7 +73,7 @@ class _ConvTranspose(_HasTaps, SizeCheckedTransposed):
         groups: int = 1,
         bias: bool = True,
         dilation: int | Shape = 1,
-        padding_mode: PaddingMode = "zeros",
+        padding_mode: Literal["zeros", "circular"] = "zeros",
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
         *,
