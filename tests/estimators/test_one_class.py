@@ -107,7 +107,37 @@ def test_without_a_network_the_score_is_an_exact_distance_to_rows_or_flats():
     np.testing.assert_allclose(0.05 - flat.score_samples(lines), 0, atol=1e-9)
 
 
-@pytest.mark.parametrize("change", [{"nearest": 1.0}, {"flats": 3, "flat_dim": 2}, {"nearest": 1.0, "flats": 3}])
+def test_the_mean_distance_to_a_share_of_the_rows_is_that_of_numpy():
+    detector = OneClassSDF(nearest=1.0, neighbors=0.2, standardise=False, random_state=0).fit(rows())
+    gaps = np.sort(np.linalg.norm(rows(30, 9)[:, None] - rows()[None], axis=2), axis=1)
+    # Sums of three squares, and means of forty roots, in float64.
+    np.testing.assert_allclose(detector.score_samples(rows(30, 9)), 0.05 - gaps[:, :40].mean(1), atol=1e-12)
+    among = np.sort(np.linalg.norm(rows()[:, None] - rows()[None], axis=2), axis=1)[:, 1:41].mean(1)
+    ranked = PyODSigns(detector).fit(rows()).decision_scores_
+    np.testing.assert_allclose(ranked, among - 0.05, atol=1e-12)
+    everybody = OneClassSDF(nearest=1.0, neighbors=1.0, standardise=False, random_state=0)
+    whole = np.linalg.norm(rows()[:, None] - rows()[None], axis=2).sum(1) / 199
+    np.testing.assert_allclose(PyODSigns(everybody).fit(rows()).decision_scores_, whole - 0.05, atol=1e-12)
+
+
+def test_anomalies_of_one_kind_among_the_rows_hide_behind_each_other_but_not_behind_a_share():
+    strange = np.random.default_rng(3).normal(size=(20, 3)) * [0.05, 0.005, 1.0] + [4.0, 5.4, 77.0]
+    table, labels = np.concatenate([rows(), strange]), np.repeat([0, 1], [200, 20])
+    found = {
+        share: roc_auc_score(
+            labels, PyODSigns(OneClassSDF(nearest=1.0, neighbors=share, random_state=0)).fit(table).decision_scores_
+        )
+        for share in (0.0, 0.2)
+    }
+    # Twenty rows in a heap are nearer to each other than normal ones; 44 rows are more than the heap has.
+    assert found[0.0] < 0.5
+    assert found[0.2] > 0.99
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"nearest": 1.0}, {"neighbors": 0.1}, {"flats": 3, "flat_dim": 2}, {"nearest": 1.0, "flats": 3}],
+)
 def test_mixtures_of_other_parts_keep_their_constant_and_can_be_stored(change: dict[str, object]):
     detector = OneClassSDF(**{**SMALL, "flat_dim": 1, "calibration": 0.2, "eps": 0.01, **change}).fit(rows())
     x, other = rows(100, 1), rows(100, 2)
@@ -278,6 +308,8 @@ def test_the_signs_of_pyod(fitted: OneClassSDF):
         ({"calibration": 1.0}, r"calibration is a share"),
         ({"eps": 0.1}, "set calibration"),
         ({"nearest": 1.1}, "nearest is the share"),
+        ({"neighbors": 1.5}, r"neighbors is the share of the rows that is averaged, in \[0, 1\], got 1.5"),
+        ({"neighbors": 0.1, "flats": 2}, "flats=2 takes their place"),
         ({"flats": -1}, "flats is a whole number >= 0, got -1"),
         ({"flats": 201, "flat_dim": 1}, "200 rows of 3 columns have no 201 flats"),
         ({"flats": 2, "flat_dim": 3}, "no 2 flats of dimension 3; set flats to 200 and flat_dim to 2"),

@@ -93,18 +93,20 @@ class DetectorField(sdf.Field):
         return self._mixed(None if self._network is None else self._network(inner).flatten(), inner)
 
     def among_others(self, points: Float64[Tensor, "n d"]) -> Float64[Tensor, " n"]:
-        """Values at the rows themselves, each with the distance to the nearest other row; for ranking what was fitted.
+        """Values at the rows themselves, each with the distance to other rows only; for ranking what was fitted.
 
-        A point at distance 0 takes the second nearest row. Flats are near many rows, so their distance is kept. No
-        field has these values, so no constant holds for them.
+        A point at distance 0 leaves itself out, and takes one row more if there is one. Flats are near many rows, so
+        their distance is kept. No field has these values, so no constant holds for them.
         """
         values = self.fast(points)
-        rows = self.exact.points if isinstance(self.exact, sdf.Points) else points[:0]
-        if len(rows) < 2:
+        exact = self.exact
+        if not isinstance(exact, sdf.Points) or len(exact.points) < 2:
             return values
-        inner = self._first(points)
-        first, second = (sdf.Points(rows, k)(inner) for k in (1, 2))
-        return values + self.share * torch.where(first == 0, second, torch.zeros_like(second))
+        rows, inner = exact.points, self._first(points)
+        wider = min(exact.neighbors + 1, len(rows))
+        # Among so many distances one is 0, that to the point itself.
+        others = sdf.Points(rows, wider, mean=True)(inner) * wider / (wider - 1)
+        return values + self.share * torch.where(sdf.Points(rows)(inner) == 0, others - exact(inner), 0.0)
 
     def _values(self, points: Float64[Tensor, "n d"]) -> Float64[Tensor, " n"]:
         return self._mixed(None if self._captured is None else self._captured(points), self._first(points))

@@ -1,7 +1,7 @@
 """How a detector is trained: its network, the points or flats that its exact distance is measured to."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -34,7 +34,8 @@ class DetectorTraining:
         network: A module of constant 1, a function that makes one, or None for orthogonal layers.
         widths: Of the orthogonal layers.
         nearest: Share of the exact distance; 1 trains no network.
-        flats: Number of flats that it is measured to; 0 for the nearest row.
+        neighbors: Share of the rows whose mean distance it is; 0 for the nearest row alone.
+        flats: Number of flats that it is measured to; 0 for rows.
         flat_dim: Their dimension.
     """
 
@@ -42,6 +43,7 @@ class DetectorTraining:
     network: Given
     widths: Sequence[int]
     nearest: float
+    neighbors: float
     flats: int
     flat_dim: int
 
@@ -62,13 +64,25 @@ class DetectorTraining:
         if len(inner) > _NEAREST:
             inner = inner[torch.randperm(len(inner), generator=torch.Generator().manual_seed(seed))[:_NEAREST]]
         if not self.flats:
-            return sdf.Points(inner)
+            return distance_to_rows(inner, self.neighbors)
         if self.flats > len(inner) or self.flat_dim >= inner.shape[1]:
             raise ArgumentError(
                 f"{len(inner)} rows of {inner.shape[1]} columns have no {self.flats} flats of dimension "
                 f"{self.flat_dim}; set flats to {len(inner)} and flat_dim to {inner.shape[1] - 1} at most."
             )
         return sdf.Flats.fit(inner, self.flats, self.flat_dim, seed=seed)
+
+
+def distance_to_rows(rows: Float64[Tensor, "n d"], share: float) -> sdf.Points:
+    """Minus the mean distance to the nearest rows, a share of all of them; to the nearest one if the share is 0."""
+    return sdf.Points(rows, max(1, round(share * len(rows))), mean=True)
+
+
+def stored_distance(tensors: Mapping[str, Tensor], flats: int, neighbors: float) -> sdf.Points | sdf.Flats:
+    """The exact distance of a detector that was stored."""
+    if flats:
+        return sdf.Flats(tensors["origins"], tensors["bases"])
+    return distance_to_rows(tensors["rows"], neighbors)
 
 
 def steps_for(steps: int, rows: int) -> int:

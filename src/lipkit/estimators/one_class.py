@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from lipkit.bound import Bound
 from lipkit.errors import ArgumentError, NonFiniteError, RecordError
 from lipkit.estimators.detector_field import DetectorField
-from lipkit.estimators.detector_training import DetectorTraining, make_network, plain, steps_for
+from lipkit.estimators.detector_training import DetectorTraining, make_network, plain, steps_for, stored_distance
 from lipkit.estimators.refusals import check_settings, finite_rows, finite_scores
 from lipkit.estimators.standardised import Standardise, standardise
-from lipkit.sdf import Flats, Points
+from lipkit.sdf import Flats
 from lipkit.sdf.one_class import GaussianColumns, Health, OneClass, Proposal, UniformBox, rows_needed, threshold
 from lipkit.sdf.one_class.false_alarms import said_rows
 
@@ -56,7 +56,9 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
         separation: Factor on HKR against complementary samples.
         nearest: Share of the exact distance in the score, in [0, 1]. With 0 the network is alone, whose queries do not
             depend on the number of rows; with 1 no network is trained.
-        flats: Number of flats (affine subspaces) that the exact distance is measured to; 0 for the nearest row.
+        neighbors: Share of the rows whose distances are averaged, in [0, 1]; 0 for the nearest row alone. Rows that may
+            hold anomalies themselves ask for more, such as 0.2: a few of a kind are near each other, not near many.
+        flats: Number of flats (affine subspaces) that the exact distance is measured to; 0 for rows.
         flat_dim: Dimension of each flat.
         standardise: Whether columns are standardised; False for columns of one unit, such as pixels.
         robust: Whether columns are standardised by medians, which outliers among the rows do not move far.
@@ -84,6 +86,7 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
         distance: float = 0.02,
         separation: float = 1.0,
         nearest: float = 0.5,
+        neighbors: float = 0.0,
         flats: int = 0,
         flat_dim: int = 15,
         standardise: bool = True,
@@ -102,6 +105,7 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
         self.distance = distance
         self.separation = separation
         self.nearest = nearest
+        self.neighbors = neighbors
         self.flats = flats
         self.flat_dim = flat_dim
         self.standardise = standardise
@@ -209,9 +213,7 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
                 kept = {name.removeprefix("network."): v for name, v in tensors.items() if name.startswith("network.")}
                 model.load_state_dict(kept)
             first = Standardise(tensors["mean"], tensors["factor"], bool(found.logarithmic))
-            exact = None
-            if found.nearest:
-                exact = Flats(tensors["origins"], tensors["bases"]) if found.flats else Points(tensors["rows"])
+            exact = stored_distance(tensors, found.flats, found.neighbors) if found.nearest else None
             found.field_ = DetectorField(first, model, exact, found.nearest, found.margin)
             found.offset_ = float(tensors["offset"])
             if not all(bool(torch.isfinite(one).all()) for one in tensors.values()):
@@ -254,7 +256,9 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
             self.margin, self.weight, self.distance, self.separation, steps_for(self.steps, len(rows)),
             proposal=self._proposal(rows),
         )  # fmt: skip
-        train = DetectorTraining(recipe, self.network, self.widths, self.nearest, self.flats, self.flat_dim)
+        train = DetectorTraining(
+            recipe, self.network, self.widths, self.nearest, self.neighbors, self.flats, self.flat_dim
+        )
         return train(first, first(torch.tensor(rows)), seed)
 
     def _proposal(self, rows: np.ndarray) -> Proposal:

@@ -10,7 +10,18 @@ from jaxtyping import Float64
 
 from lipkit.errors import ArgumentError, NonFiniteError
 
-_NUMBERS = ("margin", "weight", "steps", "distance", "separation", "nearest", "contamination", "calibration", "eps")
+_NUMBERS = (
+    "margin",
+    "weight",
+    "steps",
+    "distance",
+    "separation",
+    "nearest",
+    "neighbors",
+    "contamination",
+    "calibration",
+    "eps",
+)
 
 
 def check_settings(asked: Mapping[str, Any]) -> None:
@@ -35,6 +46,15 @@ def check_settings(asked: Mapping[str, Any]) -> None:
         raise ArgumentError(f"calibration is a share of the rows in [0, 1), got {calibration}.")
     if not 0 <= nearest <= 1:
         raise ArgumentError(f"nearest is the share of the exact distance, in [0, 1], got {nearest}.")
+    if not 0 <= asked["neighbors"] <= 1:
+        raise ArgumentError(
+            f"neighbors is the share of the rows that is averaged, in [0, 1], got {asked['neighbors']}."
+        )
+    if asked["neighbors"] and asked["flats"]:
+        raise ArgumentError(
+            f"neighbors={asked['neighbors']:g} averages distances to rows, and flats={asked['flats']} takes their "
+            "place; set one of them to 0."
+        )
     for name in ("flats", "flat_dim"):
         value = asked[name]
         if isinstance(value, bool) or not isinstance(value, Integral) or value < 0:

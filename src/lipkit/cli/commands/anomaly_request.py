@@ -39,9 +39,12 @@ class AnomalyRequest:
     distance: float = option("Factor on the regression of distances to the rows.", 0.02)
     separation: float = option("Factor on the hinge against complementary samples.", 1.0)
     nearest: float = option("Share of the exact distance in the score; 1 trains no network.", 0.5)
-    flats: int = option("Flats (affine subspaces) that it is measured to; 0 for the nearest row.", 0, least=0)
+    neighbors: float = option("Share of the rows whose distances are averaged; 0 for the nearest row alone.", 0.0)
+    flats: int = option("Flats (affine subspaces) that it is measured to; 0 for rows.", 0, least=0)
     flat_dim: int = option("Dimension of each flat.", 15, least=0)
     standardise: bool = option("Bring columns to deviation 1; not for columns of one unit, such as pixels.", True)
+    robust: bool = option("Standardise by medians, which outliers among the rows do not move far.", False)
+    logarithmic: bool = option("Then asinh, for columns of several orders of magnitude.", False)
     radii: str | None = option("Lengths of moves of the table; by default chosen from the scores.", None)
     seed: int = option("Draws the rows to learn from, the weights and the batches.", 0)
     json: Path | None = option("File for the numbers of the page.", None)
@@ -55,8 +58,8 @@ class AnomalyRequest:
     def options(self) -> dict[str, str]:
         """Every setting that changes the results, as text; files are told apart by their hashes instead."""
         names = ("label", "train", "contamination", "calibration", "eps", "margin", "weight", "widths", "steps")
-        rest = ("distance", "separation", "nearest", "flats", "flat_dim", "standardise", "seed")
-        found = {name.replace("_", "-"): str(getattr(self, name)) for name in (*names, *rest)}
+        rest = ("distance", "separation", "nearest", "neighbors", "flats", "flat_dim", "standardise", "robust")
+        found = {name.replace("_", "-"): str(getattr(self, name)) for name in (*names, *rest, "logarithmic", "seed")}
         return found | {"radii": ", ".join(map(said_radius, self.moves)) or "by the scores"}
 
     @property
@@ -84,8 +87,9 @@ class AnomalyRequest:
 
         return OneClassSDF(
             margin=self.margin, weight=self.weight, widths=self._widths(), steps=self.steps, distance=self.distance,
-            separation=self.separation, nearest=self.nearest, flats=self.flats, flat_dim=self.flat_dim,
-            standardise=self.standardise, contamination=self.contamination, calibration=self.calibration, eps=self.eps,
+            separation=self.separation, nearest=self.nearest, neighbors=self.neighbors,
+            flats=self.flats, flat_dim=self.flat_dim, standardise=self.standardise, robust=self.robust,
+            logarithmic=self.logarithmic, contamination=self.contamination, calibration=self.calibration, eps=self.eps,
             random_state=self.seed,
         )  # fmt: skip
 
