@@ -159,6 +159,11 @@ class _Raised:
 
 def _auroc(scores: Tensor, labels: Tensor, shift: float) -> float:
     """The share of pairs whose scores differ by more than `shift`, equal ones counted half."""
+    if not (isinstance(scores, Tensor) and isinstance(labels, Tensor)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ArgumentError(
+            f"Scores and labels are tensors, got {type(scores).__name__} and {type(labels).__name__}; convert arrays "
+            "with torch.from_numpy."
+        )
     if scores.ndim != 1 or labels.shape != scores.shape:
         raise ShapeError(
             f"One score and one label for each sample are needed, got {tuple(scores.shape)} and {tuple(labels.shape)}."

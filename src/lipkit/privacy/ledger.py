@@ -40,6 +40,9 @@ class Spent:
         """What the accountant of the plan proves for these steps, rounded up."""
         return self.plan.epsilon_after(self.steps)
 
+    def __str__(self) -> str:
+        return f"epsilon {self.epsilon:.4g} at delta {self.delta:g} after {self.steps} of {self.plan.steps} steps"
+
 
 @final
 class Ledger:

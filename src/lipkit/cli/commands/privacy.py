@@ -28,7 +28,7 @@ class PrivacyRequest:
 
     run: Path = argument("The --out of a private `lipkit train`, or a ledger.", "RUN")
     accountant: str | None = option(
-        "Who proves epsilon: pld (needs `pip install lipkit[privacy]`), rdp or gaussian; by default the recipe's, or "
+        "Who proves epsilon: pld (needs the extra privacy), rdp or gaussian; by default the recipe's, or "
         "pld for a ledger alone.", None,
     )  # fmt: skip
     json: Path | None = option("File for the numbers.", None)

@@ -17,7 +17,12 @@ _TYPES = (torch.float32, torch.float64)
 
 
 def refuse_types(model: nn.Module, loss: nn.Module) -> None:
-    """Refuse types in which sums lose a record, and losses that are trained themselves."""
+    """Refuse types in which sums lose a record, losses that are no modules, and such that are trained themselves."""
+    # Python tells nobody that a function was given; users have them at hand.
+    if not isinstance(loss, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ArgumentError(
+            f"A loss is a module, such as torch.nn.CrossEntropyLoss() or losses.TauCrossEntropy(8.0), got {loss!r}."
+        )
     for name, p in model.named_parameters():
         if p.is_floating_point() and p.dtype not in _TYPES:
             raise UnsupportedError(

@@ -107,6 +107,10 @@ class Training:
     ) -> None:
         if isinstance(chunk, bool) or chunk < 1:
             raise ArgumentError(f"chunk is a number of records, 1 or more, got {chunk}.")
+        if not isinstance(ledger, Path):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ArgumentError(f"ledger is a pathlib.Path, got {ledger!r}; write Path({str(ledger)!r}).")
+        if not (clip is None or isinstance(clip, Clip)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ArgumentError(f"clip is a privacy.Fixed or privacy.Quantile, got {clip!r}; write privacy.Fixed(0.2).")
         x, y = two_tensors(records)
         refuse_types(model, loss)
         refuse_circumstances(_device(model))

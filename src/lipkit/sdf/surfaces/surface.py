@@ -97,6 +97,11 @@ class Surface:
             surface: The mesh, or its triangles.
             progress: Called with the steps done and the steps in all, about a hundred times.
         """
+        if not isinstance(surface, Mesh | Triangles):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ArgumentError(
+                f"Surface() is trained on a Mesh or its Triangles, got {type(surface).__name__}; sdf.read_mesh reads a "
+                "file."
+            )
         mesh = surface if isinstance(surface, Mesh) else Mesh(surface.vertices, surface.faces)
         return self._train(draw_around_mesh(mesh, self.samples, derive_seed(self.seed, 0)), _error, progress)
 
