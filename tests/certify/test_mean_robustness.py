@@ -16,6 +16,7 @@ from lipkit.certify.mean_robustness import (
     signed_radii,
 )
 from lipkit.errors import ArgumentError, KindError, NonFiniteError, ShapeError
+from support.unchecked import unchecked
 
 
 def bound(value: float | torch.Tensor, of: Scope = Scope.WHOLE, metric: Metric = L2, kind: Kind = Kind.UPPER) -> Bound:
@@ -193,3 +194,9 @@ def test_a_move_that_float64_rounds_to_zero_is_a_move(constant: float, eps: floa
     bound = Bound.from_value(constant, Kind.UPPER, "stated")
     assert certifiable_auroc(torch.zeros(2), torch.tensor([0, 1]), bound, eps) == 0.0
     assert certifiable_auroc(torch.zeros(2), torch.tensor([0, 1]), bound, 0.0) == 0.5
+
+
+def test_arrays_are_refused_with_what_to_do():
+    scores, labels = torch.zeros(2).numpy(), torch.tensor([0, 1])
+    with unchecked(), pytest.raises(ArgumentError, match="Scores and labels are tensors, got ndarray and Tensor"):
+        certifiable_auroc(scores, labels, Bound.from_value(1.0, Kind.UPPER, "stated"), 0.1)  # pyright: ignore[reportArgumentType]

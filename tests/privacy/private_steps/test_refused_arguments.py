@@ -142,6 +142,34 @@ def test_hooks_on_all_modules_are_refused_in_every_step(tmp_path: Path):
         assert training.spent().steps == 0
 
 
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"clip": 0.2}, r"clip is a privacy.Fixed or privacy.Quantile, got 0.2"),
+        ({"loss": nn.functional.cross_entropy}, r"A loss is a module, such as torch.nn.CrossEntropyLoss\(\)"),
+    ],
+)
+def test_arguments_of_another_kind_are_named(change: dict[str, Any], sentence: str, tmp_path: Path):
+    with pytest.raises(ArgumentError, match=sentence):
+        begin(tmp_path, **change)
+    assert not (tmp_path / "ledger").exists()
+
+
+def test_a_ledger_that_is_a_string_is_refused_and_what_was_spent_is_a_sentence(tmp_path: Path):
+    plan = privacy.Plan(ROWS, ROWS, 2, 1e-3, sigma=1.0, accountant=privacy.RDP(), sampling=privacy.Whole())
+    model = plain()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with unchecked(), pytest.raises(ArgumentError, match=r"ledger is a pathlib.Path, got 'file'; write Path\('file'\)"):
+        privacy.Training(
+            model, nn.CrossEntropyLoss(), optimizer, (inputs(), labels()), plan, privacy.Inputs((3,), 1.0),
+            ledger="file",  # pyright: ignore[reportArgumentType]
+        )  # fmt: skip
+    with begin(tmp_path) as training:
+        training.step()
+        spent = training.spent()
+    assert str(spent) == f"epsilon {spent.epsilon:.4g} at delta 0.001 after 1 of 2 steps"
+
+
 def test_a_ledger_in_use_is_refused(tmp_path: Path):
     with begin(tmp_path), pytest.raises(LipkitError, match="ledger"):
         begin(tmp_path)

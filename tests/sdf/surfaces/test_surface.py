@@ -9,6 +9,7 @@ from lipkit import sdf
 from lipkit.bound import Kind
 from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
 from support.meshes import box_distance, box_mesh, icosphere
+from support.unchecked import unchecked
 
 # Seconds of one core, far from what the class can do; few steps must be long ones.
 QUICK = sdf.Surface(width=32, depth=3, steps=400, batch=256, samples=20_000, rate=2e-2)
@@ -200,3 +201,11 @@ def test_bad_clouds_are_refused():
         SHORT.of_labels(cloud, torch.zeros(4, dtype=torch.bool))
     with pytest.raises(ArgumentError, match="all the same"):
         SHORT.of_points(torch.ones(5, 3), torch.ones(5, 3))
+
+
+def test_a_file_name_is_no_mesh():
+    with (
+        unchecked(),
+        pytest.raises(ArgumentError, match=r"trained on a Mesh or its Triangles, got str; sdf\.read_mesh"),
+    ):
+        sdf.Surface()("bunny.obj")  # pyright: ignore[reportArgumentType]
