@@ -52,8 +52,8 @@ class OrthogonalKernel(WeightMethod):
     ) -> float:
         """The norm of all outputs on axes where a stride only drops some: the kernel is near an isometry there."""
         walk = zip(self.window(geometry), geometry.stride, strict=True)
-        # A transposed kernel has the norm of the convolution it is the adjoint of. Judged as that convolution, because with
-        # another stride the transposed one would need another output padding.
+        # A transposed kernel has the norm of the convolution whose adjoint it is, and is judged as that: with another
+        # stride the transposed one would need another output padding.
         whole = dataclasses.replace(geometry, stride=tuple(1 if w == 1 else s for w, s in walk), transposed=False)
         return super().norm_on_every_size(weight, whole, enough)
 
