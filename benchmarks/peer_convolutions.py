@@ -257,6 +257,8 @@ def main() -> None:
         sys.path.insert(0, given.peers)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    # Singular values are measured with convolutions, whose default on a GPU has three digits.
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     shape = f"{given.channels} channels, {given.size} x {given.size}, batch {given.batch}"
     print(f"{machine()}; {shape}, {given.rounds} rounds")
     print("| kind | library | smallest | largest - 1 | step, ms | evaluation, ms | MiB |")
