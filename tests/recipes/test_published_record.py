@@ -1,15 +1,18 @@
 """The record on CIFAR-10 in docs/results.md: its table is what the stored counts say, its certificate can be read."""
 
+import dataclasses
 import json
 import math
 import re
 import statistics
+from pathlib import Path
 
 import torch
 from torch import nn
 
 from lipkit.bounds.certificates.certificate import Certificate
 from lipkit.cli.inputs import load
+from lipkit.cli.inputs.recipe_file import recipe_class
 from support.repository import ROOT
 
 TEXT = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
@@ -65,3 +68,22 @@ def test_the_certificate_is_of_the_network_that_the_recipe_names() -> None:
     assert isinstance(made, nn.Module)
     stored = {one.name: tuple(one.shape) for one in paper.model.state if one.stored}
     assert stored == {name: tuple(value.shape) for name, value in made.state_dict().items()}
+
+
+def test_with_mirror_images_the_logits_are_means_and_the_constants_stay() -> None:
+    torch.manual_seed(0)
+    recipe = recipe_class(ROOT / "recipes" / "cifar10_shift.py")(data=Path()).quick()
+    model = dataclasses.replace(recipe, mirrored=True).model()
+    alone = dataclasses.replace(recipe, mirrored=False).model()
+    alone.load_state_dict(model.state_dict())
+    x = torch.rand(4, 3, 32, 32)
+    with torch.no_grad():
+        both, one, other = model.eval()(x), alone.eval()(x), alone(x.flip(3))
+        # Training sees one side: the recipe flips images at random.
+        torch.testing.assert_close(model.train()(x), one)
+    torch.testing.assert_close(both, (one + other) / 2)
+    torch.testing.assert_close(both, model.eval()(x.flip(3)))
+    assert not torch.allclose(both, one)
+    # The halves add up to the constant of one side; the stem's norm is found from other draws, to a thousandth.
+    pairs = [recipe.bound(net.requires_grad_(False), x[:1]).value for net in (model, alone)]
+    torch.testing.assert_close(*pairs, rtol=1e-2, atol=0)
