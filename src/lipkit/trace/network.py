@@ -1,5 +1,6 @@
 """A model as linear operators between nonlinear nodes, and the builder that rules write it with."""
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -106,11 +107,12 @@ class Network:
             raise ShapeError(f"The network takes (batch, {', '.join(map(str, self.source))}), got {tuple(x.shape)}.")
         found = [x if change is None else change(x)]
         for k, row in self.rows().items():
-            z = x.new_zeros((x.shape[0], *self.shape_into(k)))
-            if k in self.biases:
-                z = z + self.biases[k].to(x)
-            for j, op in row.items():
-                z = z + op.to(x.dtype).apply(found[j])
+            terms = [self.biases[k].to(x)] if k in self.biases else []
+            terms += [op.to(x.dtype).apply(found[j]) for j, op in row.items()]
+            if len(terms) < 2:
+                # A single term may share memory with an earlier value, and nodes may be foreign modules.
+                terms.insert(0, x.new_zeros((x.shape[0], *self.shape_into(k))))
+            z = functools.reduce(torch.add, terms)
             y = z if k == self.sink else self.nodes[k - 1](z)
             found.append(y if change is None else change(y))
         return found

@@ -1,7 +1,7 @@
 """Logits with a bound of their own rounding error: a certificate is about real arithmetic, a computer is not."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -96,6 +96,9 @@ class Forward:
         # Relative to the computed size instead of the true one, which is 1 / (1 - n u) times as much.
         self._own = [node.roundings * UNIT / (1 - node.roundings * UNIT) * _INFLATION for node in network.nodes]
         self._biases = {k: float(torch.linalg.vector_norm(b)) * _INFLATION for k, b in network.biases.items()}
+        # Without gates the error is linear in the lengths of all values, and in 1: one product instead of hundreds.
+        units = torch.eye(network.sink + 2, dtype=torch.float64)
+        self._weights = None if any(self._widening) else self._error(units, units[-1]).to(network.device)
 
     def __call__(self, inputs: Shaped[Tensor, "batch ..."]) -> Logits:
         """Logits of a batch, with their error."""
@@ -104,18 +107,27 @@ class Forward:
         with torch.no_grad(), plain_arithmetic():
             values = self.network.values(inputs.to(torch.float64))
         value = values[-1]
-        error = self._error([_lengths(v) for v in values])
+        error = self._error_of(values, _lengths)
+        if not bool(torch.isfinite(error).all()):
+            error = self._error_of(values, _lengths_of_huge)
         if not bool(torch.isfinite(value).all() & torch.isfinite(error).all()):
             raise NonFiniteError(
                 "The model gave NaN or infinite outputs for some inputs; check its weights and the inputs."
             )
         return Logits(value, error, self.subject)
 
-    def _error(self, sizes: list[Float64[Tensor, " batch"]]) -> Float64[Tensor, " batch"]:
+    def _error_of(self, values: Sequence[Tensor], length: Callable[[Tensor], Tensor]) -> Float64[Tensor, " batch"]:
+        sizes = torch.stack([*map(length, values), values[-1].new_ones(len(values[-1]))], 1) + 1e-150
+        return self._error(sizes.T, sizes[:, -1]) if self._weights is None else (sizes @ self._weights) * _INFLATION
+
+    def _error(
+        self, sizes: Float64[Tensor, "values batch"], one: Float64[Tensor, " batch"]
+    ) -> Float64[Tensor, " batch"]:
+        """The recursion, for lengths of the values y_0, ..., y_K; `one` is the unit that biases are counted in."""
         errors = [torch.zeros_like(sizes[0])]
         for k, row in self.network.rows().items():
             zero = torch.zeros_like(sizes[0])
-            passed, size = zero, zero + self._biases.get(k, 0.0)
+            passed, size = zero, zero + self._biases.get(k, 0.0) * one
             for j in row:
                 block = self._blocks[k, j]
                 passed = passed + block.norm * errors[j] + block.slack * sizes[j]
@@ -145,4 +157,10 @@ def _block(op: LinearOperator) -> _Block:
 
 
 def _lengths(values: Float64[Tensor, "batch ..."]) -> Float64[Tensor, " batch"]:
-    return vector_norms(values.flatten(1), 2.0) * _INFLATION + 1e-150
+    """Lengths rounded up, less what squares below the smallest number lose: 1e-150 at most. Infinite from 1e154 on."""
+    roundings = 8 * values[0].numel() + 64 if len(values) else 0
+    return torch.linalg.vector_norm(values.flatten(1), dim=1) * ((1 + gamma(roundings)) * _INFLATION)
+
+
+def _lengths_of_huge(values: Float64[Tensor, "batch ..."]) -> Float64[Tensor, " batch"]:
+    return vector_norms(values.flatten(1), 2.0) * _INFLATION
