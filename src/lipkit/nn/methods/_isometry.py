@@ -10,6 +10,7 @@ from torch import Tensor
 from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.core.precision import room_for, widest
 from lipkit.nn.methods._arithmetic.derivative import Gradients, Tensors, with_derivative
+from lipkit.nn.methods._arithmetic.safe_scaling import parts_of
 from lipkit.nn.methods._base import Blocks, MatrixMethod
 from lipkit.rounding.slacks import UNIT
 
@@ -115,9 +116,10 @@ def excess_of(
     the given numbers may be. A constant for autograd.
     """
     fixed = gram.detach()
-    square = torch.linalg.vector_norm(fixed, 1, -1, keepdim=True).amax(-2, keepdim=True)
+    # Of complex numbers both parts are added up, which is no less than their sizes and needs no root for each.
+    square = torch.linalg.vector_norm(parts_of(fixed), 1, -1, keepdim=True).amax(-2, keepdim=True)
     if not flat:
-        eighth = torch.linalg.matrix_power(fixed, 4)
+        eighth = parts_of(torch.linalg.matrix_power(fixed, 4))
         square = torch.minimum(square, torch.linalg.vector_norm(eighth, dim=(-2, -1), keepdim=True) ** 0.25)
     # Below the 3 of the argument by more than any rounding of the bound.
     return torch.threshold(square if error is None else square + error, 2.9, 1.0)

@@ -26,12 +26,12 @@ def divide_by_largest(tall: Inexact[Tensor, "batch rows cols"]) -> Inexact[Tenso
 
 def largest(tall: Inexact[Tensor, "batch rows cols"], least: float = LEAST) -> Float[Tensor, "batch 1 1"]:
     """The largest entry, of complex ones the largest part, or `least` if that is larger; a constant for autograd."""
-    return torch.linalg.vector_norm(_parts(tall.detach()), math.inf, (-2, -1), keepdim=True).clamp(min=least)
+    return torch.linalg.vector_norm(parts_of(tall.detach()), math.inf, (-2, -1), keepdim=True).clamp(min=least)
 
 
 def largest_in_columns(tall: Inexact[Tensor, "batch rows cols"]) -> Float[Tensor, "batch 1 cols"]:
     """The same for each column."""
-    found = torch.linalg.vector_norm(_parts(tall.detach()), math.inf, -2, keepdim=True).clamp(min=LEAST)
+    found = torch.linalg.vector_norm(parts_of(tall.detach()), math.inf, -2, keepdim=True).clamp(min=LEAST)
     return found.unflatten(-1, (-1, 2)).amax(-1) if tall.dtype.is_complex else found
 
 
@@ -60,7 +60,7 @@ def sizes_of(
 def cap(x: Inexact[Tensor, "batch rows cols"], most: float) -> Inexact[Tensor, "batch rows cols"]:
     """x min(1, most / ||x||_F), for most >= 1."""
     if x.dtype.is_complex:
-        return torch.view_as_complex(cap(_parts(x), most).unflatten(-1, (x.shape[-1], 2)))
+        return torch.view_as_complex(cap(parts_of(x), most).unflatten(-1, (x.shape[-1], 2)))
     unit = largest(x, 1.0)
     small = x / unit
     # Squares, because a norm has no second derivative at zero. Below 1 they are only where ||x|| < 1 <= most.
@@ -73,9 +73,9 @@ def dot(
     left: Inexact[Tensor, "batch rows cols"], right: Inexact[Tensor, "batch rows cols"]
 ) -> Inexact[Tensor, "batch 1 1"]:
     """<L, R>, the sum of the products of entries; of complex ones, that of their parts."""
-    return (_parts(left) * _parts(right)).sum((-2, -1), keepdim=True)
+    return (parts_of(left) * parts_of(right)).sum((-2, -1), keepdim=True)
 
 
-def _parts(x: Inexact[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows more"]:
+def parts_of(x: Inexact[Tensor, "batch rows cols"]) -> Float[Tensor, "batch rows more"]:
     """Real and imaginary parts side by side; the matrix itself if it is real."""
     return torch.view_as_real(x.resolve_conj()).flatten(-2) if x.dtype.is_complex else x

@@ -16,6 +16,7 @@ from lipkit.nn.core.geometry import Geometry
 from lipkit.nn.core.precision import room_for, unit_of
 from lipkit.nn.methods._base import Blocks, Free, Promise, WeightMethod
 from lipkit.norms import Circulant, NearIsometry, Norm
+from lipkit.rounding.float64 import norm_up
 from lipkit.rounding.slacks import MILLIONS_OF_ROUNDINGS
 
 Symbols = Complex[Tensor, "_ _ _"]
@@ -162,7 +163,7 @@ class FourierMethod(WeightMethod):
         least = room_for(rows, cols, 4, dtype) * (1 - transform)
         wide = kernel * least
         symbols = self.symbols_of(wide.to(dtype).to(torch.float64) - wide)
-        size = torch.linalg.vector_norm(symbols, dim=(-2, -1)).unflatten(0, (geometry.groups, -1)).amax(1)
+        size = norm_up(symbols, 2).unflatten(0, (geometry.groups, -1)).amax(1)
         # Less by the rounding of the norm, and of the transform of what has a Frobenius norm of at most u ||kernel||_F.
         enough = unit_of(dtype) * (2 * math.sqrt(max(rows, cols)) * (1 - MILLIONS_OF_ROUNDINGS) - transform)
         return torch.where(size <= enough, torch.full_like(size, least), most).reshape(-1, *(1,) * (kernel.ndim - 1))
