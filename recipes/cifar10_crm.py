@@ -46,7 +46,7 @@ class Objective(enum.Enum):
 class Net6C2F(nn.Module):
     """Six convolutions and two dense layers with ReLU, and the running constants of their pairs."""
 
-    def __init__(self, channels: tuple[int, int, int], width: int) -> None:
+    def __init__(self, channels: tuple[int, int, int], width: int, power_steps: int) -> None:
         super().__init__()
         parts: list[nn.Module] = []
         for before, after in pairwise((3, *channels)):
@@ -54,7 +54,7 @@ class Net6C2F(nn.Module):
         # Three times half of 32 pixels are left.
         parts += [nn.Flatten(), nn.Linear(16 * channels[-1], width), nn.ReLU(), nn.Linear(width, 10)]
         self.layers = nn.Sequential(*parts)
-        self.constants = RunningLipLT(self.layers, torch.zeros(1, 3, 32, 32))
+        self.constants = RunningLipLT(self.layers, torch.zeros(1, 3, 32, 32), power_steps)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of images with values in [0, 1]."""
@@ -73,6 +73,7 @@ class Cifar10CRM(Recipe):
     target: float = 0.2
     weight: float = 15.0
     temperature: float = 5.0
+    power_steps: int = 5
     warm: float = 0.005
     hold: float = 0.5
     learning_rate: float = 1e-3
@@ -92,7 +93,7 @@ class Cifar10CRM(Recipe):
 
     def model(self) -> nn.Module:
         """The published network; its constants are a program of their own if anything is compiled."""
-        net = Net6C2F(self.channels, self.width)
+        net = Net6C2F(self.channels, self.width, self.power_steps)
         if self.compile:
             net.constants.compile(fullgraph=True)
         return net

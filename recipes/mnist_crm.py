@@ -40,7 +40,7 @@ class Objective(enum.Enum):
 class Net4C3F(nn.Module):
     """Four convolutions and three dense layers with ReLU, and the running constants of their pairs."""
 
-    def __init__(self, channels: tuple[int, int], width: int) -> None:
+    def __init__(self, channels: tuple[int, int], width: int, power_steps: int) -> None:
         super().__init__()
         c, d = channels
         self.layers = nn.Sequential(
@@ -48,7 +48,7 @@ class Net4C3F(nn.Module):
             *(nn.Conv2d(c, d, 3, 1, 1), nn.ReLU(), nn.Conv2d(d, d, 4, 2, 1), nn.ReLU(), nn.Flatten()),
             *(nn.Linear(49 * d, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)),
         )
-        self.constants = RunningLipLT(self.layers, torch.zeros(1, 1, 28, 28))
+        self.constants = RunningLipLT(self.layers, torch.zeros(1, 1, 28, 28), power_steps)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits."""
@@ -67,6 +67,7 @@ class MnistCRM(Recipe):
     target: float = 2.2
     weight: float = 30.0
     temperature: float = 5.0
+    power_steps: int = 10
     warm: float = 0.025
     hold: float = 0.0625
     learning_rate: float = 1e-3
@@ -86,7 +87,7 @@ class MnistCRM(Recipe):
 
     def model(self) -> nn.Module:
         """The published network; its constants are a program of their own if anything is compiled."""
-        net = Net4C3F(self.channels, self.width)
+        net = Net4C3F(self.channels, self.width, self.power_steps)
         if self.compile:
             net.constants.compile(fullgraph=True)
         return net

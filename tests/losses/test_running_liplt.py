@@ -7,7 +7,7 @@ from torch import nn
 import lipkit
 from lipkit import nn as lnn
 from lipkit.bounds import PairwiseLipLT
-from lipkit.errors import ShapeError, UnsupportedError
+from lipkit.errors import ArgumentError, ShapeError, UnsupportedError
 from lipkit.losses import RunningLipLT
 from lipkit.norms import SVD
 
@@ -63,6 +63,21 @@ def test_has_the_gradient_of_the_proven_constants(build, shape: tuple[int, ...])
     for ours, theirs in zip(found, exact, strict=True):
         # Directions converge half as fast as values: the root of their 1e-4.
         assert float((ours - theirs).norm()) < 0.02 * float(theirs.norm())
+
+
+def test_several_steps_are_several_calls_and_the_last_counts() -> None:
+    model = convolutional()
+    single, several = (RunningLipLT(model, torch.zeros(1, 1, 8, 8), steps) for steps in (1, 4))
+    with torch.no_grad():
+        # Ten rounds of four were made before the first use.
+        for _ in range(30):
+            single()
+        calls = [single() for _ in range(4)]
+        torch.testing.assert_close(several(), calls[-1])
+        assert not torch.allclose(calls[0], calls[-1], rtol=1e-5)
+    for wrong in (0, True):
+        with pytest.raises(ArgumentError, match="number of power steps"):
+            RunningLipLT(model, torch.zeros(1, 1, 8, 8), wrong)
 
 
 def test_follows_the_weights_and_rests_in_evaluation() -> None:

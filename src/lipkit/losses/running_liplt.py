@@ -7,14 +7,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lipkit.errors import ShapeError, UnsupportedError
+from lipkit.errors import ArgumentError, ShapeError, UnsupportedError
 from lipkit.linops import LinearOperator, Shape
 from lipkit.trace import Network
 from lipkit.trace.capture import capture
 from lipkit.trace.nodes import Split
 from lipkit.trace.rewrites.fuse import Junctions, fuse
 
-# Rounds before the first use: afterwards one for each step of training keeps up with the weights.
+# Rounds before the first use.
 _START = 10
 
 
@@ -24,23 +24,30 @@ class RunningLipLT(nn.Module):
 
         m_s = ||P_s0|| + sum_{j < s} ||P_sj R_j|| m_j,   K_ab = ||(P_a - P_b)_0|| + sum_j ||((P_a - P_b) R)_j|| m_j.
 
-    Every norm is read as ||P v|| at a direction v that is kept and improved by one step of power iteration whenever the
-    module is called in training mode; all directions pass through a layer together, in one product. The first sample
-    of `example` is traced once, and the operators hold the parameters of `model` themselves.
+    Every norm is read as ||P v|| at a direction v that is kept and improved by `steps` steps of power iteration
+    whenever the module is called in training mode; all directions pass through a layer together, in one product. The
+    first sample of `example` is traced once, and the operators hold the parameters of `model` themselves. One step
+    keeps up with weights that move slowly; a loss that presses constants down from the start moves them fast, and needs
+    more, or it presses where they no longer are.
 
     Guarantee: none; each norm is approached from below, so certify with `lipkit.pairwise` afterwards. Differentiable in
     the weights of linear layers; the directions are buffers, so that a run can be continued. Cost: with L layers, one
-    pass forward and one back with at most (L/2)^2 vectors, one back with a vector for each class, and their gradients.
+    pass forward and one back with at most (L/2)^2 vectors, `steps` times, one back with a vector for each class, and
+    the gradients of the last.
     Limits: chains whose weights are parameters; branches and computed weights are refused.
     Reference: Fazlyab et al. 2023 for the constants and power iteration; passing all directions together is ours.
 
     Args:
         model: A chain of layers; its parameters are followed, not copied.
         example: A batch of inputs; the first sample is traced.
+        steps: Steps of power iteration for each call in training mode.
     """
 
-    def __init__(self, model: nn.Module, example: Float[Tensor, "batch ..."]) -> None:
+    def __init__(self, model: nn.Module, example: Float[Tensor, "batch ..."], steps: int = 1) -> None:
         super().__init__()
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+            raise ArgumentError(f"steps is a number of power steps for each call, 1 or more, got {steps!r}.")
+        self._steps = steps
         self._network = _chain(fuse(capture(model, example), Junctions()))
         self._splits = [node.split(2.0) for node in self._network.nodes]
         self._where: tuple[torch.dtype, torch.device] | None = None
@@ -63,6 +70,10 @@ class RunningLipLT(nn.Module):
     def _constants(self, improve: bool) -> Tensor:
         self._follow()
         with torch.autocast(self._network.device.type, enabled=False):
+            if improve:
+                with torch.no_grad():
+                    for _ in range(self._steps - 1):
+                        self._improve(self._images())
             images = self._images()
             if improve:
                 with torch.no_grad():
