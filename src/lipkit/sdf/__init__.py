@@ -3,6 +3,7 @@
 from lipkit.sdf import one_class as one_class
 from lipkit.sdf._base import Field as Field
 from lipkit.sdf._base import Readings as Readings
+from lipkit.sdf.checkpoints import Checkpoints as Checkpoints
 from lipkit.sdf.combined.blends import Blend as Blend
 from lipkit.sdf.combined.blends import CubicBlend as CubicBlend
 from lipkit.sdf.combined.blends import ExponentialBlend as ExponentialBlend

@@ -1,8 +1,10 @@
 """`lipkit anomaly`: the numbers of the library, files that continue, audits that find forgeries, clear errors."""
 
 import json
+import os
 import re
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,11 +20,14 @@ from lipkit.cli.exit_codes import Code
 from lipkit.cli.inputs.safetensors_file import tensors_from, tensors_to
 from lipkit.cli.main import main
 from lipkit.cli.runs.anomaly_files import gather_anomalies, read_detector
+from lipkit.cli.runs.kept_training import KeptTraining
 from lipkit.estimators import OneClassSDF
 from lipkit.report.html.fields.anomaly_page import render_anomaly_page
 from lipkit.report.results.anomaly_contents import AnomalyContents
+from support.programs.run import PROGRAMS, run_program
 from support.sealed_files import read_object, write_object
 
+KILLED = PROGRAMS / "killed_command.py"
 # Small enough for a run in a second.
 TINY = ("--steps", "20", "--widths", "8,8", "--contamination", "0.2", "--calibration", "0.4", "--eps", "0.01")
 
@@ -61,6 +66,14 @@ def honest(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(honest: Path, tmp_path: Path) -> Path:
     """A copy that a forger may change."""
     return Path(shutil.copytree(honest, tmp_path / "forged"))
+
+
+def assert_same_detector(run: Path, other: Path) -> None:
+    (one, about), (two, known) = (tensors_from(folder / "model.safetensors", sealed=True) for folder in (run, other))
+    assert about == known
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert (run / "scores.json").read_bytes() == (other / "scores.json").read_bytes()
 
 
 def worst_auroc(normal: np.ndarray, strange: np.ndarray, shift: float) -> float:
@@ -131,6 +144,63 @@ def test_a_run_continues_where_it_was_stopped(run: Path, data: Path, capsys: pyt
     assert read(run).labelled is not None
     assert main(["anomaly", str(data), "--out", str(run), *TINY, "--seed", "5"]) == Code.OTHER
     assert "holds another run (seed was 0)" in capsys.readouterr().err
+
+
+@pytest.mark.train
+def test_control_c_in_the_training_keeps_what_was_done(
+    data: Path, honest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    run, after_update = tmp_path / "run", KeptTraining.after_update
+
+    def interrupt(kept: KeptTraining, done: int, steps: int, state: Any) -> None:
+        if done in (7, 20):
+            os.kill(os.getpid(), signal.SIGINT)
+        after_update(kept, done, steps, state)
+
+    monkeypatch.setattr(KeptTraining, "after_update", interrupt)
+    for done in (7, 20):
+        assert detect(data, run) == Code.INTERRUPTED
+        assert f"Interrupted after step {done} of 20; run the same command again" in capsys.readouterr().err
+        assert sorted(one.name for one in run.iterdir()) == ["checkpoint.safetensors", "run.json"]
+    # Other settings are not what the folder was begun with.
+    assert detect(data, run, *TINY, "--margin", "0.1") == Code.OTHER
+    assert "holds another run (margin was 0.05)" in capsys.readouterr().err
+    assert detect(data, run) == Code.OK
+    assert not (run / "checkpoint.safetensors").exists()
+    assert_same_detector(run, honest)
+
+
+@pytest.mark.train
+def test_a_damaged_checkpoint_and_one_of_another_run_are_refused(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("lipkit.cli.runs.kept_training._SAVE", -1.0)
+    monkeypatch.setattr("lipkit.cli.runs.kept_training._SHARE", 0)
+    run, file = tmp_path / "run", tmp_path / "run" / "checkpoint.safetensors"
+    with monkeypatch.context() as during:
+        # What fails after the training leaves its last checkpoint.
+        during.setattr("lipkit.cli.commands.anomaly.store_detector", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            detect(data, run)
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert detect(data, run) == Code.OTHER
+    assert "checkpoint.safetensors does not fit its checksum" in capsys.readouterr().err
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / file.name).write_bytes(whole)
+    assert detect(data, tmp_path / "other", *TINY, "--margin", "0.1") == Code.OTHER
+    assert "The checkpoint is of another training (margin was 0.05)" in capsys.readouterr().err
+
+
+@pytest.mark.process
+@pytest.mark.train
+def test_a_killed_run_ends_like_one_that_was_not(data: Path, honest: Path, tmp_path: Path):
+    run = tmp_path / "run"
+    killed = run_program(KILLED, ["6", "anomaly", str(data), "--out", str(run), *TINY], 300)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr[-3000:]
+    assert sorted(one.name for one in run.iterdir()) == ["checkpoint.safetensors", "run.json"]
+    assert detect(data, run) == Code.OK
+    assert_same_detector(run, honest)
 
 
 @pytest.mark.train

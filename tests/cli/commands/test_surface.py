@@ -3,6 +3,7 @@
 import base64
 import json
 import shutil
+import signal
 import struct
 from pathlib import Path
 from typing import NoReturn
@@ -20,6 +21,7 @@ from lipkit.cli.inputs.safetensors_file import tensors_from
 from lipkit.cli.main import main
 from lipkit.cli.runs import surface_files
 from support.meshes import box_mesh
+from support.programs.run import PROGRAMS, run_program
 from support.small_surface import SMALL, learn, read_result, write_egg
 
 
@@ -186,6 +188,21 @@ def test_an_interrupted_run_ends_as_an_undisturbed_one(
         # It is not trained again.
         during.setattr(sdf.Surface, "__call__", stop)
         assert learn(egg, run) == Code.OK
+    before, after = read_result(honest), read_result(run)
+    assert {**vars(after), "command": ""} == {**vars(before), "command": ""}
+
+
+@pytest.mark.process
+@pytest.mark.train
+def test_a_killed_run_ends_like_one_that_was_not(egg: Path, honest: Path, tmp_path: Path):
+    run, program = tmp_path / "run", PROGRAMS / "killed_command.py"
+    killed = run_program(program, ["90", "surface", str(egg), "--out", str(run), *SMALL], 300)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr[-3000:]
+    assert sorted(one.name for one in run.iterdir()) == ["checkpoint.safetensors", "run.json"]
+    assert learn(egg, run, *SMALL, "--rate", "0.01") == Code.OTHER
+    assert learn(egg, run) == Code.OK
+    assert (run / "model.safetensors").read_bytes() == (honest / "model.safetensors").read_bytes()
+    assert not (run / "checkpoint.safetensors").exists()
     before, after = read_result(honest), read_result(run)
     assert {**vars(after), "command": ""} == {**vars(before), "command": ""}
 

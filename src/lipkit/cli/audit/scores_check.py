@@ -26,7 +26,7 @@ from lipkit.cli.runs.anomaly_files import (
     plain_anomalies,
     read_detector,
 )
-from lipkit.cli.runs.counted_training import train_detector
+from lipkit.cli.runs.kept_training import shown_training
 from lipkit.report.html.fields.anomaly_page import render_anomaly_page
 from lipkit.report.results.anomaly_contents import ANOMALY, AnomalyContents
 from lipkit.sdf._base import constant_of
@@ -166,7 +166,8 @@ def _check_training(run: AnomalyRun, detector: "OneClassSDF", claims: AnomalyCon
             f"The training was on {claims.software}, which rounds otherwise than {here}; repeat it there."
         )
         return
-    trained = train_detector(run.request, run.learned, "repeating the training")
+    with shown_training("repeating the training") as shown:
+        trained = run.request.detector().fit(run.learned, checkpoints=shown)
     (says, about), (found, again) = detector.to_state(), trained.to_state()
     wrong = [name for name in found if not torch.equal(found[name], says[name])]
     for name in wrong:

@@ -14,9 +14,9 @@ from lipkit.cli.audit.json_check import check_json
 from lipkit.cli.audit.page_check import check_page
 from lipkit.cli.commands.run_commands import read_command
 from lipkit.cli.commands.surface_request import SurfaceRequest
-from lipkit.cli.console import bar
 from lipkit.cli.inputs.mesh_file import ClosedMesh
 from lipkit.cli.runs.anomaly_files import describe_software
+from lipkit.cli.runs.kept_training import shown_training
 from lipkit.cli.runs.surface_files import (
     EXTRACTED,
     MODEL,
@@ -107,8 +107,8 @@ def _check_training(
             f"The training was on {claims.software}, which rounds otherwise than {here}; repeat it there."
         )
         return
-    with bar("training again") as show:
-        again = run.request.training(run.mesh.mesh, lambda done, steps: show(done, steps, "")).model.state_dict()
+    with shown_training("training again") as shown:
+        again = run.request.training(run.mesh.mesh, checkpoints=shown).model.state_dict()
     stored = field.model.state_dict()
     wrong = [name for name in again if not torch.equal(again[name], stored[name])]
     if wrong:

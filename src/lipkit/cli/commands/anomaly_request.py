@@ -22,7 +22,7 @@ class AnomalyRequest:
     """Find anomalies in a table by a network of proven constant, and certify its scores.
 
     With labels it learns from a share of the normal rows and is tested on all other rows; without, it learns from all
-    rows. Ends at any time, and the same command continues with the part that was not finished; training is one part.
+    rows. Ends at any time, and the same command continues where it was; training goes on from its last checkpoint.
     """
 
     data: str = argument("A .npz file with X, and y where there are labels (1 for anomalies); or a .csv file.", "DATA")

@@ -21,7 +21,7 @@ _TRAINING = sdf.Surface()
 class SurfaceRequest:
     """Learn the signed distance of a mesh by a network of proven constant, and prove how far its surface is off.
 
-    Ends at any time, and the same command continues with the part that was not finished; training is one part.
+    Ends at any time, and the same command continues where it was; training goes on from its last checkpoint.
     """
 
     mesh: str = argument("A closed surface of triangles: .obj, .ply, .stl or .off.", "MESH")
