@@ -380,6 +380,46 @@ def test_without_labels_all_rows_are_learned_from(tmp_path: Path):
     assert main(["audit", str(run)]) == Code.OK
 
 
+@pytest.mark.train
+def test_the_length_of_eps_is_in_the_table_and_in_the_lead(honest: Path, data: Path, tmp_path: Path):
+    found = read(honest)
+    assert found.labelled is not None
+    radii = [one.radius for one in found.labelled.table]
+    assert radii == sorted(radii)
+    assert (radii[0], radii[1]) == (0.0, 0.01)
+    assert [one.radius for one in found.labelled.alarms] == radii
+    assert "whatever moves of length 0.01 are made" in (honest / "anomaly.html").read_text()
+    # Who lists radii gets those.
+    assert detect(data, tmp_path / "run", *TINY, "--radii", "0.5,1") == Code.OK
+    listed = read(tmp_path / "run").labelled
+    assert listed is not None
+    assert [one.radius for one in listed.table] == [0.5, 1.0]
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("name", ["rows.csv", "rows.npz"])
+def test_a_column_that_looks_like_labels_is_asked_about(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    rows, labels = table()
+    both, path = np.c_[rows, labels], tmp_path / name
+    if name.endswith("csv"):
+        np.savetxt(path, both, delimiter=",", header="a,b,c,bad", comments="")
+        remedy = "give --label 3 and another --out"
+    else:
+        np.savez(path, X=both)
+        remedy = "save it as y, not in X"
+    words = ("--nearest", "1")
+    assert detect(path, tmp_path / "run", *words) == Code.OK
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first.startswith(f"Column 3 of {path} (the first is 0) holds only 0 and 1 and is learned from")
+    assert first.endswith(f"{remedy}.")
+    # Nothing to ask where labels are named, or no column is like them.
+    if name.endswith("csv"):
+        assert detect(path, tmp_path / "named", *words, "--label", "3") == Code.OK
+    np.savez(tmp_path / "plain.npz", X=rows)
+    assert detect(tmp_path / "plain.npz", tmp_path / "plain", *words) == Code.OK
+    assert "holds only 0 and 1" not in capsys.readouterr().err
+
+
 DISTANCE = ("--nearest", "1", "--no-standardise", "--calibration", "0.4", "--contamination", "0.2")
 
 
@@ -479,8 +519,23 @@ def test_what_no_detector_can_learn_from_is_one_sentence(name: str, tmp_path: Pa
         ("data.npz", "no archive", (), "is no .npz file with an array X"),
         ("data.csv", "a,b\n1,2\n3,x\n5,6\n", (), "'x' in column 1 (b) of sample 1"),
         ("data.csv", "a,b\n1,2\n3,5\n5,6\n", ("--label", "c"), "no column 'c' for the labels"),
-        ("data.csv", "a,b\n1,good\n3,bad\n5,bad\n", ("--label", "b"), "has the labels bad, good; 0 is for normal rows"),
+        (
+            "data.csv",
+            "a,b\n1,good\n3,bad\n5,bad\n",
+            ("--label", "b"),
+            "0 is for normal rows and 1 for anomalies, so write those",
+        ),
         ("data.csv", "1,2\n3\n", (), "has 1 cells for sample 1, expected 2"),
+        ("data.csv", "a;b\n1;2\n3;4\n5;6\n", (), "separated by ';', so save it with commas"),
+        ("data.csv", "a;b\n1;2\n3;4\n5;6\n", ("--label", "b"), "separated by ';', so save it with commas"),
+        ("data.csv", "a\tb\n1\t2\n3\t4\n5\t6\n", (), "separated by '\\t', so save it with commas"),
+        # Commas of decimals.
+        ("data.csv", "a;b\n1,5;2\n3,5;4\n5,5;6\n", (), "separated by ';', so save it with commas"),
+        ("data.csv", "1,5;2\n3,5;4\n5,5;6\n", (), "separated by ';', so save it with commas"),
+        ("data.csv", "a,b\n1,red\n3,red\n5,blue\n", (), "or name it if it holds the labels (`label`, --label)"),
+        ("data.csv", "a,b\n1,red\n3,red\n5,blue\n", (), "'red' in column 1 (b) of sample 0, expected a finite number"),
+        ("data.csv", "a,b\n1,\n3,2\n5,3\n", (), "'' in column 1 (b) of sample 0, expected a finite number of float64;"),
+        ("data.csv", "a,b\n1,\n3,2\n5,3\n", (), "fill such cells, or leave their rows out"),
     ],
 )
 def test_files_that_are_no_table_are_one_sentence(

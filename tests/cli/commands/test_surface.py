@@ -17,6 +17,7 @@ from lipkit import sdf
 from lipkit.cli.commands.run_commands import read_command
 from lipkit.cli.commands.surface_request import SurfaceRequest
 from lipkit.cli.exit_codes import Code
+from lipkit.cli.inputs.mesh_file import ClosedMesh
 from lipkit.cli.inputs.safetensors_file import tensors_from
 from lipkit.cli.main import main
 from lipkit.cli.runs import surface_files
@@ -131,6 +132,23 @@ def test_the_slice_has_values_of_the_field_and_true_distances(honest: Path, egg:
     clear = distance > 0.05
     assert ((np.array(cut.exact) > 0) == behind)[clear].all()
     assert behind.any()
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(("up", "axes"), [("x", ("z", "x", "y")), ("y", ("z", "y", "x")), ("z", ("y", "z", "x"))])
+def test_the_slice_stands_upright_and_shows_the_longer_of_the_other_sides(
+    up: str, axes: tuple[str, str, str], honest: Path, egg: Path, tmp_path: Path
+):
+    # Half axes 1, 1.5 and 2: of the two that are not up the shorter one is held.
+    request = SurfaceRequest(mesh=str(egg), out=tmp_path, up=up, width=16, depth=3)
+    field = surface_files.read_field(request, honest)
+    cut = surface_files.SurfaceMeasures(request, ClosedMesh.read(egg, False), field, None)._cut()
+    assert cut.axes == axes
+    points = torch.zeros(len(cut.values), 3, dtype=torch.float64)
+    places = torch.tensor([[across, height] for height in cut.up for across in cut.across], dtype=torch.float64)
+    right, upwards, held = ("xyz".index(axis) for axis in axes)
+    points[:, right], points[:, upwards], points[:, held] = places[:, 0], places[:, 1], cut.at
+    assert torch.equal(torch.tensor(cut.values, dtype=torch.float64), field(points))
 
 
 @pytest.mark.train

@@ -34,6 +34,8 @@ def detect_anomalies(request: AnomalyRequest) -> None:
     option_words.check_json(request.json)
     request.check()
     data = LabelledRows.read(Path(request.data), request.label)
+    if (column := data.find_label()) is not None:
+        _ask_about(Path(request.data), column)
     chosen = data.choose_training(request.train, request.seed)
     identity = Identity("", "", {**request.options, **data.hashes}, request.command)
     identity.check(request.out)
@@ -58,3 +60,13 @@ def detect_anomalies(request: AnomalyRequest) -> None:
     say = terminal().print
     for line in (*contents.lines(), f"page in {page}"):
         say(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def _ask_about(path: Path, column: int) -> None:
+    """Say that a column which looks like labels is learned from."""
+    remedy = f"give --label {column} and another --out" if path.suffix == ".csv" else "save it as y, not in X"
+    terminal(stderr=True).print(
+        f"Column {column} of {path} (the first is 0) holds only 0 and 1 and is learned from like the others; if it "
+        f"says which rows are anomalies, {remedy}.",
+        soft_wrap=True, markup=False, highlight=False,
+    )  # fmt: skip

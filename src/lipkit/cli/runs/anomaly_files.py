@@ -107,7 +107,8 @@ def gather_anomalies(
         held=math.floor(request.calibration * len(chosen)), constant=constant, kind=detector.bound_.kind.name.lower(),
         threshold=detector.offset_, contamination=request.contamination, eps=request.eps,
         below=int((scores.score < detector.offset_).sum()),
-        labelled=scored.gather_labelled(constant, detector.offset_, request.moves), edges=edges, bars=bars,
+        labelled=scored.gather_labelled(constant, detector.offset_, request.moves, request.eps),
+        edges=edges, bars=bars,
         health=detector.health_, strangest=scored.strangest(),
     )  # fmt: skip
 
