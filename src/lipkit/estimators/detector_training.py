@@ -14,8 +14,8 @@ from lipkit.errors import ArgumentError
 from lipkit.estimators.detector_field import DetectorField
 from lipkit.estimators.standardised import Standardise
 from lipkit.nn import condense
-from lipkit.sdf.checkpoints import Checkpoints
 from lipkit.sdf.one_class import Health, OneClass, orthogonal_mlp
+from lipkit.sdf.resumable_training import Checkpoints
 
 # Rows that exact distances are measured to; of more a random choice is kept.
 _NEAREST = 10_000

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-from lipkit._checksums import to_sealed_json
 from lipkit.cli.commands.anomaly_request import AnomalyRequest
 from lipkit.cli.commands.run_commands import read_command
 from lipkit.cli.exit_codes import Code
@@ -25,7 +24,7 @@ from lipkit.estimators import OneClassSDF
 from lipkit.report.html.fields.anomaly_page import render_anomaly_page
 from lipkit.report.results.anomaly_contents import AnomalyContents
 from support.programs.run import PROGRAMS, run_program
-from support.sealed_files import read_object, write_object
+from support.sealed_files import read_claims, read_object, write_claims, write_object
 
 KILLED = PROGRAMS / "killed_command.py"
 # Small enough for a run in a second.
@@ -263,10 +262,9 @@ def change_setting(run: Path) -> None:
 
 def edit(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
     def forge(run: Path) -> None:
-        content = json.loads((run / "anomaly.json").read_text())
-        content.pop("sha256")
+        content = read_claims(run / "anomaly.json")
         change(content)
-        (run / "anomaly.json").write_bytes(to_sealed_json(content) + b"\n")
+        write_claims(run / "anomaly.json", content)
         (run / "anomaly.html").write_text(render_anomaly_page(read(run)))
 
     return forge

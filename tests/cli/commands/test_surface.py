@@ -23,7 +23,7 @@ from lipkit.cli.main import main
 from lipkit.cli.runs import surface_files
 from support.meshes import box_mesh
 from support.programs.run import PROGRAMS, run_program
-from support.small_surface import SMALL, learn, read_result, write_egg
+from support.small_surface import SMALL, learn, make_run, read_result, write_egg
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +33,7 @@ def egg(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def honest(egg: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = tmp_path_factory.mktemp("runs") / "run"
-    assert learn(egg, run, *SMALL, "--json", str(run.parent / "numbers.json")) == Code.OK
-    return run
+    return make_run(egg, tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from lipkit.cli.audit.audited_run import ANEW, check_settings
 from lipkit.cli.audit.findings import Findings, find_differences
 from lipkit.cli.audit.json_check import check_json
 from lipkit.cli.audit.page_check import check_page
+from lipkit.cli.audit.same_software import rounds_as_here
 from lipkit.cli.audit.samples_check import choose_places
 from lipkit.cli.commands.anomaly_request import AnomalyRequest
 from lipkit.cli.commands.run_commands import read_command
@@ -21,7 +22,6 @@ from lipkit.cli.runs.anomaly_files import (
     MODEL,
     SCORES,
     RowScores,
-    describe_software,
     gather_anomalies,
     plain_anomalies,
     read_detector,
@@ -160,11 +160,7 @@ def _check_scores(
 
 
 def _check_training(run: AnomalyRun, detector: "OneClassSDF", claims: AnomalyContents, findings: Findings) -> None:
-    here = describe_software()
-    if claims.software != here:
-        findings.skipped.append(
-            f"The training was on {claims.software}, which rounds otherwise than {here}; repeat it there."
-        )
+    if not rounds_as_here(claims.software, findings):
         return
     with shown_training("repeating the training") as shown:
         trained = run.request.detector().fit(run.learned, checkpoints=shown)

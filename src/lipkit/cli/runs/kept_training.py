@@ -48,13 +48,14 @@ class KeptTraining:
     ) -> None:
         self._show, self._file, self._settle, self._signals = show, file, settle, signals
         self._stopped: Callable[[], bool] = lambda: False
-        self._saved, self._spent = time.monotonic(), 0.0
+        self._saved = self._spent = 0.0
 
     def load(self) -> Mapping[str, Any] | None:
         """The state in the file, if there is one; from here on Ctrl-C waits for the end of an update."""
         if self._file is None:
             return None
         self._stopped = self._signals.enter_context(interrupts())
+        self._saved = time.monotonic()
         return checkpoint.load(self._file) if self._file.is_file() else None
 
     def after_update(self, done: int, steps: int, state: Callable[[], Mapping[str, Any]]) -> None:

@@ -18,7 +18,7 @@ from lipkit.cli.commands.surface_request import SurfaceRequest
 from lipkit.cli.console import progress
 from lipkit.cli.inputs.mesh_file import ClosedMesh
 from lipkit.cli.inputs.safetensors_file import model_to, tensors_from
-from lipkit.cli.runs.anomaly_files import describe_software
+from lipkit.cli.runs.software import describe_software
 from lipkit.errors import ArgumentError, LipkitError, RecordError
 from lipkit.report.html.fields.surface_page import write_surface_page
 from lipkit.report.results.surface_contents import SURFACE, Render, Slice, SurfaceContents

@@ -17,11 +17,11 @@ from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
 from lipkit.losses import HKR
 from lipkit.nn import orthonormal_
 from lipkit.optim import StiefelMuon, split_orthonormal
-from lipkit.sdf.checkpoints import Checkpoints, ResumableTraining
 from lipkit.sdf.one_class.distance_samples import distances, draw_around
 from lipkit.sdf.one_class.health import Health
 from lipkit.sdf.one_class.proposals import GaussianColumns, Proposal, check_positive
 from lipkit.sdf.one_class.renewals import Alternating, Lazy, Renewal
+from lipkit.sdf.resumable_training import Checkpoints, ResumableTraining
 from lipkit.sdf.walk import Walk
 
 # Share of the steps after which the rate falls, linearly, to 0.

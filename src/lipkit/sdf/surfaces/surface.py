@@ -14,10 +14,10 @@ from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
 from lipkit.losses import HKR, WarmCosineSchedule
 from lipkit.optim import StiefelMuon, split_orthonormal
 from lipkit.sdf._base import check_points
-from lipkit.sdf.checkpoints import Checkpoints, ResumableTraining
 from lipkit.sdf.meshes.mesh_field import Mesh
 from lipkit.sdf.meshes.triangles import Triangles
 from lipkit.sdf.network_field import Network
+from lipkit.sdf.resumable_training import Checkpoints, ResumableTraining
 from lipkit.sdf.surfaces.folded_network import folded_network, sorting_network
 from lipkit.sdf.surfaces.outward_normals import outward_normals
 from lipkit.sdf.surfaces.surface_samples import (
