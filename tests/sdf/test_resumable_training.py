@@ -70,6 +70,24 @@ def test_a_surface_that_was_stopped_is_that_of_an_undisturbed_training(stop: int
     assert kept.calls == told == [(done, 30) for done in range(stop + 1, 31)]
 
 
+@pytest.mark.parametrize("normals", [True, False])
+def test_surfaces_of_points_and_labels_go_on_too(normals: bool, tmp_path: Path):
+    cloud = torch.nn.functional.normalize(
+        torch.randn(300, 3, generator=torch.Generator().manual_seed(1)).double(), dim=1
+    )
+    inside = torch.arange(300) % 2 == 0
+
+    def train(kept: OnDisk | None) -> sdf.Network:
+        if normals:
+            return SURFACE.of_points(cloud, cloud, checkpoints=kept)
+        return SURFACE.of_labels(cloud * torch.where(inside, 0.9, 1.1)[:, None], inside, checkpoints=kept)
+
+    with pytest.raises(Stopped):
+        train(OnDisk(tmp_path / "state", 17))
+    again, whole = train(OnDisk(tmp_path / "state")), train(None)
+    assert same(list(again.model.parameters()), list(whole.model.parameters()))
+
+
 # Lazy samples are drawn at every eighth update here, those of alternating training with weights of the tenth.
 @pytest.mark.parametrize("renewal", [Lazy(8), Alternating(10)], ids=str)
 @pytest.mark.parametrize("stop", [1, 8, 19, 30])

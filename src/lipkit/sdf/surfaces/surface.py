@@ -113,13 +113,14 @@ class Surface:
             )
         mesh = surface if isinstance(surface, Mesh) else Mesh(surface.vertices, surface.faces)
         drawn = draw_around_mesh(mesh, self.samples, derive_seed(self.seed, 0))
-        return self._train(drawn, _error, progress, checkpoints=checkpoints)
+        return self._train(drawn, _error, progress, None, checkpoints)
 
     def of_points(
         self,
         points: Float[Tensor, "n d"],
         normals: Float[Tensor, "normals d"] | None = None,
         progress: Callable[[int, int], None] | None = None,
+        checkpoints: Checkpoints | None = None,
     ) -> Network:
         """The field of samples of a closed surface, in any number of dimensions; it need not know normals.
 
@@ -138,6 +139,7 @@ class Surface:
             points: Samples of the surface.
             normals: One for each point, pointing outwards, of any length; None to estimate them.
             progress: Called with the steps done and the steps in all, about a hundred times.
+            checkpoints: As for a mesh.
         """
         cloud = check_points(points, points.shape[1] if points.ndim == 2 else 3)
         if len(cloud) < 4:
@@ -150,13 +152,14 @@ class Surface:
         if len(outwards) != len(cloud):
             raise ShapeError(f"Each of {len(cloud)} points has one normal, got {len(outwards)} normals.")
         drawn = draw_around_points(cloud, outwards, self.samples, derive_seed(self.seed, 0))
-        return self._train(drawn, _error, progress, cloud if normals is None else None)
+        return self._train(drawn, _error, progress, cloud if normals is None else None, checkpoints)
 
     def of_labels(
         self,
         points: Float[Tensor, "n d"],
         inside: Bool[Tensor, " labels"],
         progress: Callable[[int, int], None] | None = None,
+        checkpoints: Checkpoints | None = None,
     ) -> Network:
         """The field of points that are known to be inside or outside, and nothing else, by `losses.HKR`.
 
@@ -175,15 +178,17 @@ class Surface:
             raise ArgumentError(f"Both sides need points, got {int(inside.sum())} of {len(inside)} inside.")
         # The hinge is the plain mean: class means would make densities differ that are equal.
         loss = HKR(_MARGIN, _HINGE, balanced_hinge=False)
-        return self._train(labelled(drawn, inside), lambda scores, labels: loss(scores, labels > 0), progress)
+        return self._train(
+            labelled(drawn, inside), lambda scores, labels: loss(scores, labels > 0), progress, None, checkpoints
+        )
 
     def _train(
         self,
         drawn: SurfaceSamples,
         loss_of: Callable[[Tensor, Tensor], Tensor],
         progress: Callable[[int, int], None] | None,
-        inside: Tensor | None = None,
-        checkpoints: Checkpoints | None = None,
+        inside: Tensor | None,
+        checkpoints: Checkpoints | None,
     ) -> Network:
         # In units of the diagonal, around 0, whatever the units of the surface are.
         points = ((drawn.points - drawn.center) / drawn.diagonal).float()
