@@ -2,6 +2,7 @@
 
     python benchmarks/anomaly.py one-class --data ADBENCH --out anomaly.json
     python benchmarks/anomaly.py unlabelled --data ADBENCH --out anomaly_unlabelled.json
+    python benchmarks/anomaly.py table --out seed0.json seed1.json
     python benchmarks/anomaly.py alarms
     python benchmarks/anomaly.py speed
 
@@ -242,7 +243,8 @@ def measure(
 
 def run_tables(request: argparse.Namespace, detectors: dict[str, Detector], names: tuple[str, ...] | None) -> Results:
     """Every detector on every table with every seed; what is stored already is not repeated."""
-    results: Results = json.loads(request.out.read_text()) if request.out.exists() else {}
+    out: Path = request.out[0]
+    results: Results = json.loads(out.read_text()) if out.exists() else {}
     absent: set[str] = set()
     files = sorted(request.data.glob("*.npz"), key=lambda file: file.stat().st_size)
     for seed in request.seeds:
@@ -266,7 +268,7 @@ def run_tables(request: argparse.Namespace, detectors: dict[str, Detector], name
                     continue
                 except (ValueError, RuntimeError, MemoryError) as error:
                     cell[str(seed)] = {"failed": f"{type(error).__name__}: {error}"}
-                write_whole(request.out, json.dumps(results, indent=1).encode())
+                write_whole(out, json.dumps(results, indent=1).encode())
                 print(name, method, seed, cell[str(seed)], flush=True)
     return results
 
@@ -275,6 +277,23 @@ def mean_of(cells: dict[str, dict[str, object]], what: str, at: int | None = Non
     """The mean over seeds, NaN where nothing was measured."""
     values = [cell[what] for cell in cells.values() if what in cell]
     return float(np.mean([v if at is None else v[at] for v in values])) if values else float("nan")  # type: ignore[index]
+
+
+def deviation_over_seeds(rows: list[dict[str, dict[str, dict[str, object]]]], method: str) -> float:
+    """How far the mean AUROC of all tables differs from seed to seed; NaN for one seed."""
+    seeds = set.intersection(*(set(row[method]) for row in rows))
+    means = [np.mean([row[method][seed]["auroc"] for row in rows]) for seed in seeds]  # type: ignore[misc]
+    return float(np.std(means, ddof=1)) if len(means) > 1 else float("nan")
+
+
+def joined(parts: list[Results]) -> Results:
+    """Results of several files as one."""
+    found: Results = {}
+    for part in parts:
+        for table, row in part.items():
+            for method, cells in row.items():
+                found.setdefault(table, {}).setdefault(method, {}).update(cells)
+    return found
 
 
 def print_tables(results: Results) -> None:
@@ -291,11 +310,12 @@ def print_tables(results: Results) -> None:
     ranks = np.array([rankdata(-row) for row in values[complete]])
     print(f"{int(complete.sum())} of {len(values)} tables have every number; means and ranks are over them")
     print("mean".ljust(18), *(f"{v:9.2f}" for v in values[complete].mean(0)))
+    rows = [row for row, fine in zip(results.values(), complete.tolist(), strict=True) if fine]
+    print("std over seeds".ljust(18), *(f"{deviation_over_seeds(rows, m):9.2f}" for m in methods))
     fresh = complete & np.array([table not in CHOSEN_ON for table in results])
     if fresh.any():
         print("not tuned on".ljust(18), *(f"{v:9.2f}" for v in values[fresh].mean(0)))
     print("mean rank".ljust(18), *(f"{v:9.2f}" for v in ranks.mean(0)))
-    rows = [row for row, fine in zip(results.values(), complete.tolist(), strict=True) if fine]
     for at, eps in enumerate(EPS):
         cells = [np.mean([mean_of(row[m], "certified", at) for row in rows]) for m in methods]
         print(f"certified {eps:g}".ljust(18), *(f"{v:9.2f}" for v in cells))
@@ -357,7 +377,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("one-class", "unlabelled", "alarms", "speed", "table"))
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, nargs="+", help="a file of results; table joins several, of other seeds")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--methods", nargs="+")
@@ -374,7 +394,7 @@ def main() -> None:
     elif request.what == "speed":
         print_speed(request.queries)
     elif request.what == "table":
-        print_tables(json.loads(request.out.read_text()))
+        print_tables(joined([json.loads(file.read_text()) for file in request.out]))
     elif request.what == "one-class":
         print_tables(run_tables(request, ONE_CLASS, None))
     else:

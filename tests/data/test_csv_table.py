@@ -62,6 +62,10 @@ def test_words_are_labels_in_the_order_that_is_given(tmp_path: Path):
         ("a,b,y\n", "no samples"),
         ("1\n2\n", "one column"),
         ("a;b;c\n1;2;0\n", "one column.*separated by ';', so save it with commas"),
+        ("a|b|y\n1,5|2|0\n", r"one column.*separated by '\|', so save it with commas"),
+        ("1,5;2,0\n1,6;2,0\n", "'6;2' in column 1 .* of sample 0.*separated by ';', so save it with commas"),
+        ("a,b,y\n1,red,0\n", "'red' in column 1 .b. of sample 0.*leave the column out, or write its words as numbers"),
+        ("1,nan,0\n", "fill such cells, or leave their rows out"),
     ],
 )
 def test_what_is_no_table_is_refused_with_its_place(tmp_path: Path, text: str, said: str):

@@ -171,3 +171,20 @@ def test_parts_of_a_motion_are_copies() -> None:
 def test_what_is_no_number_of_the_kind_is_refused(make: Callable[[], object], message: str) -> None:
     with unchecked(), pytest.raises((ArgumentError, NonFiniteError), match=message):
         make()
+
+
+def test_fields_and_their_bounds_are_named_without_addresses() -> None:
+    ball, box = sdf.Sphere(torch.zeros(2), 1.0), sdf.Box(torch.zeros(2), torch.ones(2))
+    cut = sdf.Difference(ball, box)
+    assert str(cut.bound) == "1 (upper bound, l2->l2, Difference(Sphere, Box))"
+    assert repr(ball) == "Sphere(dim=2)"
+    assert repr(sdf.Union(*[ball] * 4, box)) == "Union(Sphere, Sphere, Sphere, Sphere and 1 more)"
+    points = sdf.Points(torch.eye(2, dtype=torch.float64))
+    others = (
+        box, points, sdf.Flats(torch.zeros(1, 2), torch.eye(2)[None, :1]), sdf.Function(lambda x: x[:, 0], 2, 1.0),
+        sdf.HalfSpace(torch.ones(2), 0.0), sdf.Complement(cut), sdf.Offset(cut, 0.1), sdf.Shell(cut, 0.1),
+        sdf.Moved(cut, torch.ones(2)), sdf.Scaled(cut, 2.0), sdf.SmoothUnion(ball, box, 0.1), Wave(UPPER),
+    )  # fmt: skip
+    for field in others:
+        assert type(field).__name__ in repr(field)
+        assert " at 0x" not in repr(field) + str(field.bound)

@@ -17,6 +17,16 @@ def write_object(path: Path, content: Mapping[str, Any]) -> None:
     path.write_bytes(to_sealed_json(content, indent=1))
 
 
+def read_claims(path: Path) -> dict[str, Any]:
+    """The content of the result that a page is drawn from, without its checksum; such a file ends with a line."""
+    return from_sealed_json(path.read_bytes().removesuffix(b"\n"), str(path), "")
+
+
+def write_claims(path: Path, content: Mapping[str, Any]) -> None:
+    """Such a file with a checksum that fits."""
+    path.write_bytes(to_sealed_json(content) + b"\n")
+
+
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The objects of a file of lines, without their checksums."""
     return [from_sealed_json(line, str(path), "") for line in path.read_bytes().splitlines()]

@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 
 from lipkit import sdf
+from lipkit.cli.exit_codes import Code
 from lipkit.cli.main import main
 from lipkit.report.results.surface_contents import SurfaceContents
 from support.meshes import icosphere
@@ -20,6 +21,12 @@ def write_egg(path: Path) -> Path:
     vertices, faces = icosphere(1)
     sdf.write_mesh(sdf.Triangles(vertices * torch.tensor([1.0, 1.5, 2.0]), faces), path)
     return path
+
+
+def make_run(egg: Path, folder: Path) -> Path:
+    """The folder of an honest run of an egg, made in `folder`, and numbers.json beside it."""
+    assert learn(egg, folder / "run", *SMALL, "--json", str(folder / "numbers.json")) == Code.OK
+    return folder / "run"
 
 
 def learn(mesh: Path, out: Path, *words: str) -> int:

@@ -73,9 +73,7 @@ def read_columns(path: Path, label: str | None) -> tuple[Float32[Tensor, "count 
     rows, header = _split_header(path, label, labelled=True)
     at = _column(path, label, header, len(rows[0]))
     if len(rows[0]) < 2:
-        other = next((one for one in (";", "\t", "|") if one in rows[0][0]), None)
-        more = "" if other is None else f"; it seems to be separated by {other!r}, so save it with commas"
-        raise RecordError(f"{path} has one column, expected features and a label with commas between them{more}.")
+        raise RecordError(f"{path} has one column, expected features and a label with commas between them.")
     return torch.from_numpy(_numbers(path, rows, header, at, np.float32)), [row[at].strip() for row in rows]
 
 
@@ -91,6 +89,8 @@ def read_rows(path: Path, label: str | None) -> tuple[Float64[np.ndarray, "count
 def _split_header(path: Path, label: str | None, labelled: bool) -> tuple[list[list[str]], list[str] | None]:
     """The samples of a table, all of one width, and its names of columns."""
     rows = _rows(path)
+    if len(rows[0]) == 1 and (other := _other_separator(rows[-1])):
+        raise RecordError(f"{path} has one column with commas between cells{other}.")
     header, rows = (rows[0], rows[1:]) if not _all_numbers(rows[0], label, labelled) else (None, rows)
     if not rows:
         raise RecordError(f"{path} has names of columns and no samples; give at least one.")
@@ -117,9 +117,25 @@ def _numbers(
                 name = f" ({header[place]})" if header is not None else ""
                 raise RecordError(
                     f"{path} has {row[place][:_LONG]!r} in column {place}{name} of sample {number}, expected a finite "
-                    f"number of {np.dtype(dtype)}; clean the table first."
+                    f"number of {np.dtype(dtype)}; {_remedy(row, row[place], at is None)}."
                 )
     return table
+
+
+def _remedy(row: Sequence[str], cell: str, unlabelled: bool) -> str:
+    """What to do about a cell that is no finite number."""
+    if other := _other_separator(row):
+        return other.removeprefix("; ")
+    if not math.isnan(_number(cell)) or cell.strip().lower() in _MISSING:
+        return "fill such cells, or leave their rows out"
+    more = ", or name it if it holds the labels (`label`, --label)" if unlabelled else ""
+    return f"leave the column out, or write its words as numbers, 0 and 1 for each of them{more}"
+
+
+def _other_separator(row: Sequence[str]) -> str:
+    """What to say of cells that hold a separator that is no comma; "" if there is none."""
+    other = next((one for one in (";", "\t", "|") if any(one in cell for cell in row)), None)
+    return "" if other is None else f"; it seems to be separated by {other!r}, so save it with commas"
 
 
 def _rows(path: Path) -> list[list[str]]:

@@ -15,6 +15,7 @@ from lipkit.estimators.detector_field import DetectorField
 from lipkit.estimators.standardised import Standardise
 from lipkit.nn import condense
 from lipkit.sdf.one_class import Health, OneClass, orthogonal_mlp
+from lipkit.sdf.resumable_training import Checkpoints
 
 # Rows that exact distances are measured to; of more a random choice is kept.
 _NEAREST = 10_000
@@ -48,16 +49,17 @@ class DetectorTraining:
     flat_dim: int
 
     def __call__(
-        self, first: Standardise, inner: Float64[Tensor, "n d"], seed: int
+        self, first: Standardise, inner: Float64[Tensor, "n d"], seed: int, checkpoints: Checkpoints | None = None
     ) -> tuple[DetectorField, tuple[Health, ...]]:
         """The score, from standardised rows, and the journal of the training."""
+        # Before the training, which would be lost where rows have no such flats.
+        exact = self._exact(inner, seed) if self.nearest else None
         model, health = None, ()
         if self.nearest < 1:
             given = make_network(self.network, inner.shape[1], self.widths, seed)
             kind = next(iter(given.parameters()), torch.empty(0))
-            health = self.recipe(given, inner.to(kind), seed)
+            health = self.recipe(given, inner.to(kind), seed, checkpoints)
             model = plain(given)
-        exact = self._exact(inner, seed) if self.nearest else None
         return DetectorField(first, model, exact, self.nearest, self.recipe.margin), health
 
     def _exact(self, inner: Tensor, seed: int) -> sdf.Points | sdf.Flats:

@@ -22,7 +22,7 @@ from lipkit.estimators.detector_field import DetectorField
 from lipkit.estimators.detector_training import DetectorTraining, make_network, plain, steps_for, stored_distance
 from lipkit.estimators.refusals import check_settings, finite_rows, finite_scores
 from lipkit.estimators.standardised import Standardise, standardise
-from lipkit.sdf import Flats
+from lipkit.sdf import Checkpoints, Flats
 from lipkit.sdf.one_class import GaussianColumns, Health, OneClass, Proposal, UniformBox, rows_needed, threshold
 from lipkit.sdf.one_class.false_alarms import said_rows
 
@@ -117,8 +117,8 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
         self.network = network
         self.random_state = random_state
 
-    def fit(self, X: ArrayLike, y: object = None) -> Self:
-        """Train on rows of the one class; `y` is not looked at."""
+    def fit(self, X: ArrayLike, y: object = None, checkpoints: Checkpoints | None = None) -> Self:
+        """Train on rows of the one class; `y` is not looked at, and `checkpoints` keeps what a killed training did."""
         del y
         asked = self.get_params(deep=False)
         check_settings(asked)
@@ -126,7 +126,7 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
         random = check_random_state(self.random_state)
         seed = int(random.randint(2**31 - 1))
         learn, held = self._split(rows, random)
-        self.field_, self.health_ = self._train(learn, seed)
+        self.field_, self.health_ = self._train(learn, seed, checkpoints)
         self.offset_ = self._level(rows, held)
         self._fitted = _plain_settings(asked)
         return self
@@ -250,7 +250,7 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
         order = random.permutation(len(rows))
         return rows[order[count:]], rows[order[:count]]
 
-    def _train(self, rows: np.ndarray, seed: int) -> tuple[DetectorField, tuple[Health, ...]]:
+    def _train(self, rows: np.ndarray, seed: int, kept: Checkpoints | None) -> tuple[DetectorField, tuple[Health, ...]]:
         first = self._before(rows)
         recipe = OneClass(
             self.margin, self.weight, self.distance, self.separation, steps_for(self.steps, len(rows)),
@@ -259,7 +259,7 @@ class OneClassSDF(OutlierMixin, BaseEstimator):
         train = DetectorTraining(
             recipe, self.network, self.widths, self.nearest, self.neighbors, self.flats, self.flat_dim
         )
-        return train(first, first(torch.tensor(rows)), seed)
+        return train(first, first(torch.tensor(rows)), seed, kept)
 
     def _proposal(self, rows: np.ndarray) -> Proposal:
         if self.network is None and self.standardise:

@@ -58,6 +58,7 @@ from lipkit.sdf.rays.swept_ball import Swept as Swept
 from lipkit.sdf.rays.swept_ball import sweep as sweep
 from lipkit.sdf.rays.trace import Traced as Traced
 from lipkit.sdf.rays.trace import trace as trace
+from lipkit.sdf.resumable_training import Checkpoints as Checkpoints
 from lipkit.sdf.stated_field import Function as Function
 from lipkit.sdf.surfaces.surface import Surface as Surface
 from lipkit.sdf.walk import Walk as Walk

@@ -34,6 +34,9 @@ class Field(ABC):
     in one pass or in closed form.
     """
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(dim={self.dim})"
+
     @property
     @abstractmethod
     def dim(self) -> int:

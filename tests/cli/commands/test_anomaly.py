@@ -1,8 +1,10 @@
 """`lipkit anomaly`: the numbers of the library, files that continue, audits that find forgeries, clear errors."""
 
 import json
+import os
 import re
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,18 +13,20 @@ import numpy as np
 import pytest
 import torch
 
-from lipkit._checksums import to_sealed_json
 from lipkit.cli.commands.anomaly_request import AnomalyRequest
 from lipkit.cli.commands.run_commands import read_command
 from lipkit.cli.exit_codes import Code
 from lipkit.cli.inputs.safetensors_file import tensors_from, tensors_to
 from lipkit.cli.main import main
 from lipkit.cli.runs.anomaly_files import gather_anomalies, read_detector
+from lipkit.cli.runs.kept_training import KeptTraining
 from lipkit.estimators import OneClassSDF
 from lipkit.report.html.fields.anomaly_page import render_anomaly_page
 from lipkit.report.results.anomaly_contents import AnomalyContents
-from support.sealed_files import read_object, write_object
+from support.programs.run import PROGRAMS, run_program
+from support.sealed_files import read_claims, read_object, write_claims, write_object
 
+KILLED = PROGRAMS / "killed_command.py"
 # Small enough for a run in a second.
 TINY = ("--steps", "20", "--widths", "8,8", "--contamination", "0.2", "--calibration", "0.4", "--eps", "0.01")
 
@@ -61,6 +65,14 @@ def honest(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(honest: Path, tmp_path: Path) -> Path:
     """A copy that a forger may change."""
     return Path(shutil.copytree(honest, tmp_path / "forged"))
+
+
+def assert_same_detector(run: Path, other: Path) -> None:
+    (one, about), (two, known) = (tensors_from(folder / "model.safetensors", sealed=True) for folder in (run, other))
+    assert about == known
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert (run / "scores.json").read_bytes() == (other / "scores.json").read_bytes()
 
 
 def worst_auroc(normal: np.ndarray, strange: np.ndarray, shift: float) -> float:
@@ -134,6 +146,63 @@ def test_a_run_continues_where_it_was_stopped(run: Path, data: Path, capsys: pyt
 
 
 @pytest.mark.train
+def test_control_c_in_the_training_keeps_what_was_done(
+    data: Path, honest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    run, after_update = tmp_path / "run", KeptTraining.after_update
+
+    def interrupt(kept: KeptTraining, done: int, steps: int, state: Any) -> None:
+        if done in (7, 20):
+            os.kill(os.getpid(), signal.SIGINT)
+        after_update(kept, done, steps, state)
+
+    monkeypatch.setattr(KeptTraining, "after_update", interrupt)
+    for done in (7, 20):
+        assert detect(data, run) == Code.INTERRUPTED
+        assert f"Interrupted after step {done} of 20; run the same command again" in capsys.readouterr().err
+        assert sorted(one.name for one in run.iterdir()) == ["checkpoint.safetensors", "run.json"]
+    # Other settings are not what the folder was begun with.
+    assert detect(data, run, *TINY, "--margin", "0.1") == Code.OTHER
+    assert "holds another run (margin was 0.05)" in capsys.readouterr().err
+    assert detect(data, run) == Code.OK
+    assert not (run / "checkpoint.safetensors").exists()
+    assert_same_detector(run, honest)
+
+
+@pytest.mark.train
+def test_a_damaged_checkpoint_and_one_of_another_run_are_refused(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("lipkit.cli.runs.kept_training._SAVE", -1.0)
+    monkeypatch.setattr("lipkit.cli.runs.kept_training._SHARE", 0)
+    run, file = tmp_path / "run", tmp_path / "run" / "checkpoint.safetensors"
+    with monkeypatch.context() as during:
+        # What fails after the training leaves its last checkpoint.
+        during.setattr("lipkit.cli.commands.anomaly.store_detector", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            detect(data, run)
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert detect(data, run) == Code.OTHER
+    assert "checkpoint.safetensors does not fit its checksum" in capsys.readouterr().err
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / file.name).write_bytes(whole)
+    assert detect(data, tmp_path / "other", *TINY, "--margin", "0.1") == Code.OTHER
+    assert "The checkpoint is of another training (margin was 0.05)" in capsys.readouterr().err
+
+
+@pytest.mark.process
+@pytest.mark.train
+def test_a_killed_run_ends_like_one_that_was_not(data: Path, honest: Path, tmp_path: Path):
+    run = tmp_path / "run"
+    killed = run_program(KILLED, ["6", "anomaly", str(data), "--out", str(run), *TINY], 300)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr[-3000:]
+    assert sorted(one.name for one in run.iterdir()) == ["checkpoint.safetensors", "run.json"]
+    assert detect(data, run) == Code.OK
+    assert_same_detector(run, honest)
+
+
+@pytest.mark.train
 def test_the_training_says_how_far_it_is(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert detect(data, tmp_path / "run") == Code.OK
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("learning from 30 rows: ")]
@@ -193,10 +262,9 @@ def change_setting(run: Path) -> None:
 
 def edit(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
     def forge(run: Path) -> None:
-        content = json.loads((run / "anomaly.json").read_text())
-        content.pop("sha256")
+        content = read_claims(run / "anomaly.json")
         change(content)
-        (run / "anomaly.json").write_bytes(to_sealed_json(content) + b"\n")
+        write_claims(run / "anomaly.json", content)
         (run / "anomaly.html").write_text(render_anomaly_page(read(run)))
 
     return forge
@@ -310,6 +378,46 @@ def test_without_labels_all_rows_are_learned_from(tmp_path: Path):
     assert main(["audit", str(run)]) == Code.OK
 
 
+@pytest.mark.train
+def test_the_length_of_eps_is_in_the_table_and_in_the_lead(honest: Path, data: Path, tmp_path: Path):
+    found = read(honest)
+    assert found.labelled is not None
+    radii = [one.radius for one in found.labelled.table]
+    assert radii == sorted(radii)
+    assert (radii[0], radii[1]) == (0.0, 0.01)
+    assert [one.radius for one in found.labelled.alarms] == radii
+    assert "whatever moves of length 0.01 are made" in (honest / "anomaly.html").read_text()
+    # Who lists radii gets those.
+    assert detect(data, tmp_path / "run", *TINY, "--radii", "0.5,1") == Code.OK
+    listed = read(tmp_path / "run").labelled
+    assert listed is not None
+    assert [one.radius for one in listed.table] == [0.5, 1.0]
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("name", ["rows.csv", "rows.npz"])
+def test_a_column_that_looks_like_labels_is_asked_about(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    rows, labels = table()
+    both, path = np.c_[rows, labels], tmp_path / name
+    if name.endswith("csv"):
+        np.savetxt(path, both, delimiter=",", header="a,b,c,bad", comments="")
+        remedy = "give --label 3 and another --out"
+    else:
+        np.savez(path, X=both)
+        remedy = "save it as y, not in X"
+    words = ("--nearest", "1")
+    assert detect(path, tmp_path / "run", *words) == Code.OK
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first.startswith(f"Column 3 of {path} (the first is 0) holds only 0 and 1 and is learned from")
+    assert first.endswith(f"{remedy}.")
+    # Nothing to ask where labels are named, or no column is like them.
+    if name.endswith("csv"):
+        assert detect(path, tmp_path / "named", *words, "--label", "3") == Code.OK
+    np.savez(tmp_path / "plain.npz", X=rows)
+    assert detect(tmp_path / "plain.npz", tmp_path / "plain", *words) == Code.OK
+    assert "holds only 0 and 1" not in capsys.readouterr().err
+
+
 DISTANCE = ("--nearest", "1", "--no-standardise", "--calibration", "0.4", "--contamination", "0.2")
 
 
@@ -409,8 +517,23 @@ def test_what_no_detector_can_learn_from_is_one_sentence(name: str, tmp_path: Pa
         ("data.npz", "no archive", (), "is no .npz file with an array X"),
         ("data.csv", "a,b\n1,2\n3,x\n5,6\n", (), "'x' in column 1 (b) of sample 1"),
         ("data.csv", "a,b\n1,2\n3,5\n5,6\n", ("--label", "c"), "no column 'c' for the labels"),
-        ("data.csv", "a,b\n1,good\n3,bad\n5,bad\n", ("--label", "b"), "has the labels bad, good; 0 is for normal rows"),
+        (
+            "data.csv",
+            "a,b\n1,good\n3,bad\n5,bad\n",
+            ("--label", "b"),
+            "0 is for normal rows and 1 for anomalies, so write those",
+        ),
         ("data.csv", "1,2\n3\n", (), "has 1 cells for sample 1, expected 2"),
+        ("data.csv", "a;b\n1;2\n3;4\n5;6\n", (), "separated by ';', so save it with commas"),
+        ("data.csv", "a;b\n1;2\n3;4\n5;6\n", ("--label", "b"), "separated by ';', so save it with commas"),
+        ("data.csv", "a\tb\n1\t2\n3\t4\n5\t6\n", (), "separated by '\\t', so save it with commas"),
+        # Commas of decimals.
+        ("data.csv", "a;b\n1,5;2\n3,5;4\n5,5;6\n", (), "separated by ';', so save it with commas"),
+        ("data.csv", "1,5;2\n3,5;4\n5,5;6\n", (), "separated by ';', so save it with commas"),
+        ("data.csv", "a,b\n1,red\n3,red\n5,blue\n", (), "or name it if it holds the labels (`label`, --label)"),
+        ("data.csv", "a,b\n1,red\n3,red\n5,blue\n", (), "'red' in column 1 (b) of sample 0, expected a finite number"),
+        ("data.csv", "a,b\n1,\n3,2\n5,3\n", (), "'' in column 1 (b) of sample 0, expected a finite number of float64;"),
+        ("data.csv", "a,b\n1,\n3,2\n5,3\n", (), "fill such cells, or leave their rows out"),
     ],
 )
 def test_files_that_are_no_table_are_one_sentence(

@@ -3,6 +3,7 @@
 import base64
 import json
 import shutil
+import signal
 import struct
 from pathlib import Path
 from typing import NoReturn
@@ -16,11 +17,13 @@ from lipkit import sdf
 from lipkit.cli.commands.run_commands import read_command
 from lipkit.cli.commands.surface_request import SurfaceRequest
 from lipkit.cli.exit_codes import Code
+from lipkit.cli.inputs.mesh_file import ClosedMesh
 from lipkit.cli.inputs.safetensors_file import tensors_from
 from lipkit.cli.main import main
 from lipkit.cli.runs import surface_files
 from support.meshes import box_mesh
-from support.small_surface import SMALL, learn, read_result, write_egg
+from support.programs.run import PROGRAMS, run_program
+from support.small_surface import SMALL, learn, make_run, read_result, write_egg
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +33,7 @@ def egg(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def honest(egg: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = tmp_path_factory.mktemp("runs") / "run"
-    assert learn(egg, run, *SMALL, "--json", str(run.parent / "numbers.json")) == Code.OK
-    return run
+    return make_run(egg, tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture
@@ -132,6 +133,23 @@ def test_the_slice_has_values_of_the_field_and_true_distances(honest: Path, egg:
 
 
 @pytest.mark.train
+@pytest.mark.parametrize(("up", "axes"), [("x", ("z", "x", "y")), ("y", ("z", "y", "x")), ("z", ("y", "z", "x"))])
+def test_the_slice_stands_upright_and_shows_the_longer_of_the_other_sides(
+    up: str, axes: tuple[str, str, str], honest: Path, egg: Path, tmp_path: Path
+):
+    # Half axes 1, 1.5 and 2: of the two that are not up the shorter one is held.
+    request = SurfaceRequest(mesh=str(egg), out=tmp_path, up=up, width=16, depth=3)
+    field = surface_files.read_field(request, honest)
+    cut = surface_files.SurfaceMeasures(request, ClosedMesh.read(egg, False), field, None)._cut()
+    assert cut.axes == axes
+    points = torch.zeros(len(cut.values), 3, dtype=torch.float64)
+    places = torch.tensor([[across, height] for height in cut.up for across in cut.across], dtype=torch.float64)
+    right, upwards, held = ("xyz".index(axis) for axis in axes)
+    points[:, right], points[:, upwards], points[:, held] = places[:, 0], places[:, 1], cut.at
+    assert torch.equal(torch.tensor(cut.values, dtype=torch.float64), field(points))
+
+
+@pytest.mark.train
 def test_files_and_words_say_the_same_numbers(
     honest: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -186,6 +204,21 @@ def test_an_interrupted_run_ends_as_an_undisturbed_one(
         # It is not trained again.
         during.setattr(sdf.Surface, "__call__", stop)
         assert learn(egg, run) == Code.OK
+    before, after = read_result(honest), read_result(run)
+    assert {**vars(after), "command": ""} == {**vars(before), "command": ""}
+
+
+@pytest.mark.process
+@pytest.mark.train
+def test_a_killed_run_ends_like_one_that_was_not(egg: Path, honest: Path, tmp_path: Path):
+    run, program = tmp_path / "run", PROGRAMS / "killed_command.py"
+    killed = run_program(program, ["90", "surface", str(egg), "--out", str(run), *SMALL], 300)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr[-3000:]
+    assert sorted(one.name for one in run.iterdir()) == ["checkpoint.safetensors", "run.json"]
+    assert learn(egg, run, *SMALL, "--rate", "0.01") == Code.OTHER
+    assert learn(egg, run) == Code.OK
+    assert (run / "model.safetensors").read_bytes() == (honest / "model.safetensors").read_bytes()
+    assert not (run / "checkpoint.safetensors").exists()
     before, after = read_result(honest), read_result(run)
     assert {**vars(after), "command": ""} == {**vars(before), "command": ""}
 

@@ -14,15 +14,14 @@ import pytest
 import torch
 
 from lipkit import sdf
-from lipkit._checksums import to_sealed_json
 from lipkit._png import encode_png
 from lipkit.cli.exit_codes import Code
 from lipkit.cli.inputs.safetensors_file import tensors_from, tensors_to
 from lipkit.cli.main import main
 from lipkit.cli.runs import surface_files
 from lipkit.report.html.fields.surface_page import render_surface_page
-from support.sealed_files import read_object, write_object
-from support.small_surface import SMALL, learn, read_result, write_egg
+from support.sealed_files import read_claims, read_object, write_claims, write_object
+from support.small_surface import SMALL, learn, make_run, read_result, write_egg
 
 PARTS = {
     "deviation": "Deviation", "mean": "SurfaceMean", "distances": "SurfaceDistances", "picture": "Render",
@@ -33,9 +32,7 @@ PARTS = {
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("runs")
-    egg = write_egg(place / "egg.ply")
-    assert learn(egg, place / "run", *SMALL, "--json", str(place / "numbers.json")) == Code.OK
-    return place / "run"
+    return make_run(write_egg(place / "egg.ply"), place)
 
 
 @pytest.fixture
@@ -76,21 +73,11 @@ def test_an_audit_measures_without_the_files_of_the_run(run: Path, monkeypatch: 
 # Forgeries. A forger computes every checksum anew, and lets parts and page follow.
 
 
-def read_claims(run: Path) -> dict[str, Any]:
-    content = json.loads((run / "surface.json").read_bytes())
-    content.pop("sha256")
-    return content
-
-
-def write_claims(run: Path, content: dict[str, Any]) -> None:
-    (run / "surface.json").write_bytes(to_sealed_json(content) + b"\n")
-
-
 def edit(change: Callable[[dict[str, Any]], Any], follow: bool = True) -> Callable[[Path], None]:
     def forge(run: Path) -> None:
-        content = read_claims(run)
+        content = read_claims(run / "surface.json")
         change(content)
-        write_claims(run, content)
+        write_claims(run / "surface.json", content)
         (run / "surface.html").write_text(render_surface_page(read_result(run)))
         for name, part in PARTS.items() if follow else ():
             write_object(run / "parts" / f"{part}.json", {"part": content[name]})
@@ -296,12 +283,12 @@ def test_on_another_machine_ends_that_hold_are_enough_and_the_picture_is_left(
 def test_numbers_that_no_run_writes_are_mismatches(
     place: str, value: float, run: Path, capsys: pytest.CaptureFixture[str]
 ):
-    content = inner = read_claims(run)
+    content = inner = read_claims(run / "surface.json")
     *way, last = place.split(".")
     for name in way:
         inner = inner[name]
     inner[last] = value
-    write_claims(run, content)
+    write_claims(run / "surface.json", content)
     assert main(["audit", str(run)]) == Code.AUDIT_FAILED
     said = capsys.readouterr().err
     assert "surface.json" in said

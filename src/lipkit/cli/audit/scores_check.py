@@ -12,6 +12,7 @@ from lipkit.cli.audit.audited_run import ANEW, check_settings
 from lipkit.cli.audit.findings import Findings, find_differences
 from lipkit.cli.audit.json_check import check_json
 from lipkit.cli.audit.page_check import check_page
+from lipkit.cli.audit.same_software import rounds_as_here
 from lipkit.cli.audit.samples_check import choose_places
 from lipkit.cli.commands.anomaly_request import AnomalyRequest
 from lipkit.cli.commands.run_commands import read_command
@@ -21,12 +22,11 @@ from lipkit.cli.runs.anomaly_files import (
     MODEL,
     SCORES,
     RowScores,
-    describe_software,
     gather_anomalies,
     plain_anomalies,
     read_detector,
 )
-from lipkit.cli.runs.counted_training import train_detector
+from lipkit.cli.runs.kept_training import shown_training
 from lipkit.report.html.fields.anomaly_page import render_anomaly_page
 from lipkit.report.results.anomaly_contents import ANOMALY, AnomalyContents
 from lipkit.sdf._base import constant_of
@@ -160,13 +160,10 @@ def _check_scores(
 
 
 def _check_training(run: AnomalyRun, detector: "OneClassSDF", claims: AnomalyContents, findings: Findings) -> None:
-    here = describe_software()
-    if claims.software != here:
-        findings.skipped.append(
-            f"The training was on {claims.software}, which rounds otherwise than {here}; repeat it there."
-        )
+    if not rounds_as_here(claims.software, findings):
         return
-    trained = train_detector(run.request, run.learned, "repeating the training")
+    with shown_training("repeating the training") as shown:
+        trained = run.request.detector().fit(run.learned, checkpoints=shown)
     (says, about), (found, again) = detector.to_state(), trained.to_state()
     wrong = [name for name in found if not torch.equal(found[name], says[name])]
     for name in wrong:

@@ -12,11 +12,12 @@ from lipkit.cli.audit.audited_run import ANEW, check_settings
 from lipkit.cli.audit.findings import Findings, find_differences
 from lipkit.cli.audit.json_check import check_json
 from lipkit.cli.audit.page_check import check_page
+from lipkit.cli.audit.same_software import rounds_as_here
 from lipkit.cli.commands.run_commands import read_command
 from lipkit.cli.commands.surface_request import SurfaceRequest
-from lipkit.cli.console import bar
 from lipkit.cli.inputs.mesh_file import ClosedMesh
-from lipkit.cli.runs.anomaly_files import describe_software
+from lipkit.cli.runs.kept_training import shown_training
+from lipkit.cli.runs.software import describe_software
 from lipkit.cli.runs.surface_files import (
     EXTRACTED,
     MODEL,
@@ -101,14 +102,10 @@ def check_surface(run: SurfaceRun, findings: Findings, retrain: bool, shares: Pa
 def _check_training(
     run: SurfaceRun, field: sdf.Network, claims: SurfaceContents | None, findings: Findings
 ) -> None:  # fmt: skip
-    here = describe_software()
-    if claims is not None and claims.software != here:
-        findings.skipped.append(
-            f"The training was on {claims.software}, which rounds otherwise than {here}; repeat it there."
-        )
+    if claims is not None and not rounds_as_here(claims.software, findings):
         return
-    with bar("training again") as show:
-        again = run.request.training(run.mesh.mesh, lambda done, steps: show(done, steps, "")).model.state_dict()
+    with shown_training("training again") as shown:
+        again = run.request.training(run.mesh.mesh, checkpoints=shown).model.state_dict()
     stored = field.model.state_dict()
     wrong = [name for name in again if not torch.equal(again[name], stored[name])]
     if wrong:

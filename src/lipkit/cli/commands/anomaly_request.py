@@ -22,7 +22,7 @@ class AnomalyRequest:
     """Find anomalies in a table by a network of proven constant, and certify its scores.
 
     With labels it learns from a share of the normal rows and is tested on all other rows; without, it learns from all
-    rows. Ends at any time, and the same command continues with the part that was not finished; training is one part.
+    rows. Ends at any time, and the same command continues where it was; training goes on from its last checkpoint.
     """
 
     data: str = argument("A .npz file with X, and y where there are labels (1 for anomalies); or a .csv file.", "DATA")
@@ -45,7 +45,9 @@ class AnomalyRequest:
     standardise: bool = option("Bring columns to deviation 1; not for columns of one unit, such as pixels.", True)
     robust: bool = option("Standardise by medians, which outliers among the rows do not move far.", False)
     logarithmic: bool = option("Then asinh, for columns of several orders of magnitude.", False)
-    radii: str | None = option("Lengths of moves of the table; by default chosen from the scores.", None)
+    radii: str | None = option(
+        "Lengths of moves of the table; by default some that the scores suggest, and --eps.", None
+    )
     seed: int = option("Draws the rows to learn from, the weights and the batches.", 0)
     json: Path | None = option("File for the numbers of the page.", None)
 

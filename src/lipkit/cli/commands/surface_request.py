@@ -21,7 +21,7 @@ _TRAINING = sdf.Surface()
 class SurfaceRequest:
     """Learn the signed distance of a mesh by a network of proven constant, and prove how far its surface is off.
 
-    Ends at any time, and the same command continues with the part that was not finished; training is one part.
+    Ends at any time, and the same command continues where it was; training goes on from its last checkpoint.
     """
 
     mesh: str = argument("A closed surface of triangles: .obj, .ply, .stl or .off.", "MESH")
@@ -37,7 +37,7 @@ class SurfaceRequest:
     evaluations: int = option("Points at most for the proven deviation.", 400_000, least=1)
     resolution: int = option("Cells along the longest side, for the surface that is written.", 128, least=2)
     pixels: int = option("Width and height of the picture.", 256, least=1)
-    up: str = option("The axis that points upwards in the picture: x, y or z.", "z")
+    up: str = option("The axis that points upwards in the picture and the slice: x, y or z.", "z")
     quick: bool = option("A tenth of the work, and a rough surface.", False, "--quick")
     seed: int = option("Draws points and weights.", _TRAINING.seed)
     json: Path | None = option("File for the numbers of the page.", None)

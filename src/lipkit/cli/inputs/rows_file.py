@@ -50,6 +50,13 @@ class LabelledRows:
         _check(path, rows, labels)
         return cls(rows, labels)
 
+    def find_label(self) -> int | None:
+        """The last column that holds 0 and 1 and nothing else, where nothing is labelled; labels are written so."""
+        if self.labels is not None:
+            return None
+        binary = np.flatnonzero((np.isin(self.rows, (0.0, 1.0))).all(0))
+        return int(binary[-1]) if len(binary) else None
+
     @property
     def hashes(self) -> dict[str, str]:
         """The SHA-256 of the rows and of the labels, by name."""
@@ -114,7 +121,9 @@ def _check_labels(path: Path, found: Sequence[object]) -> None:
     """Refuse labels that are not both 0 and 1."""
     if not set(found) <= {0, 1}:
         shown = ", ".join(map(str, found[:5]))
-        raise ArgumentError(f"{path} has the labels {shown}; 0 is for normal rows and 1 for anomalies.")
+        raise ArgumentError(
+            f"{path} has the labels {shown}; 0 is for normal rows and 1 for anomalies, so write those in their place."
+        )
     if len(found) == 1:
         kind, other = ("normal", "anomalies") if found[0] == 0 else ("an anomaly", "normal rows")
         raise ArgumentError(

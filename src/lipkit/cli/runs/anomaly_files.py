@@ -12,11 +12,11 @@ from jaxtyping import Float64
 from lipkit import sdf
 from lipkit._checksums import from_sealed_json, to_sealed_json
 from lipkit._files import write_whole
-from lipkit.bounds.certificates.certificate import Software
 from lipkit.cli.commands.anomaly_request import AnomalyRequest
 from lipkit.cli.console import bar, progress
 from lipkit.cli.inputs.rows_file import LabelledRows
 from lipkit.cli.inputs.safetensors_file import tensors_from, tensors_to
+from lipkit.cli.runs.software import describe_software
 from lipkit.errors import RecordError
 from lipkit.report.html.fields.anomaly_page import write_anomaly_page
 from lipkit.report.results.anomaly_contents import ANOMALY, AnomalyContents
@@ -83,13 +83,6 @@ def read_detector(folder: Path) -> "OneClassSDF":
     return OneClassSDF.from_state(*tensors_from(folder / MODEL, sealed=True))
 
 
-def describe_software() -> str:
-    """The software and the processor, on which the last bits of a training depend."""
-    here = Software.here()
-    threads = f"{here.threads} thread{'s' if here.threads > 1 else ''}"
-    return f"lipkit {here.lipkit}, torch {here.torch}, {here.processor}, {threads}"
-
-
 def gather_anomalies(
     request: AnomalyRequest, data: LabelledRows, detector: "OneClassSDF", scores: RowScores, constant: float
 ) -> AnomalyContents:
@@ -107,7 +100,8 @@ def gather_anomalies(
         held=math.floor(request.calibration * len(chosen)), constant=constant, kind=detector.bound_.kind.name.lower(),
         threshold=detector.offset_, contamination=request.contamination, eps=request.eps,
         below=int((scores.score < detector.offset_).sum()),
-        labelled=scored.gather_labelled(constant, detector.offset_, request.moves), edges=edges, bars=bars,
+        labelled=scored.gather_labelled(constant, detector.offset_, request.moves, request.eps),
+        edges=edges, bars=bars,
         health=detector.health_, strangest=scored.strangest(),
     )  # fmt: skip
 

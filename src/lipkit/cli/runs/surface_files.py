@@ -18,7 +18,7 @@ from lipkit.cli.commands.surface_request import SurfaceRequest
 from lipkit.cli.console import progress
 from lipkit.cli.inputs.mesh_file import ClosedMesh
 from lipkit.cli.inputs.safetensors_file import model_to, tensors_from
-from lipkit.cli.runs.anomaly_files import describe_software
+from lipkit.cli.runs.software import describe_software
 from lipkit.errors import ArgumentError, LipkitError, RecordError
 from lipkit.report.html.fields.surface_page import write_surface_page
 from lipkit.report.results.surface_contents import SURFACE, Render, Slice, SurfaceContents
@@ -149,9 +149,9 @@ class SurfaceMeasures:
 
     def _cut(self) -> Slice:
         low, high = self._box()
-        # Across the shortest side the slice is the largest.
-        held = int((high - low).argmin())
-        right, up = (axis for axis in range(3) if axis != held)
+        # Upright, and across the shorter of the other two sides, where it is the largest.
+        up = self.request.axis
+        right, held = sorted(({0, 1, 2} - {up}), key=lambda axis: float(low[axis] - high[axis]))
         step = float((high - low).max()) / (self.request.smaller(_NODES) - 1)
         lines = [torch.arange(float(low[i]), float(high[i]) + step / 2, step, dtype=torch.float64) for i in (right, up)]
         ups, acrosses = torch.meshgrid(lines[1], lines[0], indexing="ij")

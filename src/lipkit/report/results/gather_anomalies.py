@@ -33,13 +33,16 @@ class ScoredRows:
     learned: Bool[np.ndarray, " n"]
     labels: Int64[np.ndarray, " n"] | None
 
-    def gather_labelled(self, constant: float, threshold: float, moves: Sequence[float]) -> Labelled | None:
+    def gather_labelled(
+        self, constant: float, threshold: float, moves: Sequence[float], kept: float = 0.0
+    ) -> Labelled | None:
         """Certified AUROC and decisions on the rows that were not learned from; None without labels.
 
         Args:
             constant: Of the scores.
             threshold: Rows that score below it are flagged.
-            moves: Radii of the table; () for some that the scores suggest.
+            moves: Radii of the table; () for some that the scores suggest, and `kept`.
+            kept: The length of moves against which the threshold is kept.
         """
         if self.labels is None:
             return None
@@ -47,7 +50,7 @@ class ScoredRows:
         score, radius, anomaly = self.score[test], self.radius[test], self.labels[test] == 1
         auroc = _Auroc(torch.from_numpy(score), torch.from_numpy((~anomaly).astype(np.int64)), constant)
         end = auroc.end()
-        table = tuple(moves) or tuple(part * end for part in _PARTS)
+        table = tuple(moves) or tuple(sorted({*(part * end for part in _PARTS), kept}))
         end = max(end, *table)
         flagged = score < threshold
         return Labelled(

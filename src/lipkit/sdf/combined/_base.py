@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from dataclasses import replace
 from functools import cached_property, reduce
+from typing import Final
 
 import torch
 from jaxtyping import Float64
@@ -11,6 +12,9 @@ from torch import Tensor
 from lipkit.bound import Bound, Kind
 from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
 from lipkit.sdf._base import Field, Readings, constant_of
+
+# Parts that are named in words.
+_SHOWN: Final = 4
 
 
 class Combined(Field):
@@ -29,6 +33,12 @@ class Combined(Field):
         if len(set(dims)) != 1:
             raise ShapeError(f"Fields that are combined have points of one dimension, got {dims}.")
         self.operands = operands
+
+    def __repr__(self) -> str:
+        # The parts by name alone: trees may be deep, and one part may be in them many times.
+        shown = [type(one).__name__ for one in self.operands[:_SHOWN]]
+        more = len(self.operands) - _SHOWN
+        return f"{type(self).__name__}({', '.join(shown)}{f' and {more} more' if more > 0 else ''})"
 
     @property
     def dim(self) -> int:

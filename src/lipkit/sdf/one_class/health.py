@@ -13,6 +13,10 @@ from torch import Tensor, nn
 class Health:
     """What a network of one-class training does at one step, over one batch.
 
+    A training went well if its last entries have a recall above 0.95, no false positives, a slope of 0.8 to 1 and
+    rows > walked > proposals, with a loss that came to rest; if not, more steps help first. Guarantee: none, and none
+    of these numbers says how well anomalies are found: that takes labels.
+
     Args:
         step: How many updates were made.
         loss: The loss of this step.

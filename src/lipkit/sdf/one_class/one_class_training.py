@@ -2,8 +2,10 @@
 
 import copy
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import final
+from functools import partial
+from typing import Any, final
 
 import torch
 from jaxtyping import Float
@@ -19,6 +21,7 @@ from lipkit.sdf.one_class.distance_samples import distances, draw_around
 from lipkit.sdf.one_class.health import Health
 from lipkit.sdf.one_class.proposals import GaussianColumns, Proposal, check_positive
 from lipkit.sdf.one_class.renewals import Alternating, Lazy, Renewal
+from lipkit.sdf.resumable_training import Checkpoints, ResumableTraining
 from lipkit.sdf.walk import Walk
 
 # Share of the steps after which the rate falls, linearly, to 0.
@@ -89,7 +92,13 @@ class OneClass:
         if not 0 <= self.warm_up <= 1:
             raise ArgumentError(f"warm_up is a share of the steps, in [0, 1], got {self.warm_up}.")
 
-    def __call__(self, model: nn.Module, rows: Float[Tensor, "n *shape"], seed: int = 0) -> tuple[Health, ...]:
+    def __call__(
+        self,
+        model: nn.Module,
+        rows: Float[Tensor, "n *shape"],
+        seed: int = 0,
+        checkpoints: Checkpoints | None = None,
+    ) -> tuple[Health, ...]:
         """Train a model of constant 1 on rows, and give the journal of its health.
 
         Args:
@@ -97,6 +106,7 @@ class OneClass:
                 orthonormal, or computed by a layer of `lipkit.nn`.
             rows: Samples of the one class, two at least, on the device of the model.
             seed: Where all random numbers start.
+            checkpoints: Keeps the state of the training, which then goes on where it was stopped.
         """
         _check_rows(rows)
         optimizers, tied = _optimizers(model, self.rate)
@@ -106,7 +116,13 @@ class OneClass:
         run = _Run(self, model, rows, flat[order].contiguous(), source)
         model.train()
         journal: list[Health] = []
-        for step in range(self.steps):
+        settings, first = {**vars(self), "seed": seed}, 0
+        training = ResumableTraining(settings, (rows,), model, optimizers, source)
+        if checkpoints is not None and (left := checkpoints.load()) is not None:
+            first, more = training.resume(left)
+            run.resume(more["samples"])
+            journal = [Health(**one) for one in more["journal"]]
+        for step in range(first, self.steps):
             rate = self.rate * min(1.0, (self.steps - step) / (self.steps * (1 - _FLAT)))
             for optimizer in optimizers:
                 for group in optimizer.param_groups:
@@ -118,6 +134,9 @@ class OneClass:
                 optimizer.step()
             if (step + 1) % max(1, self.steps // _LOOKS) == 0 or step + 1 == self.steps:
                 journal.append(run.look(step, loss))
+            if checkpoints is not None:
+                more = {"samples": run.state(), "journal": [vars(one) for one in journal]}
+                checkpoints.after_update(step + 1, self.steps, partial(training.state, step + 1, more))
         orthonormal_(tied)
         model.eval()
         if not all(bool(torch.isfinite(p).all()) for p in model.parameters()):
@@ -138,6 +157,16 @@ class _Run:
         self._walk = Walk(-recipe.margin, recipe.walk_steps, recipe.walk_rate, low, high)
         self._hkr = HKR(recipe.margin, recipe.weight, scale=1 / recipe.weight)
         self._walker, self._proposals, self._walked = model, rows[:0], rows[:0]
+
+    def state(self) -> dict[str, Any]:
+        walker = None if self._walker is self._model else self._walker.state_dict()
+        return {"walker": walker, "proposals": self._proposals, "walked": self._walked}
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        if state["walker"] is not None:
+            self._walker = copy.deepcopy(self._model).requires_grad_(False)
+            self._walker.load_state_dict(state["walker"])
+        self._proposals, self._walked = (state[name].to(self._rows) for name in ("proposals", "walked"))
 
     def loss(self, step: int) -> Float[Tensor, ""]:
         recipe, given, points, target = self._recipe, self._rows[:0], self._rows[:0], self._rows.new_zeros(0)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import final
 
 import torch
@@ -16,6 +17,7 @@ from lipkit.sdf._base import check_points
 from lipkit.sdf.meshes.mesh_field import Mesh
 from lipkit.sdf.meshes.triangles import Triangles
 from lipkit.sdf.network_field import Network
+from lipkit.sdf.resumable_training import Checkpoints, ResumableTraining
 from lipkit.sdf.surfaces.folded_network import folded_network, sorting_network
 from lipkit.sdf.surfaces.outward_normals import outward_normals
 from lipkit.sdf.surfaces.surface_samples import (
@@ -90,12 +92,19 @@ class Surface:
         if self.batch > self.samples:
             raise ArgumentError(f"batch is at most samples = {self.samples}, got {self.batch}.")
 
-    def __call__(self, surface: Mesh | Triangles, progress: Callable[[int, int], None] | None = None) -> Network:
+    def __call__(
+        self,
+        surface: Mesh | Triangles,
+        progress: Callable[[int, int], None] | None = None,
+        checkpoints: Checkpoints | None = None,
+    ) -> Network:
         """The field of a closed mesh; an open one is refused, and `close_holes` caps it.
 
         Args:
             surface: The mesh, or its triangles.
             progress: Called with the steps done and the steps in all, about a hundred times.
+            checkpoints: Keeps the state of the training, which then goes on where it was stopped; the points are drawn
+                again.
         """
         if not isinstance(surface, Mesh | Triangles):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ArgumentError(
@@ -103,13 +112,15 @@ class Surface:
                 "file."
             )
         mesh = surface if isinstance(surface, Mesh) else Mesh(surface.vertices, surface.faces)
-        return self._train(draw_around_mesh(mesh, self.samples, derive_seed(self.seed, 0)), _error, progress)
+        drawn = draw_around_mesh(mesh, self.samples, derive_seed(self.seed, 0))
+        return self._train(drawn, _error, progress, None, checkpoints)
 
     def of_points(
         self,
         points: Float[Tensor, "n d"],
         normals: Float[Tensor, "normals d"] | None = None,
         progress: Callable[[int, int], None] | None = None,
+        checkpoints: Checkpoints | None = None,
     ) -> Network:
         """The field of samples of a closed surface, in any number of dimensions; it need not know normals.
 
@@ -128,6 +139,7 @@ class Surface:
             points: Samples of the surface.
             normals: One for each point, pointing outwards, of any length; None to estimate them.
             progress: Called with the steps done and the steps in all, about a hundred times.
+            checkpoints: As for a mesh.
         """
         cloud = check_points(points, points.shape[1] if points.ndim == 2 else 3)
         if len(cloud) < 4:
@@ -140,13 +152,14 @@ class Surface:
         if len(outwards) != len(cloud):
             raise ShapeError(f"Each of {len(cloud)} points has one normal, got {len(outwards)} normals.")
         drawn = draw_around_points(cloud, outwards, self.samples, derive_seed(self.seed, 0))
-        return self._train(drawn, _error, progress, cloud if normals is None else None)
+        return self._train(drawn, _error, progress, cloud if normals is None else None, checkpoints)
 
     def of_labels(
         self,
         points: Float[Tensor, "n d"],
         inside: Bool[Tensor, " labels"],
         progress: Callable[[int, int], None] | None = None,
+        checkpoints: Checkpoints | None = None,
     ) -> Network:
         """The field of points that are known to be inside or outside, and nothing else, by `losses.HKR`.
 
@@ -165,14 +178,17 @@ class Surface:
             raise ArgumentError(f"Both sides need points, got {int(inside.sum())} of {len(inside)} inside.")
         # The hinge is the plain mean: class means would make densities differ that are equal.
         loss = HKR(_MARGIN, _HINGE, balanced_hinge=False)
-        return self._train(labelled(drawn, inside), lambda scores, labels: loss(scores, labels > 0), progress)
+        return self._train(
+            labelled(drawn, inside), lambda scores, labels: loss(scores, labels > 0), progress, None, checkpoints
+        )
 
     def _train(
         self,
         drawn: SurfaceSamples,
         loss_of: Callable[[Tensor, Tensor], Tensor],
         progress: Callable[[int, int], None] | None,
-        inside: Tensor | None = None,
+        inside: Tensor | None,
+        checkpoints: Checkpoints | None,
     ) -> Network:
         # In units of the diagonal, around 0, whatever the units of the surface are.
         points = ((drawn.points - drawn.center) / drawn.diagonal).float()
@@ -181,8 +197,12 @@ class Surface:
         tied, others = split_orthonormal(model)
         optimizers = [StiefelMuon(tied, self.rate, every=_EVERY), torch.optim.Adam(others, self.rate)]
         schedule, source = WarmCosineSchedule(_WARM), generator(derive_seed(self.seed, 2))
-        order, place = torch.randperm(len(points), generator=source), 0
-        for step in range(self.steps):
+        order, place, first = torch.randperm(len(points), generator=source), 0, 0
+        training = ResumableTraining(vars(self), (points, targets), model, optimizers, source)
+        if checkpoints is not None and (left := checkpoints.load()) is not None:
+            first, more = training.resume(left)
+            order, place = more["order"], more["place"]
+        for step in range(first, self.steps):
             if place + self.batch > len(order):
                 order, place = torch.randperm(len(points), generator=source), 0
             chosen, place = order[place : place + self.batch], place + self.batch
@@ -196,6 +216,9 @@ class Surface:
                 optimizer.step()
             if progress is not None and ((step + 1) % max(1, self.steps // 100) == 0 or step + 1 == self.steps):
                 progress(step + 1, self.steps)
+            if checkpoints is not None:
+                state = partial(training.state, step + 1, {"order": order, "place": place})
+                checkpoints.after_update(step + 1, self.steps, state)
         if not all(bool(torch.isfinite(p).all()) for p in model.parameters()):
             raise NonFiniteError(f"Training ended with weights that are not finite; lower the rate {self.rate:g}.")
         trained = sorting_network(model, drawn.center, drawn.diagonal)

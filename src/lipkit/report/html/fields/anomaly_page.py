@@ -65,7 +65,8 @@ def _lead(contents: AnomalyContents) -> Cell:
     if known is None:
         below = about_number("rows below the threshold", contents.below, f"{contents.below} of {contents.rows}")
         return join(below, " rows score below the threshold. Nobody said which rows are anomalies.")
-    middle = known.table[len(known.table) // 2]
+    asked = [one for one in known.table if one.radius == contents.eps > 0]
+    middle = asked[0] if asked else known.table[len(known.table) // 2]
     return join(
         "On rows that it did not learn from, the detector has an AUROC of ",
         _about_auroc(known.table[0], 0) if known.table[0].radius == 0 else _about_auroc(known.curve[0], 0),
