@@ -21,7 +21,7 @@ from lipkit.errors import ArgumentError, LipkitError
 from lipkit.regularizers.linear_layers import Convolution, Example, layers_of
 
 # The form of a stored state; a later form has another number.
-_VERSION = 3
+_VERSION = 4
 
 
 @final

@@ -28,8 +28,8 @@ PROFILE = "profile.json"
 _SIDE, _VALUES = 512, 32
 
 
-# How a convolution is read, by the word of --profile-convolutions.
-_READINGS: Mapping[str, Reading] = {"matrix": AsMatrix(), "operator": AsOperator()}
+# How a convolution is read: the words of --profile-convolutions.
+_MATRIX, _OPERATOR = "matrix", "operator"
 
 
 @final
@@ -38,27 +38,34 @@ class ProfileSettings:
     """What `--profile` and the options beside it ask for: the arguments of `Profiler`, as words."""
 
     every: int
-    convolutions: str = "matrix"
+    convolutions: str = _MATRIX
     split: bool = False
     probes: int = 1
     wrt: tuple[str, ...] = ()
+    amplification: bool = False
 
     def __post_init__(self) -> None:
         if self.every < 1:
             raise ArgumentError(f"--profile is a number of steps of at least 1, got {self.every}.")
-        if self.convolutions not in _READINGS:
-            raise ArgumentError(f"--profile-convolutions is {' or '.join(_READINGS)}, got {self.convolutions!r}.")
+        if self.convolutions not in (_MATRIX, _OPERATOR):
+            raise ArgumentError(f"--profile-convolutions is {_MATRIX} or {_OPERATOR}, got {self.convolutions!r}.")
+        if self.amplification and self.convolutions == _MATRIX:
+            raise ArgumentError(
+                "--profile-amplification is for layers that are followed as operators, and a matrix has its "
+                f"amplification anyway; leave it out, or give --profile-convolutions {_OPERATOR}."
+            )
 
     @property
     def reading(self) -> Reading:
         """How a convolution is read."""
-        return _READINGS[self.convolutions]
+        return AsMatrix() if self.convolutions == _MATRIX else AsOperator(self.amplification)
 
     @property
     def words(self) -> tuple[str, ...]:
         """The options that ask for it; those that say nothing new are left out."""
         found = ["--profile", str(self.every)]
-        found += [] if self.convolutions == "matrix" else ["--profile-convolutions", self.convolutions]
+        found += [] if self.convolutions == _MATRIX else ["--profile-convolutions", self.convolutions]
+        found += ["--profile-amplification"] if self.amplification else []
         found += ["--profile-split"] if self.split else []
         found += [] if self.probes == 1 else ["--profile-probes", str(self.probes)]
         return *found, *itertools.chain.from_iterable(("--profile-wrt", name) for name in self.wrt)
@@ -225,6 +232,8 @@ def _numbers_at(history: History, at: int) -> dict[str, float]:
         found[f"log norm of {layer.name}"] = float(layer.norm[at].log())
         if layer.gap is not None:
             found[f"gap of {layer.name}"] = float(layer.gap[at])
+        if layer.amplification is not None:
+            found[f"amplification of {layer.name}"] = float(layer.amplification[at])
         if at:
             found.update({f"{cause} of {layer.name}": float(getattr(layer, cause)[at - 1]) for cause in CAUSES})
     return found
