@@ -8,8 +8,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from lipkit.analysis.dynamics.gradient_noise import Noise
 from lipkit.analysis.dynamics.layer_record import Entry, LayerRecord, Moment
+from lipkit.analysis.dynamics.noise.gradient_noise import Noise
 from lipkit.analysis.dynamics.tracked_layers import Measurement, TrackedLayer
 
 

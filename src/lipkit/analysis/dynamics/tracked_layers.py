@@ -19,8 +19,6 @@ from lipkit.errors import ArgumentError, NonFiniteError, NotProvenError, Unsuppo
 from lipkit.linops import Dense, LinearOperator, Shape
 from lipkit.regularizers.linear_layers import Convolution, LinearLayer
 
-# A sentence lists at most so many names.
-_NAMES = 4
 # Products with the Hessian of an operator's norm, and the residual that ends them: three digits are enough to compare.
 _STEPS, _RESIDUAL = 20, 1e-3
 
@@ -228,29 +226,6 @@ def measure_layers(
     ops = [layer.operator(weight) for layer, weight in zip(layers, weights, strict=True)]
     found = zip(layers, weights, layers[0].reading.measure_together(ops), strict=True)
     return [layer.measure(weight, step) if one is None else one for layer, weight, one in found]
-
-
-def why_untracked(model: nn.Module, layers: Sequence[TrackedLayer]) -> str | None:
-    """None, or which matrices of the model belong to no tracked layer: those of recurrent layers and embeddings do."""
-    tracked = {id(parameter) for layer in layers for parameter in layer.module.parameters()}
-    # A parameter with at most one axis of more than one entry scales or moves, so it is no matrix.
-    names = [
-        name
-        for name, parameter in model.named_parameters()
-        if id(parameter) not in tracked and sum(size > 1 for size in parameter.shape) > 1
-    ]
-    if not names:
-        return None
-    return (
-        f"Not followed, and counted as 1: {join_names(names)}. Only linear layers, convolutions and attention "
-        "projections are; lipkit.lipschitz bounds a model with all of its weights."
-    )
-
-
-def join_names(names: Sequence[str]) -> str:
-    """The first few names, and how many more there are."""
-    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
-    return f"{', '.join(names[:_NAMES])}{more}"
 
 
 def products_are_cheap(matrices: Sequence[Tensor]) -> bool:

@@ -98,21 +98,22 @@ def require_same_profile(state: Mapping[str, Any] | None, asked: ProfileSettings
 class TrainingProfile:
     """Profiles a training, of the weights that the optimizer moves (no averages), and records singular values.
 
+    Each process of a team has one, for sums over their samples; the one that `leads` records and writes.
     The training is the same to the bit: draws of torch's generators are put back. Cost: that of `Profiler`, and
     eigenvalues of a Gram matrix of at most 512 x 512 for each layer at each measurement.
     """
 
     def __init__(
         self, path: Path, asked: ProfileSettings, recipe: Recipe, model: nn.Module, optimizer: torch.optim.Optimizer,
-        inputs: Tensor, watch: Callable[[Mapping[str, Any]], None] | None,
+        inputs: Tensor, watch: Callable[[Mapping[str, Any]], None] | None, leads: bool,
     ) -> None:  # fmt: skip
-        self._path, self._asked, self._watch = path, asked, watch
+        self._path, self._asked, self._watch, self._leads = path, asked, watch, leads
         with _same_draws(inputs.device):
             example = recipe.augmented(inputs)
             try:
                 self._profiler = Profiler(
                     model, optimizer, example, asked.every, convolutions=asked.reading, seed=recipe.seed,
-                    probes=asked.probes, split=asked.split, wrt=parse_wrt(asked.wrt),
+                    probes=asked.probes, split=asked.split, synchronise=True, wrt=parse_wrt(asked.wrt),
                 )  # fmt: skip
                 layers = AsMatrix().track(layers_of(model, example))
             except LipkitError as error:
@@ -145,7 +146,7 @@ class TrainingProfile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._profiler.__exit__(kind, error, trace)
-        if kind is None:
+        if kind is None and self._leads:
             if self._step % self._asked.every:
                 self._record()
             self.write()
@@ -179,8 +180,9 @@ class TrainingProfile:
         self._told = steps[-1]
 
     def _record(self) -> None:
-        for spectra in self._spectra.values():
-            spectra.measure()
+        if self._leads:
+            for spectra in self._spectra.values():
+                spectra.measure()
 
 
 @final
