@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from lipkit._runtime import evaluating
 from lipkit.analysis.dynamics.tracked_layers import Reading, TrackedLayer
 from lipkit.errors import ArgumentError, LipkitError
 from lipkit.regularizers.linear_layers import Example, layers_of
@@ -17,7 +18,8 @@ _NAMES = 4
 def find_layers(model: nn.Module, example: Example, reading: Reading) -> tuple[TrackedLayer, ...]:
     """The layers of `layers_of`, read this way; says in one sentence why there are none."""
     try:
-        return reading.track(layers_of(model, example))
+        with evaluating(model):
+            return reading.track(layers_of(model, example))
     except ArgumentError as error:
         what = "linear layers, convolutions and attention projections"
         raise ArgumentError(f"A profiler follows the norms of {what}: {error}") from error
@@ -60,6 +62,17 @@ def why_untracked(model: nn.Module, layers: Sequence[TrackedLayer]) -> str | Non
     return (
         f"Not followed, and counted as 1: {join_names(names)}. Only linear layers, convolutions and attention "
         "projections are; lipkit.lipschitz bounds a model with all of its weights."
+    )
+
+
+def why_unmoved(layers: Sequence[TrackedLayer]) -> str | None:
+    """None, or which layers have a weight that the next forward pass computes, so that no step is seen to move it."""
+    names = [layer.name for layer in layers if isinstance(vars(layer.module).get("weight"), Tensor)]
+    if not names:
+        return None
+    return (
+        f"The weight of {join_names(names)} is computed by a hook before each forward pass, so that steps do not move "
+        "it: its changes are booked as rest. Use torch.nn.utils.parametrizations."
     )
 
 

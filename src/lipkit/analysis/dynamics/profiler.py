@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from lipkit.analysis.dynamics.books import Books
-from lipkit.analysis.dynamics.followed_layers import as_call, find_layers, why_untracked
+from lipkit.analysis.dynamics.followed_layers import as_call, find_layers, why_unmoved, why_untracked
 from lipkit.analysis.dynamics.history import History
 from lipkit.analysis.dynamics.layer_record import collect_history
 from lipkit.analysis.dynamics.noise.noise_listener import NoiseListener
@@ -160,6 +160,7 @@ class Profiler:
             "fold": self._fold()[1],
             "split": split,
             "optimizer": self._elsewhere,
+            "drift": why_unmoved(self._layers),
             "layers": why_untracked(self._model, self._layers),
         }
         return {name: reason for name, reason in found.items() if reason is not None}

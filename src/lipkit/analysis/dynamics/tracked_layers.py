@@ -8,7 +8,9 @@ from typing import final
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
+from lipkit._runtime import evaluating
 from lipkit.analysis.curvature.spectrum_estimates import extreme_eigenvalues
 from lipkit.analysis.dynamics.gram_squaring import decompose_together
 from lipkit.analysis.dynamics.grouped_kernels import decompose_blocks, kernel_matrix
@@ -56,7 +58,7 @@ class TrackedLayer:
     in_shape: Shape
 
     def weight(self) -> Float[Tensor, "..."]:
-        """The weight as it is now, without graph, at least in float32."""
+        """The weight as it is now, in evaluation if it is computed, without graph, at least in float32."""
         now = self.read().detach()
         return now if now.dtype == torch.float64 else now.to(torch.float32)
 
@@ -254,9 +256,16 @@ def _amplification(op: LinearOperator, hessian: SingularValueHessian) -> float:
 
 def _weight_of(layer: LinearLayer) -> Callable[[], Tensor]:
     module = layer.module
-    if isinstance(module, nn.MultiheadAttention):
-        return lambda: layer.operator().tensors()[0]
-    return lambda: _tensor(module.weight)
+
+    def read() -> Tensor:
+        return layer.operator().tensors()[0] if isinstance(module, nn.MultiheadAttention) else _tensor(module.weight)
+
+    def read_still() -> Tensor:
+        # In training mode some parametrizations (spectral_norm) move a state of their own whenever they are read.
+        with evaluating(module):
+            return read()
+
+    return read_still if is_parametrized(module) else read
 
 
 def _rows(weight: Tensor, parameter: Tensor) -> slice:

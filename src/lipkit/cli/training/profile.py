@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from lipkit._files import write_whole
 from lipkit.analysis import AsMatrix, AsOperator, History, Profiler
+from lipkit.analysis.dynamics.followed_layers import find_layers
 from lipkit.analysis.dynamics.grouped_kernels import blocks_of
 from lipkit.analysis.dynamics.stored_history import CAUSES, StoredHistory, StoredSpectra
 from lipkit.analysis.dynamics.tracked_layers import Reading, TrackedLayer
 from lipkit.cli.inputs.option_words import parse_wrt
 from lipkit.cli.training.recipe import Recipe
 from lipkit.errors import ArgumentError, LipkitError
-from lipkit.regularizers.linear_layers import layers_of
 
 # The file of a profile in the folder of a run.
 PROFILE = "profile.json"
@@ -115,7 +115,7 @@ class TrainingProfile:
                     model, optimizer, example, asked.every, convolutions=asked.reading, seed=recipe.seed,
                     probes=asked.probes, split=asked.split, synchronise=True, wrt=parse_wrt(asked.wrt),
                 )  # fmt: skip
-                layers = AsMatrix().track(layers_of(model, example))
+                layers = find_layers(model, example, AsMatrix())
             except LipkitError as error:
                 raise type(error)(f"This model cannot be profiled, so train without --profile: {error}") from error
         small = [layer for layer in layers if min(_blocks(layer).shape[1:]) <= _SIDE]

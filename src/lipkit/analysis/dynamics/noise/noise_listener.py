@@ -19,7 +19,7 @@ from lipkit.analysis.dynamics.noise.gradient_noise import (
     mixing_layer,
 )
 from lipkit.analysis.dynamics.noise.process_sums import Processes
-from lipkit.analysis.dynamics.noise.row_check import RowCheck
+from lipkit.analysis.dynamics.noise.row_check import RowCheck, at_first_gradient, rows_of
 from lipkit.analysis.dynamics.noise.sign_probes import SignProbe, probe_gradients
 from lipkit.analysis.singular_values.gram_decomposition import GramDecomposition
 from lipkit.errors import LipkitError
@@ -200,14 +200,14 @@ class NoiseListener:
     def _attend_model(self, output: Any) -> None:
         if self._samples_mix():
             return
-        if isinstance(output, Tensor) and output.ndim:
-            self._compare_rows(output.shape[0])
-            if output.requires_grad and not self.refusal and (self.probed or not self._check.done):
-                output.register_hook(lambda gradient: self._probe(output, gradient))
-        elif moved := [i for i in sorted(self.probed) if _is_trained(self._books[i])]:
+        rows = rows_of(output)
+        if rows:
+            self._compare_rows(rows[0].shape[0])
+            if not self.refusal and (self.probed or not self._check.done):
+                at_first_gradient(rows, self._probe)
+        elif moved := self._trained_by_signs():
             kind = "a number" if isinstance(output, Tensor) else type(output).__name__
-            name = self._books[moved[0]].layer.name
-            self.refuse(f"Layer {name!r} needs the gradient of each sample's output, and the model gives {kind}.")
+            self.refuse(f"Layer {moved[0]!r} needs the gradient of each sample's output, and the model gives {kind}.")
 
     def _compare_rows(self, samples: int) -> None:
         for index, rows in self._rows.items():
@@ -247,8 +247,7 @@ class NoiseListener:
             self._hear_signs(output, gradient)
         except RuntimeError as error:
             # Some graphs (reentrant checkpoints, compiled modules) can be run through only once, and as a whole.
-            names = [self._books[i].layer.name for i in sorted(self.probed) if _is_trained(self._books[i])]
-            if names:
+            if names := self._trained_by_signs():
                 self.refuse(f"Layer {names[0]!r} needs a second backward pass, which this graph refuses: {error}")
         finally:
             self._probing = False
@@ -283,6 +282,11 @@ class NoiseListener:
                 self.refuse(f"Layer {self._books[index].layer.name!r} {reasons.gradient_changed(self._processes)}.")
                 return
 
+    def _trained_by_signs(self) -> list[str]:
+        """The names of layers that are heard by signs and have a gradient."""
+        books = [self._books[index] for index in sorted(self.probed)]
+        return [book.layer.name for book in books if (p := book.layer.parameter()) is not None and p.requires_grad]
+
     def _hearing(self) -> bool:
         return self.listening and not self.refusal and not self._probing
 
@@ -293,8 +297,3 @@ def _on_gradient(parameter: nn.Parameter, heard: SignProbe) -> Any:
             heard.listen(found.grad)
 
     return parameter.register_post_accumulate_grad_hook(keep)
-
-
-def _is_trained(book: Booking) -> bool:
-    parameter = book.layer.parameter()
-    return parameter is not None and parameter.requires_grad

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from lipkit.analysis.dynamics.noise.process_sums import Processes
 
 WRONG_ROWS = (
-    "has a first axis that is not that of the samples, or samples mix between it and the output; put samples first"
+    "has a first axis that is not that of the samples, or samples mix between it and the output, or several outputs "
+    "are in the loss; put samples first"
 )
 ONE_SAMPLE = "had a batch of one sample, which has no variance"
 

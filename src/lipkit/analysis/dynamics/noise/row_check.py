@@ -1,6 +1,8 @@
 """Whether the first axis that a layer sees is that of the samples: one more backward pass, once, tells."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import is_dataclass
+from functools import partial
 from typing import final
 
 import torch
@@ -12,6 +14,34 @@ from lipkit.analysis.dynamics.noise.gradient_noise import Contractions
 from lipkit.analysis.dynamics.noise.process_sums import Processes
 from lipkit.analysis.dynamics.noise.sign_probes import probe_gradients
 from lipkit.analysis.singular_values.gram_decomposition import GramDecomposition
+
+
+def rows_of(output: object) -> list[Tensor]:
+    """The tensors with a first axis that a gradient may reach, in what a model returned."""
+    if isinstance(output, Tensor):
+        return [output] if output.ndim and output.requires_grad else []
+    parts: Iterable[object] = ()
+    if isinstance(output, Mapping):
+        parts = output.values()
+    elif isinstance(output, list | tuple):
+        parts = output
+    elif is_dataclass(output):
+        parts = vars(output).values()
+    return [tensor for part in parts for tensor in rows_of(part)]
+
+
+def at_first_gradient(outputs: Sequence[Tensor], act: Callable[[Tensor, Tensor], None]) -> None:
+    """Call act(output, gradient) for the first output that a gradient reaches; others in the loss are left out."""
+    begun: list[bool] = []
+
+    def begin(output: Tensor, gradient: Tensor) -> None:
+        if not begun:
+            begun.append(True)
+            act(output, gradient)
+
+    for output in outputs:
+        output.register_hook(partial(begin, output))
+
 
 _ALONE = Processes()
 
