@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lipkit.bound import Bound, Kind, Metric
+from lipkit.bounds import Product
 from lipkit.errors import CaptureError
 from lipkit.linops import Shape
 from lipkit.regions import Ball, Reach
@@ -238,3 +239,54 @@ def test_a_declaration_is_a_method_that_gives_a_bound(declared: Any):
 
     with pytest.raises(CaptureError, match=r"The module 0 declares 2.0; .* gives a Bound: Bound.from_value"):
         _ = capture(nn.Sequential(Number()).double(), example())
+
+
+class Adds(nn.Module):
+    """a + b, which has constant 1 in each of them, and 2 on the diagonal."""
+
+    def forward(self, a: Tensor, *others: Tensor, **more: Any) -> Tensor:
+        return a + sum(others) + sum(more.get("pair", ()))
+
+    def declared_lipschitz(self, in_shape: Shape) -> Bound:
+        return Bound.from_value(1.0, Kind.UPPER, "in each of its inputs")
+
+
+class Calls(nn.Module):
+    """A model that calls `Adds` in some way."""
+
+    def __init__(self, call: Any) -> None:
+        super().__init__()
+        self.adds, self.same, self.call = Adds(), nn.Identity(), call
+        self.template = nn.Parameter(torch.ones(3, 4, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.call(self, x)
+
+
+@pytest.mark.parametrize(
+    ("call", "constant"),
+    [
+        (lambda m, x: m.adds(x, x), 2.0),
+        (lambda m, x: m.adds(x, m.same(x)), 2.0),
+        (lambda m, x: m.adds(x.relu(), x.relu()), 2.0),
+        (lambda m, x: m.adds(x, x.contiguous()), 2.0),
+        (lambda m, x: m.adds(x, pair=[x, x.to(x.dtype)]), 3.0),
+        # A tensor that is the same for every input does not count.
+        (lambda m, x: m.adds(x, m.template), None),
+        (lambda m, x: m.adds(x), None),
+    ],
+)
+def test_a_declaration_of_one_input_says_nothing_about_one_tensor_in_two_arguments(call: Any, constant: float | None):
+    model = Calls(call)
+    # relu is the identity for positive numbers.
+    x = example().abs() + 0.1
+    network = capture(model, x)
+    assert len(promises(network)) == (constant is None)
+    # The constant is attained along any direction, with a step that keeps all signs.
+    step = 1e-3 * torch.rand(x.shape, dtype=torch.float64)
+    with torch.no_grad():
+        moved = float(torch.linalg.vector_norm(model(x + step) - model(x)) / torch.linalg.vector_norm(step))
+    bound = float(Product()(network).value)
+    # Differences of numbers near one in steps of 1e-3 have 12 digits.
+    assert bound >= moved * (1 - 1e-9)
+    assert bound == pytest.approx(constant or 1.0, rel=1e-9)

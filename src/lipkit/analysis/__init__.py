@@ -11,7 +11,6 @@ from lipkit.analysis.curvature.spectrum_estimates import TraceEstimate as TraceE
 from lipkit.analysis.curvature.spectrum_estimates import estimate_trace as estimate_trace
 from lipkit.analysis.curvature.spectrum_estimates import extreme_eigenvalues as extreme_eigenvalues
 from lipkit.analysis.curvature.spectrum_estimates import spectral_density as spectral_density
-from lipkit.analysis.dynamics.gradient_noise import Noise as Noise
 from lipkit.analysis.dynamics.history import History as History
 from lipkit.analysis.dynamics.history import LayerHistory as LayerHistory
 from lipkit.analysis.dynamics.laws.driving_factors import DrivingFactors as DrivingFactors
@@ -33,6 +32,7 @@ from lipkit.analysis.dynamics.laws.scaling_laws import fisher_curvature as fishe
 from lipkit.analysis.dynamics.laws.scaling_laws import gradient_noise_law as gradient_noise_law
 from lipkit.analysis.dynamics.laws.scaling_laws import isotropic_noise as isotropic_noise
 from lipkit.analysis.dynamics.laws.scaling_laws import label_noise_law as label_noise_law
+from lipkit.analysis.dynamics.noise.gradient_noise import Noise as Noise
 from lipkit.analysis.dynamics.profiler import Profiler as Profiler
 from lipkit.analysis.dynamics.stored_history import read_history as read_history
 from lipkit.analysis.dynamics.tracked_layers import AsMatrix as AsMatrix

@@ -14,10 +14,9 @@ from torch.utils._pytree import TreeSpec
 
 from lipkit._runtime import evaluating, without_casts
 from lipkit.errors import ArgumentError, CaptureError
-from lipkit.linops import HasOperator
 from lipkit.trace.accepted_arguments import explaining_axis_zero, one_sample, require_model
 from lipkit.trace.agreement import refuse_disagreement
-from lipkit.trace.declared_modules import Promises, declarations
+from lipkit.trace.declared_modules import Promises, declarations, declaring_modules
 from lipkit.trace.exchanged_inputs import Exchange, GraphRun
 from lipkit.trace.exported_graph import Folded, fold
 from lipkit.trace.lowering import Lowering, without_rule
@@ -35,7 +34,6 @@ from lipkit.trace.nodes import MatrixProduct, OrderStatistics, Pointwise, Produc
 from lipkit.trace.nodes import Node as NetworkNode
 from lipkit.trace.nodes.activations.indicator import Indicator
 from lipkit.trace.nodes.activations.sigmoids import TANH
-from lipkit.trace.nodes.declared import DeclaresLipschitz
 from lipkit.trace.rewrites.merge_order_statistics import merge_max_min
 from lipkit.trace.rewrites.spelled_attention import merge_attention, merge_masks
 from lipkit.trace.rewrites.spelled_choices import jump, merge_choices
@@ -166,12 +164,7 @@ def _prepare(
     output: str | int | None,
 ) -> Prepared:
     program = make_functional(program)
-    # The operator of an affine module says more than a constant: it can be joined with its neighbours.
-    declaring = {
-        path: module
-        for path, module in (model.named_modules(remove_duplicate=False) if model is not None else ())
-        if isinstance(module, DeclaresLipschitz) and not isinstance(module, HasOperator | nn.Linear)
-    }
+    declaring = {} if model is None else declaring_modules(model, args, kwargs)
     tried: set[OpOverload] = set()
     while True:
         refuse_mutation(program)

@@ -1,16 +1,20 @@
 """Modules that state their own constant: their calls become one node each."""
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.fx import Node
 from torch.fx.node import map_arg
+from torch.nn.modules.module import register_module_forward_hook
+from torch.utils._pytree import tree_leaves
 
 from lipkit.bound import L2, Bound, Scope
 from lipkit.errors import CaptureError, MetricError, UnsupportedError
+from lipkit.linops import HasOperator
 from lipkit.regions import Everywhere
 from lipkit.trace.complex_values import as_pairs
 from lipkit.trace.exported_graph import Folded, calls, converts, gives, makes_complex
@@ -59,6 +63,56 @@ class _OnPairs:
 
     def __call__(self, z: Tensor, *parameters: Tensor) -> Tensor:
         return as_pairs(self.fn(torch.view_as_complex(z) if self.takes_pairs else z, *parameters))
+
+
+def declaring_modules(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[str, DeclaresLipschitz]:
+    """The modules of a model whose own constants count, by path.
+
+    A declaration is of a map of one input. A module m(a, b) that is called as m(x, x) looks like one in the graph, and
+    has another constant than it declared: a + b has 2 on the diagonal. So a module that gets one tensor in two
+    arguments is read operation by operation. Equal entries on the example count as one tensor, because equal
+    operations become one node. A tensor that reaches a module by another way than its arguments is not seen.
+
+    Cost: one evaluation of the model, if any module declares.
+    """
+    found = {
+        path: module
+        for path, module in model.named_modules(remove_duplicate=False)
+        # The operator of an affine module says more than a constant: it can be joined with its neighbours.
+        if isinstance(module, DeclaresLipschitz) and not isinstance(module, HasOperator | nn.Linear)
+    }
+    if not found:
+        return found
+    watched = {id(module) for module in found.values()}
+    twice: set[int] = set()
+
+    def look(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], _: object) -> None:
+        if id(module) in watched and _has_one_twice((given, named)):
+            twice.add(id(module))
+
+    # Not a hook of the modules themselves, which some layers refuse.
+    handle = register_module_forward_hook(look, with_kwargs=True)
+    try:
+        with torch.no_grad():
+            model(*args, **kwargs)
+    finally:
+        handle.remove()
+    return {path: module for path, module in found.items() if id(module) not in twice}
+
+
+def _has_one_twice(given: object) -> bool:
+    """Whether two of the tensors of numbers in here have the same entries."""
+    leaves = [x for x in tree_leaves(given) if isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex())]
+    return any(_are_equal(a, b) for a, b in itertools.combinations(leaves, 2))
+
+
+def _are_equal(a: Tensor, b: Tensor) -> bool:
+    if a is b or a.shape != b.shape or a.dtype != b.dtype or a.device != b.device:
+        return a is b
+    a, b = (x if x.layout is torch.strided else x.to_dense() for x in (a, b))
+    return torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
 
 
 def declarations(

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from lipkit import analysis
-from lipkit.analysis.dynamics import gradient_noise
+from lipkit.analysis.dynamics.noise import gradient_noise
 from lipkit.analysis.singular_values.gram_decomposition import decompose_gram, spectral_norm_by_gram
 from lipkit.errors import NonFiniteError
 
@@ -180,13 +180,13 @@ def test_parts_of_terms_in_float32_and_of_many_samples_at_once(monkeypatch: pyte
     delta, rows = normal(20, 3, 4, seed=1), normal(20, 3, 5, seed=2)
     each = torch.einsum("spm,spn->smn", delta, rows)
     expected = (each - each.mean(0)).square().sum(0)
-    torch.testing.assert_close(gradient_noise.squares_of_products(delta, rows), expected)
+    torch.testing.assert_close(gradient_noise.spread_of_products(delta, rows).squares, expected)
     monkeypatch.setattr(gradient_noise, "_TOGETHER", 50)
-    torch.testing.assert_close(gradient_noise.squares_of_products(delta, rows), expected)
-    single = gradient_noise.squares_of_products(delta[:, :1], rows[:, :1])
+    torch.testing.assert_close(gradient_noise.spread_of_products(delta, rows).squares, expected)
+    single = gradient_noise.spread_of_products(delta[:, :1], rows[:, :1]).squares
     torch.testing.assert_close(single, (delta[:, 0, :, None] * rows[:, 0, None]).var(0) * 19)
     # A sample that is all of the gradient: nothing is left but rounding, and never less than zero.
-    same = gradient_noise.squares_of_products(delta[:1, :1].expand(7, 1, 4), rows[:1, :1].expand(7, 1, 5))
+    same = gradient_noise.spread_of_products(delta[:1, :1].expand(7, 1, 4), rows[:1, :1].expand(7, 1, 5)).squares
     assert float(same.min()) >= 0
     assert float(same.max()) < 1e-14 * float(each.abs().max()) ** 2 * 7
 

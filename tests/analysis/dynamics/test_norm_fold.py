@@ -1,6 +1,8 @@
 """log K of networks that are no chain: against the fold of the bounds with the same norms, by hand, by differences."""
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -196,21 +198,49 @@ def test_a_network_that_cannot_be_read_has_the_product_and_says_so():
     assert all(layer.share is not None and bool((layer.share == 1).all()) for layer in history.layers)
 
 
-def test_packed_projections_are_no_operation_by_themselves():
-    torch.manual_seed(0)
-    model = Attention().double()
-    history = profile(model, torch.randn(5, 3, 4, dtype=torch.float64))
-    assert "'inside.query'" in history.refused["fold"]
-
-
 class Attention(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, *picks: int, **settings: Any) -> None:
         super().__init__()
-        self.inside = nn.MultiheadAttention(4, 2, batch_first=True)
-        self.head = nn.Linear(4, 3)
+        self.inside = nn.MultiheadAttention(4, 2, batch_first=True, **settings)
+        self.head, self.picks = nn.Linear(4, 3), picks
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(x + self.inside(x, x, x, need_weights=False)[0]).mean(1)
+        known = x, 2 * x.tanh(), x.sigmoid()
+        query, key, value = (known[i] for i in self.picks)
+        return self.head(x + self.inside(query, key, value, need_weights=False)[0]).mean(1)
+
+
+@pytest.mark.parametrize("picks", [(0, 0, 0), (1, 0, 0), (0, 1, 2), (0, 0, 1), (1, 1, 1)])
+def test_packed_projections_are_three_layers(picks: tuple[int, int, int]):
+    torch.manual_seed(0)
+    model = Attention(*picks).double()
+    history = profile(model, torch.randn(5, 3, 4, dtype=torch.float64))
+    assert "fold" not in history.refused
+    query, key, value = model.inside.in_proj_weight.detach().chunk(3)
+    q, k, v, out, head = (
+        float(torch.linalg.matrix_norm(one.detach(), 2))
+        for one in (query, key, value, model.inside.out_proj.weight, model.head.weight)
+    )
+    # Projections write apart; everything else counts as 1, tanh, sigmoid and attention among it.
+    inside = math.hypot(q, k, v)
+    assert float(history.log_constant[-1].exp()) == pytest.approx((1 + out * inside) * head, rel=1e-12)
+    found = {layer.name: float(layer.share[-1]) for layer in history.layers if layer.share is not None}
+    branch = out * inside / (1 + out * inside)
+    expected = {f"inside.{name}": branch * (s / inside) ** 2 for name, s in (("query", q), ("key", k), ("value", v))}
+    assert found == pytest.approx({**expected, "inside.out_proj": branch, "head": 1}, rel=1e-12)
+
+
+def test_a_transformer_layer_has_a_fold():
+    torch.manual_seed(0)
+    inner = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+    model = nn.Sequential(inner, nn.Flatten(), nn.Linear(12, 3)).double()
+    history = profile(model, torch.randn(5, 3, 4, dtype=torch.float64))
+    assert "fold" not in history.refused
+    norms = {layer.name: float(layer.norm[-1]) for layer in history.layers}
+    inside = math.hypot(*(norms[f"0.self_attn.{name}"] for name in ("query", "key", "value")))
+    attended = 1 + norms["0.self_attn.out_proj"] * inside
+    expected = attended * (1 + norms["0.linear1"] * norms["0.linear2"]) * norms["2"]
+    assert float(history.log_constant[-1].exp()) == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_computed_weight_is_found_by_its_module():

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from lipkit import analysis
-from lipkit.analysis.dynamics.sign_probes import SignProbe, probe_gradients
+from lipkit.analysis.dynamics.noise.process_sums import Processes
+from lipkit.analysis.dynamics.noise.sign_probes import SignProbe, probe_gradients
 from lipkit.analysis.dynamics.tracked_layers import AsMatrix, AsOperator, Reading, TrackedLayer
 from lipkit.linops import materialize
 from lipkit.regularizers import layers_of
@@ -70,6 +71,11 @@ def stored_gradients(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor
     return {name: torch.stack(parts) for name, parts in zip(names, zip(*rows, strict=True), strict=True)}
 
 
+def centred(signs: tuple[float, ...]) -> Tensor:
+    weights = torch.tensor(signs, dtype=torch.float64)
+    return weights - weights.mean()
+
+
 def of_layer(layer: TrackedLayer, model: nn.Module, stored: dict[str, Tensor]) -> Tensor:
     """The stored gradients of one layer's weight; projections of attention are rows of a packed weight."""
     rows = {"inside.query": 0, "inside.key": 4, "inside.value": 8}
@@ -101,14 +107,14 @@ def test_the_mean_over_all_signs_is_exact(case: str):
     (gradient,) = torch.autograd.grad(loss, output, retain_graph=True)
     parameters = [layer.parameter() for layer in layers]
     rows = [
-        probe_gradients(output, gradient, [p for p in parameters if p is not None], torch.tensor(signs))
+        probe_gradients(output, gradient, [p for p in parameters if p is not None], centred(signs))
         for signs in itertools.product((-1.0, 1.0), repeat=count)
     ]
     assert all(parameter is not None and parameter.grad is None for parameter in parameters)
     for index, layer in enumerate(layers):
         measured = layer.measure(layer.weight(), 0)
         found = tuple(row[index] for row in rows)
-        mean = SignProbe(count, tuple(one for one in found if one is not None)).noise(layer, measured)
+        mean = SignProbe(count, tuple(one for one in found if one is not None)).noise(layer, measured, Processes())
         single = of_layer(layer, model, stored)
         kappa, diffusion = (one / (count * (count - 1)) for one in exact(layer, single - single.mean(0)))
         # Vectors of operators have ten digits; the sums are in float64.

@@ -270,3 +270,106 @@ def test_a_layer_that_joins_the_optimizer_later_is_booked_from_then_on():
     assert first.kappa is not None
     assert first.decay.tolist() == pytest.approx([0.0, 0.0, -RATE * DECAY, -RATE * DECAY])
     assert (first.kappa > 0).tolist() == [False, False, True, True]
+
+
+class Wrapped(nn.Module):
+    """A model that gives its result in a tuple, in a mapping, or beside another tensor."""
+
+    def __init__(self, inner: nn.Module, kind: str) -> None:
+        super().__init__()
+        self.inner, self.kind = inner, kind
+
+    def forward(self, x: Tensor) -> Any:
+        y = self.inner(x)
+        return {"tuple": (y,), "mapping": {"logits": y}, "two": (y.exp(), y)}[self.kind]
+
+
+def wrapped_loss(model: nn.Module, x: Tensor) -> Tensor:
+    found = model(x)
+    return nn.functional.cross_entropy(found["logits"] if isinstance(found, dict) else found[-1], LABELS)
+
+
+@pytest.mark.parametrize("kind", ["tuple", "mapping", "two"])
+def test_rows_are_checked_in_whatever_a_model_gives(kind: str):
+    def history(inner: nn.Module, x: Tensor) -> analysis.History:
+        model = Wrapped(inner, kind)
+        optimizer = torch.optim.SGD(model.parameters(), RATE)
+        with analysis.Profiler(model, optimizer, x[:1], every=1) as found:
+            optimizer.zero_grad()
+            wrapped_loss(model, x).backward()
+            optimizer.step()
+        return found.history
+
+    torch.manual_seed(0)
+    wrong = history(Turned().double(), inputs(COUNT, 4))
+    assert "not that of the samples" in wrong.refused["expected"]
+    right = history(network(), inputs(6))
+    assert "expected" not in right.refused
+    model = network()
+    expected = profile(model, torch.optim.SGD(model.parameters(), RATE), inputs(6), steps=1)
+    for one, other in zip(right.layers, expected.layers, strict=True):
+        assert one.kappa is not None
+        assert other.kappa is not None
+        assert one.kappa.tolist() == pytest.approx(other.kappa.tolist(), rel=1e-12)
+
+
+def test_layers_that_are_heard_by_signs_may_give_a_tuple():
+    torch.manual_seed(0)
+    model, x = Wrapped(Folded(), "tuple").double(), inputs(5, 4)
+    optimizer = torch.optim.SGD(model.parameters(), RATE)
+    with analysis.Profiler(model, optimizer, x[:1], every=1) as found:
+        wrapped_loss(model, x).backward()
+        optimizer.step()
+    assert "expected" not in found.history.refused
+    assert all(layer.kappa is not None and float(layer.kappa[0]) > 0 for layer in found.history.layers)
+
+
+def test_two_outputs_in_the_loss_are_named():
+    model, x = Wrapped(network(), "two"), inputs(6)
+    optimizer = torch.optim.SGD(model.parameters(), RATE)
+    with analysis.Profiler(model, optimizer, x[:1], every=1) as found:
+        first, second = model(x)
+        (first.mean() + second.square().mean()).backward()
+        optimizer.step()
+    # The first output is computed from the second, so its gradient is not all of it.
+    assert "several outputs" in found.history.refused["expected"]
+
+
+@pytest.mark.parametrize("method", [parametrizations.spectral_norm, parametrizations.weight_norm])
+@pytest.mark.parametrize("reading", [analysis.AsMatrix(), analysis.AsOperator()])
+def test_weights_that_move_when_they_are_read_are_left_alone(method: Any, reading: Any):
+    ends: list[list[Tensor]] = []
+    for watched in (False, True):
+        model = network()
+        method(model[0])
+        optimizer = sgd(model)
+        if watched:
+            with analysis.Profiler(model, optimizer, inputs(6), every=2, convolutions=reading) as found:
+                train(model, optimizer)
+            assert found.history.steps.tolist() == [0, 2, 4, 5]
+        else:
+            train(model, optimizer)
+        ends.append(list(model.state_dict().values()))
+    # Buffers too: spectral_norm iterates whenever its weight is computed in training mode.
+    assert all(torch.equal(one, other) for one, other in zip(*ends, strict=True))
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for _ in range(5):
+        optimizer.zero_grad()
+        loss(model, inputs(6)).backward()
+        optimizer.step()
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
+def test_a_weight_that_the_next_forward_pass_computes_is_named():
+    model = network()
+    nn.utils.weight_norm(model[0])
+    history = profile(model, sgd(model), inputs(6))
+    assert "The weight of 0 is computed by a hook before each forward pass" in history.refused["drift"]
+    first, second = history.layers
+    assert first.drift.tolist() == [0.0] * 3
+    assert float(first.rest.abs().sum()) > 1e-4
+    assert float(second.rest.abs().sum()) < 1e-3
+    plain = network()
+    assert "drift" not in profile(plain, sgd(plain), inputs(6)).refused

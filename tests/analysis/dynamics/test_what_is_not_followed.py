@@ -1,6 +1,7 @@
 """What a profiler does not follow is named: other layers' matrices, other optimizers, inputs that are no numbers."""
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -124,3 +125,24 @@ def test_one_optimizer_with_two_groups_is_followed():
     with analysis.Profiler(model, optimizers[0], x[:1], every=2) as profile:
         train(model, optimizers[:1], x, 4)
     assert profile.history.refused == {}
+
+
+@pytest.mark.parametrize(
+    ("example", "said"),
+    [
+        ((torch.zeros(1, 6), torch.zeros(1)), r"a tuple of a tensor of shape \(1, 6\), a tensor of shape \(1,\)"),
+        (
+            torch.utils.data.TensorDataset(torch.zeros(4, 6), torch.zeros(4))[0],
+            r"tensor of shape \(6,\).*without labels",
+        ),
+        (torch.zeros(1, 5), r"a tensor of shape \(1, 5\) \(RuntimeError: mat1 and mat2"),
+        ({"data": torch.zeros(1, 6)}, "a mapping of 'data' .*unexpected keyword argument 'data'"),
+        ((3,), "a tuple of an object of type int"),
+    ],
+)
+def test_an_example_that_the_model_does_not_take_is_refused_in_one_sentence(example: Any, said: str):
+    model, optimizers, _ = two()
+    with pytest.raises(ArgumentError, match=f"The model cannot be run on the example, .*{said}") as refused:
+        analysis.Profiler(model.float(), optimizers[0], example)
+    assert "\n" not in str(refused.value)
+    analysis.Profiler(model, optimizers[0], (torch.zeros(1, 6),))

@@ -163,3 +163,25 @@ def test_images_in_half_precision_have_the_bands_of_the_same_images(dtype: torch
     torch.testing.assert_close(found.float(), analysis.bands(x.float(), 4), rtol=tolerance, atol=1e-6)
     filtered = analysis.low_pass(x, 0.5)
     torch.testing.assert_close(filtered.float(), analysis.low_pass(x.float(), 0.5), rtol=tolerance, atol=1e-6)
+
+
+@pytest.mark.parametrize("rings", [analysis.SquareRings(), analysis.RoundRings()])
+@pytest.mark.parametrize("size", [(8, 8), (5, 9), (6, 14), (2, 2)])
+def test_too_many_bands_name_a_number_that_is_possible(rings: Rings, size: tuple[int, int]):
+    euclidean, most = isinstance(rings, analysis.RoundRings), max(size) + 2
+    possible = [n for n in range(2, most) if len(band_by_loop(*size, n, euclidean).unique()) == n]
+    assert possible[0] == 2
+    for count in range(3, most):
+        if count in possible:
+            analysis.bands(torch.zeros(1, *size), count, rings)
+        else:
+            smaller = max(n for n in possible if n < count)
+            with pytest.raises(ArgumentError, match=f"the next smaller number that is possible is {smaller}\\."):
+                analysis.bands(torch.zeros(1, *size), count, rings)
+    if not euclidean and size[0] == size[1]:
+        assert possible == list(range(2, size[0] // 2 + 2))
+
+
+def test_one_pixel_has_no_bands():
+    with pytest.raises(ArgumentError, match="take larger images"):
+        analysis.bands(torch.zeros(1, 1, 1), 2)

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from lipkit import analysis
-from lipkit.analysis.dynamics.gradient_noise import Contractions
+from lipkit.analysis.dynamics.noise.gradient_noise import Contractions
+from lipkit.analysis.dynamics.noise.process_sums import Processes
 from lipkit.analysis.dynamics.tracked_layers import AsMatrix
 from lipkit.errors import ArgumentError, NonFiniteError, ShapeError
 from lipkit.linops import Dense
@@ -125,7 +126,7 @@ def test_log_of_the_norm_has_the_terms_of_the_profiler():
     parts = gradients / count
     heard = Contractions(parts @ measured.right, torch.einsum("smn,m->sn", parts, measured.left))
     (layer,) = AsMatrix().track(layers_of(nn.Linear(6, 4), torch.zeros(1, 6)))
-    noise = heard.noise(layer, measured)
+    noise = heard.noise(layer, measured, Processes())
     noises = math.sqrt(rate / (count * (count - 1))) * (gradients - gradients.mean(0))
     found = analysis.ito_terms(matrix, analysis.log_spectral_norm, -gradients.mean(0), noises)
     assert found.curvature == pytest.approx(rate * (noise.curvature - noise.diffusion / 2), rel=1e-10)

@@ -112,6 +112,26 @@ def test_a_killed_profile_is_that_of_the_whole_run(tmp_path: Path, processes: in
     assert require_profile(folder).steps[-1] == 45
 
 
+@pytest.mark.process
+@pytest.mark.train
+def test_noise_is_summed_over_processes(tmp_path: Path) -> None:
+    found: list[StoredHistory] = []
+    for processes in (1, 2):
+        folder = tmp_path / str(processes)
+        ran = run_program(PROGRAM, [str(folder), str(processes), "plainly", "profile"], 300)
+        assert ran.returncode == 0, ran.stderr[-3000:]
+        found.append(require_profile(folder))
+    one, two = found
+    assert one.refused == two.refused == ()
+    assert two.expected == pytest.approx(one.expected, abs=1e-10)
+    for a, b in zip(one.layers, two.layers, strict=True):
+        assert a.kappa is not None
+        assert min(a.kappa) > 0
+        # The same records in another order, and means of means, in float64.
+        assert b.kappa == pytest.approx(a.kappa, rel=1e-8)
+        assert b.diffusion == pytest.approx(a.diffusion, rel=1e-8)
+
+
 def test_another_profile_does_not_continue_a_run(tmp_path: Path) -> None:
     with pytest.raises(InterruptedRun):
         train(OneOptimizer(stop_every=7), tmp_path, HERE, profile=EACH)

@@ -1,4 +1,4 @@
-"""Training in processes of its own: python training_program.py FOLDER PROCESSES [slowly] [profile]; and its recipes."""
+"""Trainings in processes: training_program.py FOLDER PROCESSES [slowly | plainly] [profile]; and their recipes."""
 
 import os
 import signal
@@ -92,6 +92,25 @@ class SlowOneOptimizer(OneOptimizer, Slow):
     """The same with a pause in every step."""
 
 
+@dataclass(frozen=True)
+class PlainSGD(OneOptimizer):
+    """Nothing random beside the order of the data, so that a profiler hears the noise of batches alone."""
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 3)).double()
+
+    def sets(self) -> Sets:
+        found = super().sets()
+        parts = (Examples(part.inputs.double(), part.labels, part.classes) for part in (found.train, found.test))
+        return Sets(*parts)
+
+    def augmented(self, inputs: Tensor) -> Tensor:
+        return inputs
+
+    def optimizers(self, model: nn.Module) -> Sequence[torch.optim.Optimizer]:
+        return [torch.optim.SGD(model.parameters(), lr=0.05)]
+
+
 def work(rank: int, folder: str, size: int, words: Sequence[str], port: int) -> None:
     failed = 0
     try:
@@ -103,6 +122,7 @@ def work(rank: int, folder: str, size: int, words: Sequence[str], port: int) -> 
         team = Team.join(torch.device("cpu"))
         slowly, asked = "slowly" in words, ProfileSettings(4) if "profile" in words else None
         recipe = (OneOptimizer() if asked else Blobs()) if not slowly else SlowOneOptimizer() if asked else Slow()
+        recipe = PlainSGD() if "plainly" in words else recipe
         train(recipe, Path(folder), team, profile=asked)
         if team.leads:
             (Path(folder) / "done").touch()

@@ -8,8 +8,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from lipkit.analysis.dynamics.gradient_noise import Noise
 from lipkit.analysis.dynamics.layer_record import Entry, LayerRecord, Moment
+from lipkit.analysis.dynamics.noise.gradient_noise import Noise
 from lipkit.analysis.dynamics.tracked_layers import Measurement, TrackedLayer
 
 
@@ -157,7 +157,8 @@ class Booking:
         self._crossings = int(state["crossings"])
 
     def _note(self, realised: float, expected: float, sampled: float) -> None:
-        self.record.moments.append(Moment(self.measured.value, self.measured.gap, realised, expected, sampled))
+        one = self.measured
+        self.record.moments.append(Moment(one.value, one.gap, one.amplification, realised, expected, sampled))
 
 
 def _numbers(noise: Noise) -> list[float]:

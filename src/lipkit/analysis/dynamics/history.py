@@ -16,6 +16,9 @@ class LayerHistory:
     The differences of log norm are drift + curvature + decay + rest, up to rounding: the rest is what the series to
     second order does not explain, among it everything that was done to weights outside of the optimizer's steps.
 
+    `amplification` is ||D^2 sigma_1||, the most that a unit step of the weight can bend the norm: 1 / gap of matrices,
+    of operators in the kernel, and only if `AsOperator(amplification=True)` asks for it, else None.
+
     `gap` is the distance that bounds the radius of the series (None for convolutions as operators), `crossings` says
     of which intervals the first step was more than gap / 2, outside of that radius. `time` is that of the stochastic
     model: the sum of the rates of the steps that moved the layer. `kappa` and `diffusion` are the noise terms of the
@@ -43,6 +46,7 @@ class LayerHistory:
     diffusion_variance: Float64[Tensor, " changes"] | None = None
     kappa_scalar: Float64[Tensor, " changes"] | None = None
     diffusion_scalar: Float64[Tensor, " changes"] | None = None
+    amplification: Float64[Tensor, " times"] | None = None
 
     @property
     def kappa_covariance(self) -> Float64[Tensor, " changes"] | None:

@@ -40,10 +40,13 @@ class Entry:
 @final
 @dataclass(frozen=True)
 class Moment:
-    """One layer at one recorded step: its norm and gap, and log of the norm as the three trackers have it."""
+    """One layer at one recorded step: its norm, gap and amplification, and log of the norm as the three trackers have
+    it.
+    """
 
     norm: float
     gap: float | None
+    amplification: float | None
     realised: float
     expected: float
     sampled: float
@@ -60,13 +63,12 @@ class LayerRecord:
 
     def freeze(self, share: Float64[Tensor, " times"], noise: bool) -> LayerHistory:
         """The record so far, with the share of the layer in the constant, and its noise terms if there are any."""
-        gaps = [one.gap for one in self.moments if one.gap is not None]
         known = noise and all(one.known for one in self.entries)
         split = known and bool(self.entries) and all(one.split for one in self.entries)
         return LayerHistory(
             self.name,
             _row([one.norm for one in self.moments]),
-            _row(gaps) if len(gaps) == len(self.moments) else None,
+            _row_or_none([one.gap for one in self.moments]),
             _row([one.drift for one in self.entries]),
             _row([one.curvature for one in self.entries]),
             _row([one.decay for one in self.entries]),
@@ -80,6 +82,7 @@ class LayerRecord:
             _row([one.diffusion_variance for one in self.entries]) if split else None,
             _row([one.kappa_scalar for one in self.entries]) if split else None,
             _row([one.diffusion_scalar for one in self.entries]) if split else None,
+            _row_or_none([one.amplification for one in self.moments]),
         )
 
     def log_norms(self) -> list[float]:
@@ -99,13 +102,10 @@ class LayerRecord:
         return [one.sampled for one in self.moments]
 
     def state(self) -> dict[str, Tensor]:
-        """The rows as tensors; a gap that does not exist is -1."""
-        moments = [
-            (one.norm, -1.0 if one.gap is None else one.gap, one.realised, one.expected, one.sampled)
-            for one in self.moments
-        ]
+        """The rows as tensors; a gap or an amplification that does not exist is -1."""
+        moments = [[-1.0 if number is None else number for number in astuple(one)] for one in self.moments]
         return {
-            "moments": torch.tensor(moments, dtype=torch.float64).reshape(-1, 5),
+            "moments": torch.tensor(moments, dtype=torch.float64).reshape(-1, 6),
             "causes": torch.tensor([astuple(one)[:11] for one in self.entries], dtype=torch.float64).reshape(-1, 11),
             "flags": torch.tensor([astuple(one)[11:] for one in self.entries], dtype=torch.int64).reshape(-1, 3),
         }
@@ -113,8 +113,8 @@ class LayerRecord:
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Take the rows of `state` in the place of these."""
         self.moments[:] = [
-            Moment(norm, None if gap < 0 else gap, realised, expected, sampled)
-            for norm, gap, realised, expected, sampled in state["moments"].tolist()
+            Moment(norm, None if gap < 0 else gap, None if bend < 0 else bend, *trackers)
+            for norm, gap, bend, *trackers in state["moments"].tolist()
         ]
         rows = zip(state["causes"].tolist(), state["flags"].tolist(), strict=True)
         self.entries[:] = [Entry(*causes, *flags) for causes, flags in rows]
@@ -140,6 +140,11 @@ def collect_history(
         tuple(record.freeze(share, noise) for record, share in zip(records, shares, strict=True)),
         refused,
     )
+
+
+def _row_or_none(values: list[float | None]) -> Tensor | None:
+    known = [value for value in values if value is not None]
+    return _row(known) if len(known) == len(values) else None
 
 
 def _row(values: list[float]) -> Tensor:

@@ -1,11 +1,11 @@
 """log K of a network as a function of the norms of its layers, for any number of times at once."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64
 from torch import Tensor
 
 from lipkit.analysis.dynamics.tracked_layers import TrackedLayer
@@ -13,7 +13,10 @@ from lipkit.bound import Bound, Kind
 from lipkit.bounds.fold.dag import Term, disjoint
 from lipkit.errors import UnsupportedError
 from lipkit.linops import LinearOperator
+from lipkit.linops.queries.support import propagate
 from lipkit.trace import Network
+from lipkit.trace.nodes import Node, Pointwise
+from lipkit.trace.nodes.pointwise import Identity
 
 Norms = Float64[Tensor, "layers times"]
 
@@ -64,14 +67,24 @@ def fold_of(network: Network, layers: Sequence[TrackedLayer]) -> NormFold:
     """Find the tracked layers among the operations of a network that is not fused.
 
     An operation is a layer if it holds the layer's weight; of several layers with one weight it is that of its module,
-    at the layer's input shape. A weight that is computed is found by the name of its module.
+    at the layer's input shape. A weight that is computed is found by the name of its module. An operation with a packed
+    weight, as torch's attention has, is a stack of the layers whose rows it holds, until something picks one of them.
     Cost: one look at each operation, and at which entries blocks write where values are joined.
     """
     found: set[int] = set()
+    stacks: dict[int, Stack] = {}
     rows: list[tuple[int, tuple[tuple[Step, ...], ...]]] = []
     known = {0}
     one = Bound.from_value(1.0, Kind.ESTIMATE, "counted as 1")
     for k, row in network.rows().items():
+        stack = _stack_of(row, stacks, layers)
+        if stack is not None and stack.value in known:
+            found.update(stack.masks)
+            known.add(k)
+            rows.append((k, tuple((Step(stack.value, layer),) for layer in stack.masks)))
+            if k <= len(network.nodes) and _keeps(network.nodes[k - 1]):
+                stacks[k] = stack
+            continue
         terms: dict[int, tuple[Step, Term]] = {}
         for j, op in row.items():
             if j in known:
@@ -88,6 +101,62 @@ def fold_of(network: Network, layers: Sequence[TrackedLayer]) -> NormFold:
         raise UnsupportedError("the output does not depend on the input")
     _require_found(network, layers, found)
     return NormFold(tuple(rows))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """Layers that act on one value and write apart: for each, the entries of the result that it writes."""
+
+    value: int
+    masks: Mapping[int, Bool[Tensor, "..."]]
+
+
+def _stack_of(
+    row: Mapping[int, LinearOperator], stacks: Mapping[int, Stack], layers: Sequence[TrackedLayer]
+) -> Stack | None:
+    """What a row with one block makes of a stack, or of a value by a packed weight; None for every other row."""
+    if len(row) != 1:
+        return None
+    ((source, op),) = row.items()
+    held = [tensor for tensor in op.tensors() if tensor.is_floating_point()]
+    if source in stacks and not held:
+        moved = {layer: propagate(op, mask) for layer, mask in stacks[source].masks.items()}
+        masks = {layer: mask for layer, mask in moved.items() if bool(mask.any())}
+        return Stack(stacks[source].value, masks) if masks else None
+    packed = _rows_of_layers(held[0], layers) if len(held) == 1 and len(op.tensors()) == 1 else {}
+    if len(packed) < 2:
+        return None
+    masks = {layer: _written(op, rows) for layer, rows in packed.items()}
+    writers = torch.stack(list(masks.values())).sum(0)
+    return Stack(source, masks) if int(writers.max()) == 1 else None
+
+
+def _rows_of_layers(weight: Tensor, layers: Sequence[TrackedLayer]) -> dict[int, slice]:
+    """The rows of a packed weight that each layer has, if layers have all of them; else none."""
+    start, width = weight.data_ptr(), weight[0].numel() * weight.element_size() if weight.ndim else 0
+    end = start + weight.numel() * weight.element_size()
+    found: dict[int, slice] = {}
+    reads = {index: layer.read() for index, layer in enumerate(layers)}
+    place = start
+    for index, read in sorted(reads.items(), key=lambda item: item[1].data_ptr()):
+        if place == read.data_ptr() < end and width and weight.is_contiguous() and read.is_contiguous():
+            rows = read.numel() * read.element_size() // width
+            found[index] = slice((place - start) // width, (place - start) // width + rows)
+            place += rows * width
+    return found if place == end else {}
+
+
+def _written(op: LinearOperator, rows: slice) -> Bool[Tensor, "..."]:
+    """The entries of the result that some rows of the one weight write."""
+    (weight,) = op.tensors()
+    only = torch.zeros_like(weight.detach())
+    only[rows] = 1
+    return op.with_tensors((only,)).apply(torch.ones(op.in_shape).to(only)) != 0
+
+
+def _keeps(node: Node) -> bool:
+    return isinstance(node, Pointwise) and isinstance(node.activation, Identity)
 
 
 def _layer_of(op: LinearOperator, module: str, layers: Sequence[TrackedLayer]) -> int | None:

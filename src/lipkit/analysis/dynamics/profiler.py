@@ -9,19 +9,21 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from lipkit.analysis.dynamics.books import Books
+from lipkit.analysis.dynamics.followed_layers import as_call, find_layers, why_unmoved, why_untracked
 from lipkit.analysis.dynamics.history import History
 from lipkit.analysis.dynamics.layer_record import collect_history
-from lipkit.analysis.dynamics.noise_listener import NoiseListener
+from lipkit.analysis.dynamics.noise.noise_listener import NoiseListener
+from lipkit.analysis.dynamics.noise.process_sums import Processes
 from lipkit.analysis.dynamics.norm_fold import NormFold, fold_of
 from lipkit.analysis.dynamics.profiler_state import StoredState
-from lipkit.analysis.dynamics.tracked_layers import AsMatrix, Reading, why_untracked
+from lipkit.analysis.dynamics.tracked_layers import AsMatrix, Reading
 from lipkit.analysis.dynamics.update_rules import DecayShares, group_of, why_moved_elsewhere, why_not_plain_sgd
 from lipkit.bounds.lipschitz import network_of
 from lipkit.errors import ArgumentError, LipkitError
-from lipkit.regularizers.linear_layers import Convolution, Example, layers_of
+from lipkit.regularizers.linear_layers import Convolution, Example
 
 # The form of a stored state; a later form has another number.
-_VERSION = 3
+_VERSION = 4
 
 
 @final
@@ -45,7 +47,7 @@ class Profiler:
     They are refused by name where samples mix, where gradients are changed between the backward pass and the step
     (clipping, scaling, several passes), and for other optimizers than plain SGD. A loss that couples samples cannot be
     noticed: the noise terms are then wrong. With several processes the steps are those of the averaged gradient, so
-    all books are the same in each of them; noise terms are refused, because a process hears its own samples only.
+    all books are the same in each of them; noise terms need `synchronise`, as a process hears its own samples only.
 
     Guarantee: ESTIMATE; a diagnostic. Cost: five copies of the weights, one of them in float64; ten products with
     vectors a layer and step; a decomposition of a Gram matrix for each layer every `every` steps, on a GPU about a
@@ -61,6 +63,9 @@ class Profiler:
         seed: Of the draws of the sampled tracker and of random signs, which have a generator of their own.
         split: Whether noise terms are also split into variances and covariances of entries of the gradient, which costs
             about another gradient of the weights after each measurement.
+        synchronise: Whether noise terms are of the batches of all processes of torch.distributed, whose gradients are
+            averaged (as `DistributedDataParallel` does). Each of them profiles its own copy of the model then, with the
+            same arguments, and batches of one size.
         probes: Backward passes with random signs after each measurement, if a layer needs them; the noise terms of one
             deviate by about their own size, and a mean over many does not.
         wrt: Which argument, or which module's result, the fold is with respect to, as in `lipkit.lipschitz`: a model
@@ -79,6 +84,7 @@ class Profiler:
         seed: int = 0,
         probes: int = 1,
         split: bool = False,
+        synchronise: bool = False,
         wrt: str | tuple[str, ...] | None = None,
         output: str | int | None = None,
     ) -> None:
@@ -94,12 +100,9 @@ class Profiler:
             )
         self._model, self._optimizer, self._every, self._probes = model, optimizer, every, probes
         self._reading = AsMatrix() if convolutions is None else convolutions
-        try:
-            self._layers = self._reading.track(layers_of(model, example))
-        except ArgumentError as error:
-            what = "linear layers, convolutions and attention projections"
-            raise ArgumentError(f"A profiler follows the norms of {what}: {error}") from error
+        self._layers = find_layers(model, example, self._reading)
         self._seed, self._split = seed, split
+        self._processes = Processes.joined() if synchronise else Processes()
         self._handles: list[Any] = []
         self._books: Books | None = None
         self._resumes = False
@@ -157,6 +160,7 @@ class Profiler:
             "fold": self._fold()[1],
             "split": split,
             "optimizer": self._elsewhere,
+            "drift": why_unmoved(self._layers),
             "layers": why_untracked(self._model, self._layers),
         }
         return {name: reason for name, reason in found.items() if reason is not None}
@@ -209,8 +213,8 @@ class Profiler:
         self._draws.set_state(stored.tensor("draws"))
         self._decays.restore(stored.part("decays.", list(self._decays.state())))
         self._decays.refusal = stored.sentence("decay_refusal")
-        self._listener.refusal, self._elsewhere = stored.sentence("refusal"), stored.sentence("elsewhere")
-        self._listener.listening = bool(stored.number("listening"))
+        self._listener.resume(stored.sentence("refusal"), bool(stored.number("listening")))
+        self._elsewhere = stored.sentence("elsewhere")
         self._resumes = True
 
     def _fold(self) -> tuple[NormFold, str | None]:
@@ -218,7 +222,7 @@ class Profiler:
         if self._folded is None:
             try:
                 with torch.no_grad():
-                    network = network_of(self._model, _as_call(self._example), self._wrt, self._output)
+                    network = network_of(self._model, as_call(self._example), self._wrt, self._output)
                     self._folded = fold_of(network, self._layers), None
             except LipkitError as error:
                 reason = f"log K is the product of all norms, because the network cannot be read: {error}"
@@ -237,7 +241,9 @@ class Profiler:
         self._decays = DecayShares(self._optimizer)
         self._draws = torch.Generator().manual_seed(self._seed)
         refusal = why_not_plain_sgd(self._optimizer, self._layers)
-        self._listener = NoiseListener(self._model, self._books.each, refusal, self._probes, self._draws, self._split)
+        self._listener = NoiseListener(
+            self._model, self._books.each, refusal, self._probes, self._draws, self._split, self._processes
+        )
         self._step, self._steps = 0, [0]
         self._elsewhere: str | None = None
         self._factors: list[float] = []
@@ -292,7 +298,3 @@ class Profiler:
 
 def _is_still(parameter: nn.Parameter | None) -> bool:
     return parameter is not None and parameter.grad is None
-
-
-def _as_call(example: Example) -> Tensor | tuple[Any, ...] | Mapping[str, Any]:
-    return example if isinstance(example, Tensor | Mapping) else tuple(example)

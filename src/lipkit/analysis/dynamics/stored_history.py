@@ -17,7 +17,7 @@ from lipkit.errors import ArgumentError, RecordError
 Row = tuple[float, ...]
 # Fields of a layer with one number for each recorded step, and with one for each change between two of them.
 _AT_TIMES, CAUSES, _NOISE = (
-    ("norm", "gap", "share"),
+    ("norm", "gap", "share", "amplification"),
     ("drift", "curvature", "decay", "rest", "crossings"),
     ("kappa", "diffusion", "kappa_variance", "diffusion_variance", "kappa_scalar", "diffusion_scalar"),
 )
@@ -82,6 +82,7 @@ class StoredLayer:
     diffusion_variance: Row | None = None
     kappa_scalar: Row | None = None
     diffusion_scalar: Row | None = None
+    amplification: Row | None = None
 
     @classmethod
     def of(cls, layer: LayerHistory, spectra: StoredSpectra | None) -> "StoredLayer":

@@ -8,17 +8,21 @@ from typing import final
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
+from lipkit._runtime import evaluating
+from lipkit.analysis.curvature.spectrum_estimates import extreme_eigenvalues
 from lipkit.analysis.dynamics.gram_squaring import decompose_together
 from lipkit.analysis.dynamics.grouped_kernels import decompose_blocks, kernel_matrix
 from lipkit.analysis.singular_values.curvature_of_values import singular_value_hessian
-from lipkit.analysis.singular_values.gram_decomposition import GramDecomposition, decompose_gram
-from lipkit.errors import ArgumentError, NonFiniteError, UnsupportedError
+from lipkit.analysis.singular_values.gram_decomposition import LEAST_GAP, GramDecomposition, decompose_gram
+from lipkit.analysis.singular_values.singular_value_hessian import SingularValueHessian
+from lipkit.errors import ArgumentError, NonFiniteError, NotProvenError, UnsupportedError
 from lipkit.linops import Dense, LinearOperator, Shape
 from lipkit.regularizers.linear_layers import Convolution, LinearLayer
 
-# A sentence lists at most so many names.
-_NAMES = 4
+# Products with the Hessian of an operator's norm, and the residual that ends them: three digits are enough to compare.
+_STEPS, _RESIDUAL = 20, 1e-3
 
 
 @final
@@ -29,7 +33,7 @@ class Measurement:
     Of an operator `form` raises `NotProvenError` along X that splits a repeated value, where there is no such number.
 
     The gap is the distance d of `analysis.taylor`; None where the layer is read as an operator, because there the gap
-    of the matrix says nothing about the kernel.
+    of the matrix says nothing about the kernel. `amplification` is ||D^2 sigma_1||, None if nobody asked for it.
     """
 
     value: float
@@ -38,6 +42,7 @@ class Measurement:
     right: Float64[Tensor, "..."]
     form: Callable[[Tensor], Float64[Tensor, ""]]
     gram: GramDecomposition | None = None
+    amplification: float | None = None
 
 
 @final
@@ -53,7 +58,7 @@ class TrackedLayer:
     in_shape: Shape
 
     def weight(self) -> Float[Tensor, "..."]:
-        """The weight as it is now, without graph, at least in float32."""
+        """The weight as it is now, in evaluation if it is computed, without graph, at least in float32."""
         now = self.read().detach()
         return now if now.dtype == torch.float64 else now.to(torch.float32)
 
@@ -137,7 +142,8 @@ class AsMatrix(Reading):
         if isinstance(op, Dense):
             return _measured(decompose_gram(op.weight))
         found = decompose_blocks(op)
-        return Measurement(found.gram.value, found.gap, found.left, found.right, found.form)
+        bend = found.gram.amplification
+        return Measurement(found.gram.value, found.gap, found.left, found.right, found.form, amplification=bend)
 
     def measure_together(self, ops: Sequence[LinearOperator]) -> list[Measurement | None]:
         plain = {place: op.weight for place, op in enumerate(ops) if isinstance(op, Dense)}
@@ -166,8 +172,14 @@ class AsOperator(Reading):
 
     Its noise terms come from random signs.
     On a torus its largest value is double and stays so for every kernel; it is smooth in the kernel all the same.
-    Cost: some hundred convolutions for one measurement.
+    Cost: some hundred convolutions for one measurement; with `amplification` up to 20 products with the Hessian more,
+    each about as many again.
+
+    Args:
+        amplification: Whether each measurement also finds ||D^2 sigma_1|| in the kernel, by Lanczos.
     """
+
+    amplification: bool = False
 
     def operator(self, layer: LinearLayer) -> Callable[[Tensor], LinearOperator]:
         now = layer.operator()
@@ -192,7 +204,8 @@ class AsOperator(Reading):
         def form(change: Tensor) -> Tensor:
             return hessian.form(change.reshape(hessian.in_shape))
 
-        return Measurement(value, None, left, right, form)
+        bend = _amplification(op, hessian) if self.amplification else None
+        return Measurement(value, None, left, right, form, amplification=bend)
 
     @property
     def gives_matrices(self) -> bool:
@@ -217,29 +230,6 @@ def measure_layers(
     return [layer.measure(weight, step) if one is None else one for layer, weight, one in found]
 
 
-def why_untracked(model: nn.Module, layers: Sequence[TrackedLayer]) -> str | None:
-    """None, or which matrices of the model belong to no tracked layer: those of recurrent layers and embeddings do."""
-    tracked = {id(parameter) for layer in layers for parameter in layer.module.parameters()}
-    # A parameter with at most one axis of more than one entry scales or moves, so it is no matrix.
-    names = [
-        name
-        for name, parameter in model.named_parameters()
-        if id(parameter) not in tracked and sum(size > 1 for size in parameter.shape) > 1
-    ]
-    if not names:
-        return None
-    return (
-        f"Not followed, and counted as 1: {join_names(names)}. Only linear layers, convolutions and attention "
-        "projections are; lipkit.lipschitz bounds a model with all of its weights."
-    )
-
-
-def join_names(names: Sequence[str]) -> str:
-    """The first few names, and how many more there are."""
-    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
-    return f"{', '.join(names[:_NAMES])}{more}"
-
-
 def products_are_cheap(matrices: Sequence[Tensor]) -> bool:
     """Whether a hundred products of matrices take less time than one decomposition: not on a CPU."""
     return all(matrix.device.type != "cpu" for matrix in matrices)
@@ -250,14 +240,32 @@ def _measured(gram: GramDecomposition) -> Measurement:
         wide = change.flatten(1).to(torch.float64)
         return gram.form(wide @ gram.right, wide.mT @ gram.left)
 
-    return Measurement(gram.value, gram.gap, gram.left, gram.right, form, gram)
+    return Measurement(gram.value, gram.gap, gram.left, gram.right, form, gram, gram.amplification)
+
+
+def _amplification(op: LinearOperator, hessian: SingularValueHessian) -> float:
+    """||D^2 sigma_1|| in the one weight of an operator. A Ritz value is too small rather than too large."""
+    if isinstance(op, Dense):
+        return decompose_gram(op.weight).amplification
+    try:
+        return max(extreme_eigenvalues(hessian, _STEPS, _RESIDUAL).largest, 0.0)
+    except NotProvenError:
+        # A repeated value that splits in some direction: the gap counts as the least one.
+        return 1 / (LEAST_GAP * hessian.triplet()[0])
 
 
 def _weight_of(layer: LinearLayer) -> Callable[[], Tensor]:
     module = layer.module
-    if isinstance(module, nn.MultiheadAttention):
-        return lambda: layer.operator().tensors()[0]
-    return lambda: _tensor(module.weight)
+
+    def read() -> Tensor:
+        return layer.operator().tensors()[0] if isinstance(module, nn.MultiheadAttention) else _tensor(module.weight)
+
+    def read_still() -> Tensor:
+        # In training mode some parametrizations (spectral_norm) move a state of their own whenever they are read.
+        with evaluating(module):
+            return read()
+
+    return read_still if is_parametrized(module) else read
 
 
 def _rows(weight: Tensor, parameter: Tensor) -> slice:

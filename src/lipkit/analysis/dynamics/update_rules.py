@@ -6,7 +6,8 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from lipkit.analysis.dynamics.tracked_layers import TrackedLayer, join_names
+from lipkit.analysis.dynamics.followed_layers import join_names
+from lipkit.analysis.dynamics.tracked_layers import TrackedLayer
 
 # These shrink weights by rate * decay before their step, and have no setting that says so.
 _DECOUPLED = ("Adafactor", "Muon")

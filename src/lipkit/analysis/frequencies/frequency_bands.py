@@ -173,13 +173,21 @@ def check_bands(size: tuple[int, int], count: int, rings: Rings) -> Int64[Tensor
     if count < 2:
         raise ArgumentError(f"A spectrum is divided into at least two bands, got {count}.")
     ring = rings.band(size, count)
-    missing = sorted(set(range(count)) - set(ring.unique().tolist()))
+    missing = _empty_bands(ring, count)
     if missing:
+        # Of more bands than pixels in a row, the second is below the lowest frequency.
+        fewer = (n for n in range(min(count - 1, max(size)), 1, -1) if not _empty_bands(rings.band(size, n), n))
+        most = next(fewer, None)
+        remedy = "take larger images" if most is None else f"the next smaller number that is possible is {most}"
         raise ArgumentError(
-            f"Images of {size[0]} x {size[1]} pixels have no frequency in band {missing[0]} of {count}; "
-            "take fewer bands."
+            f"Images of {size[0]} x {size[1]} pixels have no frequency in band {missing[0]} of {count} (the lowest is "
+            f"band 0); {remedy}."
         )
     return ring
+
+
+def _empty_bands(ring: Int64[Tensor, "height half"], count: int) -> list[int]:
+    return sorted(set(range(count)) - set(ring.unique().tolist()))
 
 
 def _whole_frequencies(size: tuple[int, int]) -> tuple[Int64[Tensor, "h 1"], Int64[Tensor, " half"]]:

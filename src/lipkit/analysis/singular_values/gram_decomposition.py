@@ -13,6 +13,8 @@ from lipkit.errors import NonFiniteError
 
 # Values closer to the largest than this share of it are one with it: their part of the curvature is left out.
 _SAME = 2.0**-26
+# The least distance of two values that is told from none, as a share of the larger one.
+LEAST_GAP = 2.0**-52
 
 
 @final
@@ -41,6 +43,14 @@ class GramDecomposition:
     def right(self) -> Float64[Tensor, " n"]:
         """The right singular vector of the matrix as it was given."""
         return self.u if self.transposed else self.v
+
+    @property
+    def amplification(self) -> float:
+        """||D^2 sigma_1||: 1 / (sigma_1 - sigma_2), of one row or column 1 / sigma_1, of one entry 0.
+
+        Values that are one to rounding have no second derivative; they count as apart by 2^-52 of the larger one.
+        """
+        return 0.0 if self.matrix.numel() == 1 else 1 / max(self.gap, LEAST_GAP * self.value)
 
     def solve(
         self, a: Float64[Tensor, "*b m"], b: Float64[Tensor, "*b n"]

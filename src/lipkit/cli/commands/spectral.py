@@ -59,7 +59,11 @@ class SpectralRequest:
     model: str = argument(PYTHON_MODEL, "MODEL")
     data: str = option("digits, mnist:FOLDER, fashion-mnist:FOLDER, cifar10:FOLDER, or a .npz file with x and y.")
     out: Path = option("Folder for values as they come, and the page; the same continues.")
-    bands: int = option("Number of bands, at least 2; up to 12 all 2^bands coalitions are evaluated.", 8)
+    bands: int = option(
+        "Number of bands, at least 2; of square images square rings make at most half a side + 1. Up to 12 all 2^bands "
+        "coalitions are evaluated.",
+        8,
+    )
     rings: str = option("Shape of bands in the frequency plane: square or round.", "square")
     baseline: str = option(
         "What replaces an absent band: zero, gaussian noise, or replacement by that of another image of its block.",

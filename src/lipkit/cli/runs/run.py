@@ -60,6 +60,9 @@ class Order:
     wandb: str | None = option("Log to this project of Weights & Biases too.", None)
     profile: int | None = option("Record why the constant grows, measured every so many steps.", None, least=1)
     profile_convolutions: str = option("How a profile reads convolutions: matrix or operator.", "matrix")
+    profile_amplification: bool = option(
+        "Find how far a step can bend the norm of an operator.", False, "--profile-amplification"
+    )
     profile_split: bool = option("Split noise terms by variances too.", False, "--profile-split")
     profile_probes: int = option("Random signs at each measurement of a profile.", 1, least=1)
     profile_wrt: tuple[str, ...] = option("A module whose result a profile starts from; may be repeated.", ())
@@ -70,10 +73,10 @@ class Order:
     @property
     def profiled(self) -> ProfileSettings | None:
         """What is asked of a profile; None if none is asked for."""
-        given = (self.profile_convolutions, self.profile_split, self.profile_probes, self.profile_wrt)
+        beside = (self.profile_split, self.profile_probes, self.profile_wrt, self.profile_amplification)
         if self.profile is not None:
-            return ProfileSettings(self.profile, *given)
-        if given != ("matrix", False, 1, ()):
+            return ProfileSettings(self.profile, self.profile_convolutions, *beside)
+        if (self.profile_convolutions, *beside) != ("matrix", False, 1, (), False):
             raise ArgumentError("Options of a profile need one; give --profile 10, say, beside them.")
         return None
 

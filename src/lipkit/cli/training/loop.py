@@ -114,9 +114,9 @@ class _Run:
         else:
             check_profile(asked, recipe, self.optimizers)
             self._steps = steps = GradientSteps(recipe, self.sets, self.model, self.optimizers, team)
-            if asked is not None and team.leads:
+            if asked is not None:
                 self.profile = TrainingProfile(
-                    folder / PROFILE, asked, recipe, self.model, self.optimizers[0], steps.example, watch
+                    folder / PROFILE, asked, recipe, self.model, self.optimizers[0], steps.example, watch, team.leads
                 )
         # Augmentation and dropout differ between processes; the order of the data does not.
         torch.manual_seed(recipe.seed + 1_000_003 * (team.rank + 1))

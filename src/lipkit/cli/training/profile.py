@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from lipkit._files import write_whole
 from lipkit.analysis import AsMatrix, AsOperator, History, Profiler
+from lipkit.analysis.dynamics.followed_layers import find_layers
 from lipkit.analysis.dynamics.grouped_kernels import blocks_of
 from lipkit.analysis.dynamics.stored_history import CAUSES, StoredHistory, StoredSpectra
 from lipkit.analysis.dynamics.tracked_layers import Reading, TrackedLayer
 from lipkit.cli.inputs.option_words import parse_wrt
 from lipkit.cli.training.recipe import Recipe
 from lipkit.errors import ArgumentError, LipkitError
-from lipkit.regularizers.linear_layers import layers_of
 
 # The file of a profile in the folder of a run.
 PROFILE = "profile.json"
@@ -28,8 +28,8 @@ PROFILE = "profile.json"
 _SIDE, _VALUES = 512, 32
 
 
-# How a convolution is read, by the word of --profile-convolutions.
-_READINGS: Mapping[str, Reading] = {"matrix": AsMatrix(), "operator": AsOperator()}
+# How a convolution is read: the words of --profile-convolutions.
+_MATRIX, _OPERATOR = "matrix", "operator"
 
 
 @final
@@ -38,27 +38,34 @@ class ProfileSettings:
     """What `--profile` and the options beside it ask for: the arguments of `Profiler`, as words."""
 
     every: int
-    convolutions: str = "matrix"
+    convolutions: str = _MATRIX
     split: bool = False
     probes: int = 1
     wrt: tuple[str, ...] = ()
+    amplification: bool = False
 
     def __post_init__(self) -> None:
         if self.every < 1:
             raise ArgumentError(f"--profile is a number of steps of at least 1, got {self.every}.")
-        if self.convolutions not in _READINGS:
-            raise ArgumentError(f"--profile-convolutions is {' or '.join(_READINGS)}, got {self.convolutions!r}.")
+        if self.convolutions not in (_MATRIX, _OPERATOR):
+            raise ArgumentError(f"--profile-convolutions is {_MATRIX} or {_OPERATOR}, got {self.convolutions!r}.")
+        if self.amplification and self.convolutions == _MATRIX:
+            raise ArgumentError(
+                "--profile-amplification is for layers that are followed as operators, and a matrix has its "
+                f"amplification anyway; leave it out, or give --profile-convolutions {_OPERATOR}."
+            )
 
     @property
     def reading(self) -> Reading:
         """How a convolution is read."""
-        return _READINGS[self.convolutions]
+        return AsMatrix() if self.convolutions == _MATRIX else AsOperator(self.amplification)
 
     @property
     def words(self) -> tuple[str, ...]:
         """The options that ask for it; those that say nothing new are left out."""
         found = ["--profile", str(self.every)]
-        found += [] if self.convolutions == "matrix" else ["--profile-convolutions", self.convolutions]
+        found += [] if self.convolutions == _MATRIX else ["--profile-convolutions", self.convolutions]
+        found += ["--profile-amplification"] if self.amplification else []
         found += ["--profile-split"] if self.split else []
         found += [] if self.probes == 1 else ["--profile-probes", str(self.probes)]
         return *found, *itertools.chain.from_iterable(("--profile-wrt", name) for name in self.wrt)
@@ -91,23 +98,24 @@ def require_same_profile(state: Mapping[str, Any] | None, asked: ProfileSettings
 class TrainingProfile:
     """Profiles a training, of the weights that the optimizer moves (no averages), and records singular values.
 
+    Each process of a team has one, for sums over their samples; the one that `leads` records and writes.
     The training is the same to the bit: draws of torch's generators are put back. Cost: that of `Profiler`, and
     eigenvalues of a Gram matrix of at most 512 x 512 for each layer at each measurement.
     """
 
     def __init__(
         self, path: Path, asked: ProfileSettings, recipe: Recipe, model: nn.Module, optimizer: torch.optim.Optimizer,
-        inputs: Tensor, watch: Callable[[Mapping[str, Any]], None] | None,
+        inputs: Tensor, watch: Callable[[Mapping[str, Any]], None] | None, leads: bool,
     ) -> None:  # fmt: skip
-        self._path, self._asked, self._watch = path, asked, watch
+        self._path, self._asked, self._watch, self._leads = path, asked, watch, leads
         with _same_draws(inputs.device):
             example = recipe.augmented(inputs)
             try:
                 self._profiler = Profiler(
                     model, optimizer, example, asked.every, convolutions=asked.reading, seed=recipe.seed,
-                    probes=asked.probes, split=asked.split, wrt=parse_wrt(asked.wrt),
+                    probes=asked.probes, split=asked.split, synchronise=True, wrt=parse_wrt(asked.wrt),
                 )  # fmt: skip
-                layers = AsMatrix().track(layers_of(model, example))
+                layers = find_layers(model, example, AsMatrix())
             except LipkitError as error:
                 raise type(error)(f"This model cannot be profiled, so train without --profile: {error}") from error
         small = [layer for layer in layers if min(_blocks(layer).shape[1:]) <= _SIDE]
@@ -138,7 +146,7 @@ class TrainingProfile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._profiler.__exit__(kind, error, trace)
-        if kind is None:
+        if kind is None and self._leads:
             if self._step % self._asked.every:
                 self._record()
             self.write()
@@ -172,8 +180,9 @@ class TrainingProfile:
         self._told = steps[-1]
 
     def _record(self) -> None:
-        for spectra in self._spectra.values():
-            spectra.measure()
+        if self._leads:
+            for spectra in self._spectra.values():
+                spectra.measure()
 
 
 @final
@@ -225,6 +234,8 @@ def _numbers_at(history: History, at: int) -> dict[str, float]:
         found[f"log norm of {layer.name}"] = float(layer.norm[at].log())
         if layer.gap is not None:
             found[f"gap of {layer.name}"] = float(layer.gap[at])
+        if layer.amplification is not None:
+            found[f"amplification of {layer.name}"] = float(layer.amplification[at])
         if at:
             found.update({f"{cause} of {layer.name}": float(getattr(layer, cause)[at - 1]) for cause in CAUSES})
     return found

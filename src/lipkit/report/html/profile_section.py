@@ -150,10 +150,15 @@ def _table(history: StoredHistory) -> str:
     head = ("layer", ">norm before", ">after", ">change of log", *(f">{words}" for _, words, _ in charts.CAUSES))
     rows = [_row(layer) for layer in history.layers]
     caption = "Why each norm changed: causes add up to the change of its logarithm"
-    return table(caption, (*head, ">crossings", ">stable rank"), rows) + bullets(
-        ["A norm that curvature drives grows even where the gradient is noise alone; weight decay is what holds it."],
-        "soft",
-    )
+    notes = [
+        "A norm that curvature drives grows even where the gradient is noise alone; weight decay is what holds it."
+    ]
+    if any(layer.amplification is not None for layer in history.layers):
+        notes.append(
+            "Amplification, before and after: the norm of the second derivative of the largest singular value, the "
+            "most that a step of size 1 bends it. Of a matrix it is 1 / gap."
+        )
+    return table(caption, (*head, ">crossings", ">amplification", ">stable rank"), rows) + bullets(notes, "soft")
 
 
 def _row(layer: StoredLayer) -> list[Cell]:
@@ -162,4 +167,5 @@ def _row(layer: StoredLayer) -> list[Cell]:
     rank = "–" if found is None else f"{found.stable_rank(0):.3g} → {found.stable_rank(-1):.3g}"
     change = math.log(layer.norm[-1] / layer.norm[0])
     numbers = [f"{layer.norm[0]:.4g}", f"{layer.norm[-1]:.4g}", *(f"{v:+.3g}" for v in (change, *sums))]
-    return [layer.name, *numbers, str(sum(layer.crossings)), rank]
+    bend = "–" if layer.amplification is None else f"{layer.amplification[0]:.3g} → {layer.amplification[-1]:.3g}"
+    return [layer.name, *numbers, str(sum(layer.crossings)), bend, rank]

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lipkit.analysis.dynamics.gradient_noise import Noise
 from lipkit.analysis.dynamics.laws.forecast import Forecast
+from lipkit.analysis.dynamics.noise.gradient_noise import Noise
 from lipkit.analysis.singular_values.curvature_of_values import singular_value_hessian
 from lipkit.errors import ArgumentError
 

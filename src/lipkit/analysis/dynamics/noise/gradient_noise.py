@@ -10,6 +10,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lipkit.analysis.dynamics.noise.process_sums import Processes
 from lipkit.analysis.dynamics.tracked_layers import Measurement, TrackedLayer
 from lipkit.analysis.singular_values.gram_decomposition import GramDecomposition
 from lipkit.errors import ArgumentError, UnsupportedError
@@ -57,13 +58,18 @@ class Heard(ABC):
     def samples(self) -> int:
         """The size of the batch."""
 
+    @property
     @abstractmethod
-    def agree(self, gradient: Tensor, layer: TrackedLayer, measured: Measurement) -> bool:
+    def story(self) -> str:
+        """What was heard, in words that are the same in all processes, or their parts do not belong together."""
+
+    @abstractmethod
+    def agree(self, gradient: Tensor, measured: Measurement, processes: Processes) -> bool:
         """Whether it was heard of the gradient that the optimizer has, as far as can be seen."""
 
     @abstractmethod
-    def noise(self, layer: TrackedLayer, measured: Measurement) -> Noise:
-        """kappa and |lambda|^2 of the batch, without the rate."""
+    def noise(self, layer: TrackedLayer, measured: Measurement, processes: Processes) -> Noise:
+        """kappa and |lambda|^2 of the batch, that of all processes together, without the rate."""
 
 
 @final
@@ -71,36 +77,46 @@ class Heard(ABC):
 class Contractions(Heard):
     """For each sample, its part S_i of the batch gradient (their sum) times both vectors: a_i = S_i v, b_i = S_i'u.
 
-    `squares` is the sum over samples of the squared entries of centred S_i, if it was asked for. `share` is how well
-    sums over the batch agree, as a part of the sum of their sizes.
+    `spread` has the entries of S_i, if they were asked for. `share` is how well sums over the batch agree, as a part of
+    the sum of their sizes. With several processes the batch gradient is the mean of theirs, so each S_i is a part of it
+    after division by their number.
     """
 
     a: Float[Tensor, "samples m"]
     b: Float[Tensor, "samples n"]
-    squares: Float64[Tensor, "m n"] | None = None
+    spread: "Spread | None" = None
     share: float = _AGREES
 
     @property
     def samples(self) -> int:
         return self.a.shape[0]
 
-    def agree(self, gradient: Tensor, layer: TrackedLayer, measured: Measurement) -> bool:
+    @property
+    def story(self) -> str:
+        return f"inputs and output gradients of {self.samples} samples"
+
+    def agree(self, gradient: Tensor, measured: Measurement, processes: Processes) -> bool:
         """Whether the parts add up to the gradient that the optimizer has, as far as both vectors see it."""
         gram = _gram(measured)
         wide = gradient.flatten(1).to(torch.float64)
-        return self.sums_agree((wide @ gram.right, wide.mT @ gram.left), torch.ones(self.samples).to(wide))
+        return self.sums_agree((wide @ gram.right, wide.mT @ gram.left), torch.ones(self.samples).to(wide), processes)
 
     def sums_agree(
-        self, wholes: tuple[Float64[Tensor, " m"], Float64[Tensor, " n"]], weights: Float64[Tensor, " samples"]
+        self,
+        wholes: tuple[Float64[Tensor, " m"], Float64[Tensor, " n"]],
+        weights: Float64[Tensor, " samples"],
+        processes: Processes,
     ) -> bool:
         """Whether sum_i weights_i S_i has these products with both vectors."""
-        return all(
-            float(torch.linalg.vector_norm(weights @ parts.to(torch.float64) - whole))
-            <= self.share * float(torch.linalg.vector_norm(parts.to(torch.float64), dim=1) @ weights.abs())
-            for parts, whole in zip((self.a, self.b), wholes, strict=True)
-        )
+        found: list[bool] = []
+        for parts, whole in zip((self.a, self.b), wholes, strict=True):
+            rows = parts.to(torch.float64) / processes.count
+            off = torch.linalg.vector_norm(processes.sum(weights @ rows) - whole)
+            size = processes.sum(torch.linalg.vector_norm(rows, dim=1) @ weights.abs())
+            found.append(float(off) <= self.share * float(size))
+        return all(found)
 
-    def noise(self, layer: TrackedLayer, measured: Measurement) -> Noise:
+    def noise(self, layer: TrackedLayer, measured: Measurement, processes: Processes) -> Noise:
         """kappa and |lambda|^2 of this batch, without the rate. With parts S_i that are centred over M samples:
 
             kappa    = rate M / (2 sigma (M - 1)) sum_i D^2 sigma[S_i, S_i] >= 0,
@@ -111,14 +127,33 @@ class Contractions(Heard):
         ours.
         """
         gram = _gram(measured)
-        a, b = self.a.to(torch.float64), self.b.to(torch.float64)
-        a, b = a - a.mean(0), b - b.mean(0)
-        factor = a.shape[0] / (a.shape[0] - 1)
-        curvature = factor * float(gram.form(a, b).sum()) / (2 * gram.value)
-        diffusion = factor * float((a @ gram.left).square().sum()) / gram.value**2
-        if self.squares is None:
+        total = self.samples * processes.count
+        a, b = (parts.to(torch.float64) / processes.count for parts in (self.a, self.b))
+        a, b = (parts - processes.sum(parts.sum(0)) / total for parts in (a, b))
+        sums = processes.sum(torch.stack([gram.form(a, b).sum(), (a @ gram.left).square().sum()]))
+        forms, slopes = sums.tolist()
+        factor = total / (total - 1)
+        curvature, diffusion = factor * forms / (2 * gram.value), factor * slopes / gram.value**2
+        if self.spread is None:
             return Noise(curvature, diffusion)
-        return Noise(curvature, diffusion, *_of_variances(gram, factor * self.squares))
+        return Noise(curvature, diffusion, *_of_variances(gram, factor * self.spread.over(processes)))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """The entries of samples' parts S_i of the gradient: their mean, and the sum of the squares of what is off it."""
+
+    samples: int
+    mean: Float64[Tensor, "m n"]
+    squares: Float64[Tensor, "m n"]
+
+    def over(self, processes: Processes) -> Float64[Tensor, "m n"]:
+        """The sum of squares of all processes' parts of the mean of their gradients, off the mean of all."""
+        if processes.count == 1:
+            return self.squares
+        apart = self.mean - processes.sum(self.mean) / processes.count
+        return processes.sum(self.squares + self.samples * apart.square()) / processes.count**2
 
 
 def contract(
@@ -146,8 +181,8 @@ def contract(
         delta = gradient.reshape(gradient.shape[0], -1, module.out_features)
         rows = x.reshape(x.shape[0], -1, module.in_features)
         a = torch.einsum("spm,sp->sm", delta, rows @ right)
-        squares = squares_of_products(delta, rows) if split else None
-        return Contractions(a, torch.einsum("spn,sp->sn", rows, delta @ left), squares, share)
+        spread = spread_of_products(delta, rows) if split else None
+        return Contractions(a, torch.einsum("spn,sp->sn", rows, delta @ left), spread, share)
     if not isinstance(module, nn.Conv2d) or module.groups != 1:
         raise UnsupportedError(f"noise terms exist for nn.Linear and nn.Conv2d without groups, not for {module}")
     if x.ndim != 4:
@@ -158,33 +193,35 @@ def contract(
     a = torch.einsum("smhw,shw->sm", gradient, shown[:, 0])
     weights = torch.einsum("smhw,m->shw", gradient, left).flatten(1).unsqueeze(2)
     columns = [torch.bmm(part.flatten(2), weights)[:, :, 0] for part in _shifts(module, padded, gradient)]
-    squares = None
+    spread = None
     if split:
         # Positions are summed over, so they take the place of those of a linear layer, for each entry of the kernel.
         delta = gradient.flatten(2).mT
-        each = [squares_of_products(delta, part.flatten(2).mT) for part in _shifts(module, padded, gradient)]
-        squares = torch.stack(each, dim=2).flatten(1)
-    return Contractions(a, torch.stack(columns, dim=2).flatten(1), squares, share)
+        each = [spread_of_products(delta, part.flatten(2).mT) for part in _shifts(module, padded, gradient)]
+        parts = ([one.mean for one in each], [one.squares for one in each])
+        spread = Spread(len(x), *(torch.stack(part, dim=2).flatten(1) for part in parts))
+    return Contractions(a, torch.stack(columns, dim=2).flatten(1), spread, share)
 
 
-def squares_of_products(
+def spread_of_products(
     delta: Float[Tensor, "samples positions m"], rows: Float[Tensor, "samples positions n"]
-) -> Float64[Tensor, "m n"]:
-    """sum_i (S_i - mean S)^2, entry by entry, for S_i = sum over positions of delta x'.
+) -> Spread:
+    """The spread of S_i = sum over positions of delta x', entry by entry.
 
     With one position S_i^2 is (delta^2)(x^2)', and no S_i is formed; otherwise some samples at a time.
     """
     count = len(delta)
     if delta.shape[1] == 1:
         left, right = delta[:, 0].to(torch.float64), rows[:, 0].to(torch.float64)
-        found = left.square().mT @ right.square() - (left.mT @ right).square() / count
-        return found.clamp(min=0)
+        whole = left.mT @ right
+        found = left.square().mT @ right.square() - whole.square() / count
+        return Spread(count, whole / count, found.clamp(min=0))
     mean = torch.einsum("spm,spn->mn", delta, rows) / count
     found = mean.new_zeros(mean.shape, dtype=torch.float64)
     together = max(1, _TOGETHER // mean.numel())
     for some, beside in zip(delta.split(together), rows.split(together), strict=True):
         found += (some.mT @ beside - mean).to(torch.float64).square().sum(0)
-    return found
+    return Spread(count, mean.to(torch.float64), found)
 
 
 def has_contractions(module: nn.Module, measured: Measurement) -> bool:

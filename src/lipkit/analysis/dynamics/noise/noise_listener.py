@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from lipkit.analysis.dynamics.booking import Booking
-from lipkit.analysis.dynamics.gradient_noise import (
+from lipkit.analysis.dynamics.followed_layers import shared_weights
+from lipkit.analysis.dynamics.noise import reasons
+from lipkit.analysis.dynamics.noise.gradient_noise import (
     Contractions,
     Heard,
     Noise,
@@ -16,8 +18,9 @@ from lipkit.analysis.dynamics.gradient_noise import (
     has_contractions,
     mixing_layer,
 )
-from lipkit.analysis.dynamics.row_check import RowCheck
-from lipkit.analysis.dynamics.sign_probes import SignProbe, probe_gradients
+from lipkit.analysis.dynamics.noise.process_sums import Processes
+from lipkit.analysis.dynamics.noise.row_check import RowCheck, at_first_gradient, rows_of
+from lipkit.analysis.dynamics.noise.sign_probes import SignProbe, probe_gradients
 from lipkit.analysis.singular_values.gram_decomposition import GramDecomposition
 from lipkit.errors import LipkitError
 
@@ -31,7 +34,7 @@ class NoiseListener:
     more backward passes with random signs, from the gradient of the model's output, whose rows are the samples.
     Samples are the rows of the model's output. A layer with more rows (positions or windows of a sample, folded into
     the first axis) is heard by random signs too; one with fewer is refused, and so is one whose rows turn out to be
-    something else (`RowCheck`, at the first backward pass).
+    something else (`RowCheck`, at the first backward pass). With several `processes` each sums up its own samples.
     `refusal` is None, or the first reason why there are no noise terms; from then on it does nothing.
     """
 
@@ -42,9 +45,11 @@ class NoiseListener:
         refusal: str | None,
         probes: int,
         draws: torch.Generator,
-        split: bool = False,
+        split: bool,
+        processes: Processes,
     ) -> None:
         self._model, self._books, self._probes, self._draws, self._split = model, books, probes, draws, split
+        self._processes = processes
         self.refusal = refusal
         self.listening = False
         self._probing = False
@@ -53,7 +58,7 @@ class NoiseListener:
         self._calls: Counter[int] = Counter()
         self._rows: dict[int, int] = {}
         self._check = RowCheck()
-        shared = _shared_weights(model)
+        shared = shared_weights(model)
         self.probed = {
             index
             for index, book in enumerate(books)
@@ -64,7 +69,14 @@ class NoiseListener:
     def listen(self) -> None:
         """Wait for the next backward pass."""
         self.stop()
+        # A reason that comes later may be of one process only, until all have heard of it.
+        self._due = self.refusal is None
         self.listening = True
+
+    def resume(self, refusal: str | None, listening: bool) -> None:
+        """Go on with a stored reason, or as one that waited for a backward pass or did not."""
+        self.refusal = refusal
+        self.listening = self._due = listening
 
     def stop(self) -> None:
         """Hear nothing more."""
@@ -97,43 +109,69 @@ class NoiseListener:
             step: How many steps came before the one that these gradients made.
             held: Which layers the optimizer moves.
         """
-        if not self.listening or self.refusal:
+        if not self._due:
             return
-        heard_any = any(self._heard)
-        for index, (book, heard) in enumerate(zip(self._books, self._heard, strict=True)):
-            parameter = book.layer.parameter()
-            if not held[index] or (parameter is not None and not parameter.requires_grad):
-                # What does not move has no noise.
-                book.noise = Noise(0.0, 0.0, *[Noise(0.0, 0.0)] * (2 * self._split))
-                continue
-            if parameter is None or parameter.grad is None:
-                continue
-            if not heard and not heard_any and book.noise is not None:
-                continue
-            reason = None
-            if len(heard) != 1:
-                reason = f"went through {len(heard)} backward passes before step {step + 1}, not one"
-            elif heard[0].samples < 2:
-                reason = "had a batch of one sample, which has no variance"
-            elif not heard[0].agree(parameter.grad, book.layer, book.measured):
-                reason = _changed()
-            elif isinstance(heard[0], Contractions) and not self._check.passes(index, heard[0]):
-                reason = (
-                    "has a first axis that is not that of the samples, or samples mix between it and the output; put "
-                    "samples first"
-                )
-            if reason is not None:
-                self.refuse(f"Layer {book.layer.name!r} {reason}.")
-                return
-            try:
-                book.noise = heard[0].noise(book.layer, book.measured)
-            except LipkitError as error:
-                self.refuse(f"Layer {book.layer.name!r}: {error}")
-                return
-        self.listening = not heard_any
-        if heard_any:
+        stories = [self._story(index, held[index], step) for index in range(len(self._books))]
+        # All processes give up together, and take part in the same sums.
+        refusals, ears, told = zip(*self._processes.gather((self.refusal, any(self._heard), stories)), strict=True)
+        names = [book.layer.name for book in self._books]
+        reason = next(filter(None, refusals), None) or reasons.heard_differently(names, told) or self._sum_up(stories)
+        if reason is not None:
+            self._due = False
+            self.refuse(reason)
+            return
+        self.listening = self._due = not any(ears)
+        if any(ears):
             self._check.finish()
         self._forget()
+
+    def _story(self, index: int, held: bool, step: int) -> str | None:
+        """What was heard of a layer in this process; None if nothing has to be. Or why nothing can be known."""
+        book, heard = self._books[index], self._heard[index]
+        parameter = book.layer.parameter()
+        if not held or (parameter is not None and not parameter.requires_grad):
+            # What does not move has no noise.
+            book.noise = Noise(0.0, 0.0, *[Noise(0.0, 0.0)] * (2 * self._split))
+            return None
+        if parameter is None or parameter.grad is None:
+            return None
+        if not heard and not any(self._heard) and book.noise is not None:
+            return None
+        reason = None
+        if len(heard) != 1:
+            reason = reasons.passes_before(len(heard), step)
+        elif heard[0].samples * self._processes.count < 2:
+            reason = reasons.ONE_SAMPLE
+        elif isinstance(heard[0], Contractions) and not self._check.passes(index, heard[0]):
+            reason = reasons.WRONG_ROWS
+        if reason is not None:
+            self.refuse(f"Layer {book.layer.name!r} {reason}.")
+            return None
+        return heard[0].story
+
+    def _sum_up(self, stories: Sequence[str | None]) -> str | None:
+        """Noise terms of the layers that were heard; or why there are none.
+
+        No process stops half-way, because others wait for its sums: what one finds is told when all layers are through.
+        """
+        told = [(book, heard[0]) for book, heard, story in zip(self._books, self._heard, stories, strict=True) if story]
+        changed = self._processes.first([self._why_changed(book, heard) for book, heard in told])
+        return changed or self._processes.first([self._hear_noise(book, heard) for book, heard in told])
+
+    def _why_changed(self, book: Booking, heard: Heard) -> str | None:
+        parameter = book.layer.parameter()
+        assert parameter is not None, "its story was told"
+        assert parameter.grad is not None, "its story was told"
+        if heard.agree(parameter.grad, book.measured, self._processes):
+            return None
+        return f"Layer {book.layer.name!r} {reasons.gradient_changed(self._processes)}."
+
+    def _hear_noise(self, book: Booking, heard: Heard) -> str | None:
+        try:
+            book.noise = heard.noise(book.layer, book.measured, self._processes)
+        except LipkitError as error:
+            return f"Layer {book.layer.name!r}: {error}"
+        return None
 
     def _forget(self) -> None:
         for handle in self._handles:
@@ -162,14 +200,14 @@ class NoiseListener:
     def _attend_model(self, output: Any) -> None:
         if self._samples_mix():
             return
-        if isinstance(output, Tensor) and output.ndim:
-            self._compare_rows(output.shape[0])
-            if output.requires_grad and not self.refusal and (self.probed or not self._check.done):
-                output.register_hook(lambda gradient: self._probe(output, gradient))
-        elif moved := [i for i in sorted(self.probed) if _is_trained(self._books[i])]:
+        rows = rows_of(output)
+        if rows:
+            self._compare_rows(rows[0].shape[0])
+            if not self.refusal and (self.probed or not self._check.done):
+                at_first_gradient(rows, self._probe)
+        elif moved := self._trained_by_signs():
             kind = "a number" if isinstance(output, Tensor) else type(output).__name__
-            name = self._books[moved[0]].layer.name
-            self.refuse(f"Layer {name!r} needs the gradient of each sample's output, and the model gives {kind}.")
+            self.refuse(f"Layer {moved[0]!r} needs the gradient of each sample's output, and the model gives {kind}.")
 
     def _compare_rows(self, samples: int) -> None:
         for index, rows in self._rows.items():
@@ -209,8 +247,7 @@ class NoiseListener:
             self._hear_signs(output, gradient)
         except RuntimeError as error:
             # Some graphs (reentrant checkpoints, compiled modules) can be run through only once, and as a whole.
-            names = [self._books[i].layer.name for i in sorted(self.probed) if _is_trained(self._books[i])]
-            if names:
+            if names := self._trained_by_signs():
                 self.refuse(f"Layer {names[0]!r} needs a second backward pass, which this graph refuses: {error}")
         finally:
             self._probing = False
@@ -232,23 +269,26 @@ class NoiseListener:
             return
         count = output.shape[0]
         rows = [
-            probe_gradients(output, gradient, list(chosen.values()), self._signs(count)) for _ in range(self._probes)
+            probe_gradients(output, gradient, list(chosen.values()), self._processes.draw_weights(count, self._draws))
+            for _ in range(self._probes)
         ]
         for (index, parameter), *gradients in zip(chosen.items(), *rows, strict=True):
             known = tuple(one.detach() for one in gradients if one is not None)
             if known:
-                heard = SignProbe(count, known)
+                heard = SignProbe(count, known, self._processes.count == 1)
                 self._heard[index].append(heard)
                 self._handles.append(_on_gradient(parameter, heard))
             if parameter.grad is not None and bool(parameter.grad.any()):
-                self.refuse(f"Layer {self._books[index].layer.name!r} {_changed()}.")
+                self.refuse(f"Layer {self._books[index].layer.name!r} {reasons.gradient_changed(self._processes)}.")
                 return
+
+    def _trained_by_signs(self) -> list[str]:
+        """The names of layers that are heard by signs and have a gradient."""
+        books = [self._books[index] for index in sorted(self.probed)]
+        return [book.layer.name for book in books if (p := book.layer.parameter()) is not None and p.requires_grad]
 
     def _hearing(self) -> bool:
         return self.listening and not self.refusal and not self._probing
-
-    def _signs(self, count: int) -> Tensor:
-        return 2.0 * torch.randint(0, 2, (count,), generator=self._draws) - 1.0
 
 
 def _on_gradient(parameter: nn.Parameter, heard: SignProbe) -> Any:
@@ -257,23 +297,3 @@ def _on_gradient(parameter: nn.Parameter, heard: SignProbe) -> Any:
             heard.listen(found.grad)
 
     return parameter.register_post_accumulate_grad_hook(keep)
-
-
-def _is_trained(book: Booking) -> bool:
-    parameter = book.layer.parameter()
-    return parameter is not None and parameter.requires_grad
-
-
-def _shared_weights(model: nn.Module) -> set[int]:
-    """The parameters that have several names."""
-    names = Counter(id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False))
-    return {key for key, count in names.items() if count > 1}
-
-
-def _changed() -> str:
-    reason = "had its gradient changed between the backward pass and the step (clipped, scaled or summed)"
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        count = torch.distributed.get_world_size()
-        if count > 1:
-            reason += f"; there are {count} processes, and each hears its own samples only"
-    return reason
