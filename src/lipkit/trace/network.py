@@ -1,6 +1,5 @@
 """A model as linear operators between nonlinear nodes, and the builder that rules write it with."""
 
-import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -112,7 +111,7 @@ class Network:
             if len(terms) < 2:
                 # A single term may share memory with an earlier value, and nodes may be foreign modules.
                 terms.insert(0, x.new_zeros((x.shape[0], *self.shape_into(k))))
-            z = functools.reduce(torch.add, terms)
+            z = sum(terms[1:], terms[0])
             y = z if k == self.sink else self.nodes[k - 1](z)
             found.append(y if change is None else change(y))
         return found
