@@ -131,3 +131,9 @@ def test_what_cannot_be_accounted_for_is_refused():
                                       (0.5, 1.0, -1, 0.1), (0.5, 1.0, 1, 0.0), (0.5, 1.0, 1, 1.0)):  # fmt: skip
         with pytest.raises(ArgumentError):
             epsilon(rate, sigma, steps, delta, RDP())
+
+
+def test_whole_numbers_of_runs_are_written_as_they_are_read():
+    # A report holds the mean by its digits, and an audit that reads 27.0 does not find 27.
+    runs = RandomRuns(27, 1)
+    assert (str(runs.mean), str(runs.shape)) == ("27.0", "1.0")

@@ -66,6 +66,9 @@ class RandomRuns:
             raise ArgumentError(f"The mean number of runs is above 1, got {self.mean}; one run costs what it costs.")
         if not self.shape >= 0.0:
             raise ArgumentError(f"The shape of the law of runs is 0 or more, got {self.shape}.")
+        # Whole numbers are written down as 27 and read back as 27.0, which a report would not take for the same.
+        object.__setattr__(self, "mean", float(self.mean))
+        object.__setattr__(self, "shape", float(self.shape))
 
 
 def tuned_epsilon(releases: Sequence[Releases], delta: float, runs: RandomRuns) -> float:
@@ -77,7 +80,7 @@ def tuned_epsilon(releases: Sequence[Releases], delta: float, runs: RandomRuns) 
     Guarantee: an upper bound, by Rényi divergences. Needs `pip install lipkit[privacy]`.
     Reference: Papernot, Steinke 2022.
     """
-    check_delta(delta)
+    delta = check_delta(delta)
     library = _library()
     accountant = library.rdp.RdpAccountant()
     accountant.compose(library.dp_event.RepeatAndSelectDpEvent(_event(library, releases), runs.mean, runs.shape))
