@@ -14,7 +14,7 @@ _UP = 2.0**-44
 # Whole numbers up to here are floats as they are.
 _MOST = 2**53
 # Beyond these squares and exponents leave the range of floats, and nothing is meant.
-_LEAST_SIGMA, _LARGEST_SIGMA = 1e-6, 1e9
+_LEAST_SIGMA, _LARGEST_SIGMA = 1e-50, 1e50
 _LARGEST_EPSILON = 1e6
 
 
