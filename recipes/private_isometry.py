@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import final
+from typing import Self, final
 
 import torch
 from torch import Tensor, nn
@@ -42,14 +42,21 @@ def cosines(size: int, kept: int) -> Tensor:
 
 @final
 class LowIsometries(nn.Module):
-    """The low frequencies of an image, by a frozen layer; then matrices with orthonormal rows, and MaxMin."""
+    """The low frequencies of an image, by a frozen layer; then matrices with orthonormal rows, and MaxMin.
 
-    def __init__(self, kept: int, width: int, depth: int) -> None:
+    Args:
+        frequencies: One a row, of as many entries as an image has; rows are orthonormal.
+        width: Of each hidden layer.
+        depth: How many of them there are.
+    """
+
+    def __init__(self, frequencies: Tensor, width: int, depth: int) -> None:
         super().__init__()
-        low = nn.Linear(784, kept**2, bias=False).requires_grad_(False)
-        low.weight.data.copy_(torch.kron(cosines(28, kept), cosines(28, kept)))
+        kept, pixels = frequencies.shape
+        low = nn.Linear(pixels, kept, bias=False).requires_grad_(False)
+        low.weight.data.copy_(frequencies)
         parts: list[nn.Module] = [nn.Flatten(), low]
-        sizes = [kept**2, *[width] * depth, 10]
+        sizes = [kept, *[width] * depth, 10]
         for before, after in pairwise(sizes):
             layer = nn.Linear(before, after, bias=False)
             nn.init.orthogonal_(layer.weight)
@@ -87,8 +94,13 @@ class PrivateIsometry(PrivateRecipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= self.kept <= 28:
-            raise ArgumentError(f"kept is a number of cosine frequencies, 1 to 28, got {self.kept}.")
+        if not 1 <= self.kept <= self.side:
+            raise ArgumentError(f"kept is a number of cosine frequencies, 1 to {self.side}, got {self.kept}.")
+
+    @property
+    def side(self) -> int:
+        """Pixels on each side of an image."""
+        return 28
 
     def sets(self) -> Sets:
         """The published split."""
@@ -104,9 +116,13 @@ class PrivateIsometry(PrivateRecipe):
         """Grey images around a grey that was fixed beforehand, in a ball that holds most of them."""
         return Inputs((1, 28, 28), radius=10.0, center=0.13)
 
+    def frequencies(self) -> Tensor:
+        """The orthonormal rows that an image is taken by."""
+        return torch.kron(cosines(self.side, self.kept), cosines(self.side, self.kept))
+
     def model(self) -> nn.Module:
         """The network, with orthonormal weights from the start."""
-        model = LowIsometries(self.kept, self.width, self.depth)
+        model = LowIsometries(self.frequencies(), self.width, self.depth)
         model.make_orthonormal()
         return model
 
@@ -146,7 +162,7 @@ class PrivateIsometry(PrivateRecipe):
         """Three radii and the mean, with an attack; moved images have no borders that it could stop at."""
         return Goal(self.eps, attack=PGD(eps=1.0, steps=self.attack_steps), samples=self.samples)
 
-    def quick(self) -> "PrivateIsometry":
+    def quick(self) -> Self:
         """A few steps of a small network, accounted for by what is installed everywhere."""
         return replace(
             self, batch=512, steps=3, kept=6, width=16, attack_steps=2, samples=16, accountant=Accounting.RDP

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from lipkit.errors import ArgumentError, NonFiniteError
-from lipkit.privacy import Design, Gaussian, ManyRuns, OneRun, audit, epsilon, membership
+from lipkit.privacy import Design, Gaussian, ManyRuns, OneRun, audit, epsilon
+from support.unchecked import unchecked
 
 DELTA = 1e-5
 
@@ -51,23 +52,13 @@ def test_the_order_of_the_scores_proves_nothing():
         assert audit(inside, outside, DELTA, 0.95, ManyRuns()) == 0.0
 
 
-def test_the_threshold_attack():
-    found = membership(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([2.0, 0.0]))
-    # By hand: of six pairs four are won, one is tied.
-    assert found.auc == pytest.approx(4.5 / 6)
-    assert found.advantage == pytest.approx(0.5)
-    assert found.threshold == 1.0
-    assert found.excess(0.0, 0.1) == pytest.approx(0.4)
-    overfit = membership(torch.ones(50), torch.zeros(50))
-    assert overfit.excess(3.0, DELTA) > 0.9
-    private = membership(*scores(100_000, 2.0, 0))
-    limit = epsilon(1.0, 2.0, 1, DELTA, Gaussian())
-    # The law of the mechanism, up to six deviations of a share of 50,000.
-    assert private.excess(limit, DELTA) < 6 * math.exp(limit) * 0.5 / math.sqrt(50_000)
-
-
 def test_scores_must_be_there_and_finite():
     with pytest.raises(ArgumentError):
         audit(torch.zeros(0), torch.zeros(3), DELTA)
     with pytest.raises(NonFiniteError):
         audit(torch.full((3,), math.nan), torch.zeros(3), DELTA)
+
+
+def test_arrays_are_refused_in_a_sentence():
+    with unchecked(), pytest.raises(ArgumentError, match=r"inside are a tensor, got ndarray; write torch\.as_tensor"):
+        audit(np.zeros(3), torch.zeros(3), DELTA)  # pyright: ignore[reportArgumentType]

@@ -41,7 +41,7 @@ def test_bad_inputs_are_refused():
             privacy.Inputs((4,), radius)
     with pytest.raises(NonFiniteError, match="Record 1"):
         privacy.Inputs((2,), 1.0)(torch.tensor([[0.0, 1.0], [float("nan"), 1.0]]))
-    with pytest.raises(ShapeError, match=r"\(batch, 2\)"):
+    with pytest.raises(ShapeError, match=r"\(batch, 2\), got .*; give Inputs .* or write x\.reshape\(-1, 2\)"):
         privacy.Inputs((2,), 1.0)(torch.zeros(3, 5))
     with pytest.raises(ArgumentError, match=r"convert them with \.float"):
         privacy.Inputs((2,), 1.0)(torch.zeros(3, 2, dtype=torch.bfloat16))

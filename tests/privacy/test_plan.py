@@ -1,9 +1,12 @@
 """Plans: what they compute, say and refuse."""
 
 import math
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 
 from lipkit.errors import ArgumentError
 from lipkit.privacy import RDP, Gaussian, Plan, Releases, Shuffled, Whole, epsilon, usual_delta
@@ -67,3 +70,30 @@ def test_whole_numbers_of_other_libraries_are_taken_as_they_are():
         plan = Plan(np.int64(1000), np.int32(10), np.int64(5), 1e-4, sigma=1.0)  # pyright: ignore[reportArgumentType]
     assert plan.facts() == Plan(1000, 10, 5, 1e-4, sigma=1.0).facts()
     assert {type(one) for one in (plan.records, plan.batch, plan.steps)} == {int}
+
+
+@pytest.mark.parametrize("given", [2, np.float32(2.0), np.int64(2), Fraction(2)])
+def test_noise_may_be_any_type_of_number(given: float):
+    # A ledger writes sigma down by its digits, which 2 and numpy.float32(2) have not.
+    with unchecked():
+        plan = Plan(1000, 10, 5, Fraction(1, 2**14), sigma=given, accountant=RDP())  # pyright: ignore[reportArgumentType]
+    same = Plan(1000, 10, 5, 2.0**-14, sigma=2.0, accountant=RDP())
+    assert plan.facts() == same.facts()
+    assert Plan.from_facts(plan.facts(), RDP()).epsilon == same.epsilon
+    with unchecked():
+        assert Plan(1000, 10, 5, 1e-4, epsilon=given, accountant=RDP()).sigma == pytest.approx(  # pyright: ignore[reportArgumentType]
+            Plan(1000, 10, 5, 1e-4, epsilon=2.0, accountant=RDP()).sigma
+        )
+
+
+@pytest.mark.parametrize("name", ["sigma", "epsilon", "delta"])
+@pytest.mark.parametrize("given", ["3", [3], 1j, Decimal("0.00001"), torch.tensor(1e-5), np.array([1e-5]), 1e300])
+def test_what_is_no_number_is_refused_in_a_sentence(name: str, given: object):
+    numbers = {"sigma": 1.0, **({"sigma": None} if name == "epsilon" else {}), "delta": 1e-4, name: given}
+    with unchecked(), pytest.raises(ArgumentError, match=f"{name} (is|lies)"):
+        Plan(1000, 10, 5, **numbers)  # pyright: ignore[reportArgumentType]
+
+
+def test_counts_beyond_whole_floats_are_refused():
+    with pytest.raises(ArgumentError, match="steps is a whole number up to 2"):
+        Plan(1000, 10, 10**400, 1e-4, sigma=1.0)

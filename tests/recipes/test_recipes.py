@@ -152,6 +152,18 @@ def test_low_frequencies_are_those_of_the_cosine_transform() -> None:
     assert np.abs(cosines(28, 16).numpy() - expected).max() < 1e-14
 
 
+def test_low_frequencies_of_colours_are_those_of_the_cosine_transform() -> None:
+    recipe = make_recipe(recipe_class(ROOT / "recipes" / "private_cifar10.py"), ("--data=.", "--kept=5", "--chroma=3"))
+    image = np.random.default_rng(0).standard_normal((3, 32, 32))
+    red, green, blue = scipy.fft.dctn(image, norm="ortho", axes=(1, 2))
+    axes = ((red + green + blue) / 3**0.5, 5), ((red - blue) / 2**0.5, 3), ((red - 2 * green + blue) / 6**0.5, 3)
+    expected = [axis[i, j] for axis, kept in axes for i in range(kept) for j in range(kept) if i * i + j * j < kept**2]
+    rows: Any = recipe
+    found = rows.frequencies() @ torch.from_numpy(image).flatten()
+    # Sums of 3,072 numbers near 1, rounded.
+    assert np.abs(found.numpy() - np.array(expected)).max() < 1e-12
+
+
 def test_scaled_features_move_no_farther_than_the_images() -> None:
     layer = recipe_module("private_mnist").ScaledScattering()
     generator = torch.Generator().manual_seed(0)

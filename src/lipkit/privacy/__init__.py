@@ -20,10 +20,8 @@ from lipkit.privacy.batch_sampling import Shuffled as Shuffled
 from lipkit.privacy.batch_sampling import Whole as Whole
 from lipkit.privacy.canary_audit import Design as Design
 from lipkit.privacy.canary_audit import ManyRuns as ManyRuns
-from lipkit.privacy.canary_audit import Membership as Membership
 from lipkit.privacy.canary_audit import OneRun as OneRun
 from lipkit.privacy.canary_audit import audit as audit
-from lipkit.privacy.canary_audit import membership as membership
 from lipkit.privacy.entropy import Entropy as Entropy
 from lipkit.privacy.entropy import Repeatable as Repeatable
 from lipkit.privacy.entropy import SystemEntropy as SystemEntropy
@@ -36,6 +34,9 @@ from lipkit.privacy.gradient_clipping import Quantile as Quantile
 from lipkit.privacy.input_ball import Inputs as Inputs
 from lipkit.privacy.ledger import Ledger as Ledger
 from lipkit.privacy.ledger import Spent as Spent
+from lipkit.privacy.membership_inference import Membership as Membership
+from lipkit.privacy.membership_inference import learned_membership as learned_membership
+from lipkit.privacy.membership_inference import membership as membership
 from lipkit.privacy.plan import Plan as Plan
 from lipkit.privacy.plan import usual_delta as usual_delta
 from lipkit.privacy.private_moments import Moments as Moments

@@ -77,7 +77,7 @@ class ManyRuns(Design):
     """
 
     def lower_bound(self, inside: _Scores, outside: _Scores, delta: float, failure: float) -> float:
-        (first, members), (second, others) = _halves(inside), _halves(outside)
+        (first, members), (second, others) = halves(inside), halves(outside)
         side, threshold = _choose(first, second, delta, failure)
         hits, alarms = side * members >= threshold, side * others >= threshold
         if not hits.size or not alarms.size:
@@ -107,52 +107,19 @@ def audit(
         confidence: For example 0.95.
         design: `OneRun()`, or `ManyRuns()` where each score is of another run.
     """
-    check_delta(delta)
+    delta = check_delta(delta)
     failure = 1 - check_level(confidence)
-    bound = design.lower_bound(_numbers(inside, "inside"), _numbers(outside, "outside"), delta, failure)
+    bound = design.lower_bound(finite_scores(inside, "inside"), finite_scores(outside, "outside"), delta, failure)
     return max(0.0, bound - _CLOSE)
 
 
-@final
-@dataclass(frozen=True)
-class Membership:
-    """How well a threshold on a score tells members from others, on these samples. Estimates: nothing is proven.
-
-    Args:
-        auc: The probability that a member scores higher than another; ties count one half.
-        advantage: The largest TPR - FPR over all thresholds.
-        threshold: Where that is.
-        rates: TPR and FPR of "score >= t" for every t among the scores, from the highest, as two rows.
-    """
-
-    auc: float
-    advantage: float
-    threshold: float
-    rates: Float64[np.ndarray, "2 thresholds"]
-
-    def excess(self, epsilon: float, delta: float) -> float:
-        """The largest TPR - e^epsilon FPR - delta over all thresholds; above 0 beyond chance, the claim is false."""
-        return float((self.rates[0] - math.exp(epsilon) * self.rates[1]).max()) - delta
-
-
-def membership(inside: Float[Tensor, " members"], outside: Float[Tensor, " others"]) -> Membership:
-    """The threshold attack: who scores high, such as by a low loss, is guessed to be a member.
-
-    Every (epsilon, delta)-private training has TPR <= e^epsilon FPR + delta at each threshold. Cost: one sort.
-    Reference: Yeom et al. 2018.
-    """
-    members, others = np.sort(_numbers(inside, "inside")), np.sort(_numbers(outside, "outside"))
-    thresholds = np.unique(np.concatenate([members, others]))[::-1]
-    rates = np.stack([1 - np.searchsorted(sample, thresholds) / len(sample) for sample in (members, others)])
-    below = np.searchsorted(others, members) + np.searchsorted(others, members, side="right")
-    best = int(np.argmax(rates[0] - rates[1]))
-    advantage = max(0.0, float(rates[0, best] - rates[1, best]))
-    return Membership(float(below.mean()) / (2 * len(others)), advantage, float(thresholds[best]), rates)
-
-
-def _numbers(scores: Tensor, name: str) -> _Scores:
+def finite_scores(scores: Tensor, name: str) -> Float64[np.ndarray, "..."]:
+    """The scores as they are, as float64; `name` says which they are."""
+    # Annotations keep arrays out of tests only, and users have them at hand.
+    if not isinstance(scores, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ArgumentError(f"Scores {name} are a tensor, got {type(scores).__name__}; write torch.as_tensor(scores).")
     if not scores.numel():
-        raise ArgumentError(f"An attack needs scores of canaries {name}, got none.")
+        raise ArgumentError(f"An attack needs scores {name}, got none.")
     found = scores.detach().double().cpu().numpy()
     if not np.isfinite(found).all():
         raise NonFiniteError(
@@ -191,9 +158,9 @@ def _mixed(count: int) -> Int64[np.ndarray, "_"]:
     return np.random.default_rng(0).permutation(count)
 
 
-def _halves(scores: _Scores) -> tuple[_Scores, _Scores]:
+def halves(rows: Float64[np.ndarray, "n ..."]) -> tuple[Float64[np.ndarray, "m ..."], Float64[np.ndarray, "k ..."]]:
     """Two parts of the scores. Every second place would not do: of sorted scores the two would be nearly the same."""
-    mixed = scores[_mixed(len(scores))]
+    mixed = rows[_mixed(len(rows))]
     return mixed[::2], mixed[1::2]
 
 

@@ -50,7 +50,11 @@ class Inputs:
     def __call__(self, x: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch ..."]:
         """The records of a batch, moved and projected."""
         if tuple(x.shape[1:]) != self.shape:
-            raise ShapeError(f"Records have shape (batch, {', '.join(map(str, self.shape))}), got {tuple(x.shape)}.")
+            sides = ", ".join(map(str, self.shape))
+            raise ShapeError(
+                f"Records have shape (batch, {sides}), got {tuple(x.shape)}; give Inputs the shape of one record, or "
+                f"write x.reshape(-1, {sides})."
+            )
         if x.dtype not in _INSIDE:
             raise ArgumentError(f"Records must be float32 or float64, got {x.dtype}; convert them with .float().")
         if not bool(torch.isfinite(x).all()):

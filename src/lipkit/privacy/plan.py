@@ -67,7 +67,8 @@ class Plan:
         )
         if batch > records:
             raise ArgumentError(f"batch is a whole number between 1 and the {records} records, got {batch}.")
-        if not check_delta(delta) < 1 / records:
+        delta = check_delta(delta)
+        if not delta < 1 / records:
             raise ArgumentError(
                 f"delta lies below 1/records = {1 / records:g}, because at {delta:g} giving away a whole record would "
                 f"count as private; the usual one is {usual_delta(records):g}."

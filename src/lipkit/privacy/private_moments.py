@@ -63,7 +63,7 @@ def release_moments(
         entropy: Where noise comes from.
     """
     check_count(records, "records")
-    check_sigma(sigma)
+    sigma = check_sigma(sigma)
     rank = len(inputs.shape)
     if any(not 0 <= axis < rank for axis in positions) or len(set(positions)) != len(positions):
         raise ShapeError(f"Positions are different axes 0..{rank - 1} of one record, got {tuple(positions)}.")

@@ -6,7 +6,7 @@ import math
 import mpmath
 import pytest
 
-from lipkit.errors import ArgumentError, UnsupportedError
+from lipkit.errors import ArgumentError, NotProvenError, UnsupportedError
 from lipkit.privacy import (
     PLD,
     RDP,
@@ -131,3 +131,17 @@ def test_what_cannot_be_accounted_for_is_refused():
                                       (0.5, 1.0, -1, 0.1), (0.5, 1.0, 1, 0.0), (0.5, 1.0, 1, 1.0)):  # fmt: skip
         with pytest.raises(ArgumentError):
             epsilon(rate, sigma, steps, delta, RDP())
+
+
+def test_whole_numbers_of_runs_are_written_as_they_are_read():
+    # A report holds the mean by its digits, and an audit that reads 27.0 does not find 27.
+    runs = RandomRuns(27, 1)
+    assert (str(runs.mean), str(runs.shape)) == ("27.0", "1.0")
+
+
+@needs_library
+def test_noise_whose_losses_fill_the_memory_is_refused_in_a_sentence():
+    # The grid would have 5e12 entries.
+    with pytest.raises(NotProvenError, match="too large for a grid"):
+        epsilon(0.1, 1e-5, 1, 1e-5, PLD())
+    assert epsilon(1.0, 0.05, 1, 1e-5, PLD()) == pytest.approx(epsilon(1.0, 0.05, 1, 1e-5, Gaussian()), rel=1e-3)

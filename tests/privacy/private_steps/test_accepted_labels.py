@@ -77,3 +77,12 @@ def test_other_labels_are_refused(
 def test_binary_labels_of_every_kind_are_accepted(y: Tensor, tmp_path: Path):
     with begin(losses.TauBCE(), y[:, None], tmp_path) as training:
         training.step()
+
+
+@pytest.mark.parametrize("y", [torch.zeros(ROWS, 1, dtype=torch.int64), torch.zeros(ROWS, 1, dtype=torch.float64)])
+def test_labels_that_only_the_derivative_does_not_take_are_refused_in_a_sentence(y: Tensor, tmp_path: Path):
+    # torch computes this loss for labels of any type, and its derivative for those of the outputs' type alone.
+    assert float(nn.HuberLoss()(torch.zeros(ROWS, 1), y)) == 0
+    with pytest.raises(ArgumentError, match="HuberLoss does not accept the labels"):
+        begin(nn.HuberLoss(), y, tmp_path)
+    assert not (tmp_path / "ledger").exists()

@@ -147,6 +147,7 @@ def test_membership_wins_on_an_overfit_and_obeys_the_claim_on_a_private_model(tm
     members, others = (slice(0, 200), slice(200, 2_000))
     plan = privacy.Plan(200, 200, 60, 1e-4, epsilon=1.0, accountant=privacy.Gaussian(), sampling=privacy.Whole())
     attacks: list[privacy.Membership] = []
+    learned: list[privacy.Membership] = []
     for private in (True, False):
         torch.manual_seed(0)
         model = nn.Linear(1_600, 2)
@@ -163,6 +164,16 @@ def test_membership_wins_on_an_overfit_and_obeys_the_claim_on_a_private_model(tm
                 optimizer.step()
         scores = -losses_of(model, inputs(x), y)
         attacks.append(privacy.membership(scores[members], scores[others]))
+        with torch.no_grad():
+            logits = model(inputs(x))
+        # The loss without a sign that anybody would have to know, both logits, and the difference that the label makes.
+        shown = torch.stack([-scores, *logits.double().T, (logits[:, 1] - logits[:, 0]) * (2 * y - 1)], 1)
+        learned.append(privacy.learned_membership(shown[members], shown[others]))
+    guarded, overfit = learned
+    assert overfit.auc > 0.99
+    assert overfit.excess(plan.epsilon, plan.delta) > 0.8
+    assert guarded.excess(plan.epsilon, plan.delta) < 6 * (0.5 / math.sqrt(200) + math.e * 0.5 / math.sqrt(1_800))
+    assert guarded.advantage < 0.3
     guarded, overfit = attacks
     assert overfit.advantage > 0.9
     assert overfit.excess(plan.epsilon, plan.delta) > 0.8

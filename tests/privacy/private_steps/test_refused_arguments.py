@@ -186,3 +186,27 @@ def test_flushed_numbers_are_refused_in_every_step(tmp_path: Path):
         finally:
             torch.set_flush_denormal(False)
         assert training.spent().steps == 0
+
+
+def test_a_step_inside_a_step_is_refused(tmp_path: Path):
+    # Another thread or `after` would write other weights under a sum whose limits are of the weights before.
+    again: list[privacy.Training] = []
+
+    def after() -> None:
+        again[0].step()
+
+    with begin(tmp_path, after=after) as training:
+        again.append(training)
+        with pytest.raises(ArgumentError, match="is running, in another thread or in `after`"):
+            training.step()
+        # The first was counted, the second was not begun, and the training goes on.
+        assert training.spent().steps == 1
+        again[0] = begin_nothing()
+        training.step()
+
+
+def begin_nothing() -> Any:
+    class Nothing:
+        def step(self) -> None: ...
+
+    return Nothing()

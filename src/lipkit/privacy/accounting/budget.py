@@ -39,7 +39,7 @@ def least_sigma(
     The search keeps an interval whose upper end was seen to cost at most epsilon, and returns that end. Cost: about 12
     calls of the accountant.
     """
-    check_epsilon(epsilon)
+    epsilon = check_epsilon(epsilon)
 
     def excess(sigma: float) -> float:
         found = accountant.epsilon(releases(sigma), delta)
@@ -87,7 +87,7 @@ def most_repetitions(period: Sequence[Releases], epsilon: float, delta: float, a
     Epsilon never falls with more releases, so a bisection finds it. Guarantee: the accountant proves at most `epsilon`
     for the number returned, which may be 0. Cost: about twice the binary digits of the answer in calls.
     """
-    check_epsilon(epsilon)
+    epsilon = check_epsilon(epsilon)
     if not any(one.steps for one in period):
         raise ArgumentError("A period has at least one release, got none; it could be repeated for ever.")
 

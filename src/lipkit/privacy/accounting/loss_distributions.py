@@ -7,10 +7,14 @@ from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Any, final
 
-from lipkit.errors import ArgumentError, UnsupportedError
+from lipkit.errors import ArgumentError, NotProvenError, UnsupportedError
 from lipkit.privacy.accounting._base import Accountant, Releases, check_delta
 
 _PACKAGE = "dp-accounting"
+# Numbers that a grid of losses may have: a gigabyte.
+_MOST_LOSSES = 1e8
+# Deviations within which the losses of a release are written down, and more.
+_REACH = 40.0
 
 
 @final
@@ -41,11 +45,20 @@ class PLD(Accountant):
 
     def _epsilon(self, releases: Sequence[Releases], delta: float) -> float:
         library = _library()
+        self._require_memory(min(one.sigma for one in releases))
         accountant = library.pld.PLDAccountant(
             library.NeighboringRelation.ADD_OR_REMOVE_ONE, value_discretization_interval=self.interval
         )
         accountant.compose(_event(library, releases))
         return float(accountant.get_epsilon(delta))
+
+    def _require_memory(self, sigma: float) -> None:
+        """Refuse noise that is so small that its losses, of about 1/(2 sigma^2), do not fit on the grid."""
+        if (0.5 / sigma + _REACH) / sigma > _MOST_LOSSES * self.interval:
+            raise NotProvenError(
+                f"The losses of noise of multiplier {sigma:g} are too large for a grid of {self.interval:g}; take more "
+                "noise, or account by RDP()."
+            )
 
 
 @final
@@ -66,6 +79,9 @@ class RandomRuns:
             raise ArgumentError(f"The mean number of runs is above 1, got {self.mean}; one run costs what it costs.")
         if not self.shape >= 0.0:
             raise ArgumentError(f"The shape of the law of runs is 0 or more, got {self.shape}.")
+        # Whole numbers are written down as 27 and read back as 27.0, which a report would not take for the same.
+        object.__setattr__(self, "mean", float(self.mean))
+        object.__setattr__(self, "shape", float(self.shape))
 
 
 def tuned_epsilon(releases: Sequence[Releases], delta: float, runs: RandomRuns) -> float:
@@ -77,7 +93,7 @@ def tuned_epsilon(releases: Sequence[Releases], delta: float, runs: RandomRuns) 
     Guarantee: an upper bound, by Rényi divergences. Needs `pip install lipkit[privacy]`.
     Reference: Papernot, Steinke 2022.
     """
-    check_delta(delta)
+    delta = check_delta(delta)
     library = _library()
     accountant = library.rdp.RdpAccountant()
     accountant.compose(library.dp_event.RepeatAndSelectDpEvent(_event(library, releases), runs.mean, runs.shape))

@@ -84,8 +84,10 @@ def _try_loss(loss: nn.Module, labels: Tensor, outputs: Tensor) -> None:
     if not len(labels):
         return
     try:
-        with torch.no_grad():
-            value = loss(zeros, labels)
+        # A loss may take labels of a type forward that its derivative does not.
+        with torch.enable_grad():
+            value = loss(zeros.requires_grad_(), labels)
+            value.sum().backward()
     except LipkitError:
         raise
     except (RuntimeError, ValueError, IndexError, TypeError) as error:

@@ -1,5 +1,6 @@
 """Private training: noised sums of gradients without clipping, each counted on the disk before it is released."""
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -141,6 +142,7 @@ class Training:
         self._records = Records(x, y, inputs, loss, outputs, chunk)
         refuse_mixing_loss(loss, self._records.y.to(self._device), outputs, stated, most)
         self._batches = Batches(plan, len(self._records), entropy)
+        self._turn = threading.Lock()
         self._ledger = Ledger.open(ledger, plan, at_least, reserve)
 
     @property
@@ -150,6 +152,17 @@ class Training:
 
     def step(self) -> None:
         """Make one step: count it, add up the gradients of a batch, add noise, and let the optimizer use the result."""
+        # A second step would write other weights under the first, whose limits do not hold for them.
+        if not self._turn.acquire(blocking=False):
+            raise ArgumentError(
+                "A step of this training is running, in another thread or in `after`; wait for its end."
+            )
+        try:
+            self._step()
+        finally:
+            self._turn.release()
+
+    def _step(self) -> None:
         refuse_circumstances(self._device)
         self._free.write()
         if not self._follows:

@@ -11,8 +11,8 @@ from lipkit.privacy.record_limits.public_records import public_records
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS)
-# Steps of the differences, relative to the tensor: the first for smooth models in float64, the others where a model
-# rounds to float32 inside or is steep.
+# Steps of the differences, relative to the tensor and, where it is small, to 1: the first for smooth models in float64,
+# the others where a model rounds to float32 inside or is steep.
 _STEPS = (2.0**-20, 2.0**-12, 2.0**-7)
 # How far tensors are moved before, so that ties and kinks of a start at zero do not matter.
 _OFF_KINKS = 2.0**-10
@@ -106,7 +106,9 @@ def _longer(plain: nn.Module, inputs: Inputs, dtype: torch.dtype) -> dict[str, t
     for (name, p), gradient in zip(trained.items(), gradients, strict=True):
         length = float(torch.linalg.vector_norm(gradient))
         # A gradient that is not a number counts as zero in a step.
-        steps = [step * max(1.0, float(torch.linalg.vector_norm(p))) for step in _STEPS] if length > 0 else []
+        size = float(torch.linalg.vector_norm(p))
+        # A step of 1 would take small tensors across kinks that are far from them in their own units.
+        steps = [step * unit for unit in sorted({size, max(1.0, size)}) for step in _STEPS] if length > 0 else []
         changes: list[float] = []
         for step in steps:
             if noise > _LONGER * step * length:
