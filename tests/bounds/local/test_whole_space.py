@@ -68,10 +68,10 @@ class Normalised(nn.Module):
 
 
 MODELS = {
-    "lstm": (lambda: First(nn.LSTM(3, 4, batch_first=True)), (3, 3)),
+    "lstm": (lambda: First(nn.LSTM(3, 4, batch_first=True)), (2, 3)),
     "two layers": (lambda: First(nn.LSTM(3, 4, 2, batch_first=True)), (2, 3)),
     "cell": (Unrolled, (3, 3)),
-    "gru": (lambda: First(nn.GRU(3, 4, batch_first=True)), (3, 3)),
+    "gru": (lambda: First(nn.GRU(3, 4, batch_first=True)), (2, 3)),
     "gates": (Gated, (2, 3)),
     "normalised": (Normalised, (2, 3)),
 }
