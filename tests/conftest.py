@@ -1,5 +1,6 @@
 """Settings of hypothesis, checks of annotations and of marks, and the order of tests. lipkit is not imported here."""
 
+import gc
 import os
 from collections.abc import Generator
 
@@ -28,9 +29,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays: torch, lipkit, and thousands of tests.
+
+    Python looks for garbage again and again, and would walk through all of it each time.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_runtest_setup() -> None:
     """Checks of annotations are counted in each test anew."""
-    annotations.tests_begun += 1
+    annotations.begin_test()
 
 
 @pytest.hookimpl(wrapper=True)
