@@ -21,7 +21,7 @@ checked = beartype(
 
 # How many calls of a function are checked in each test: a loop of thousands repeats what the first ones show, and
 # checking every one would double the time of the suite.
-MOST = 8
+MOST = 3
 
 _thorough = jaxtyping.jaxtyped
 # Sizes of named axes are compared between the checks made inside one such block.

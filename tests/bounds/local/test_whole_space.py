@@ -83,7 +83,9 @@ def made(name: str) -> tuple[nn.Module, tuple[int, ...]]:
     return make().double(), shape
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in ("two layers", "gru") else []) for name in MODELS]
+)
 def test_the_constant_is_finite_and_holds_at_every_scale(name: str) -> None:
     model, shape = made(name)
     with torch.no_grad():

@@ -67,6 +67,7 @@ def test_no_point_of_another_class_lies_within_a_radius(p: float):
     assert larger >= 4
 
 
+@pytest.mark.slow
 def test_every_proof_can_be_repeated_and_reaches_no_further_than_its_ball():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4)).double()

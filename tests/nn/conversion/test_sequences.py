@@ -96,9 +96,14 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+LONG = {"blocks", "twice", "encoder", "encoder, norm first"}
 # The other start changes weights only, so one model of each kind of layer is enough for it.
 STARTS = [
-    *((name, lnn.ConversionStart.ISOMETRY) for name in MODELS),
+    *(
+        # Each is made of parts that others have too.
+        pytest.param(name, lnn.ConversionStart.ISOMETRY, marks=[pytest.mark.slow] if name in LONG else [])
+        for name in MODELS
+    ),
     *((name, lnn.ConversionStart.WEIGHTS) for name in ("encoder, norm first", "lstm", "gru", "function")),
 ]
 
@@ -231,7 +236,9 @@ def test_a_twin_in_other_types():
     assert steepest(twin.eval(), (1, 3, 4), points=1) <= ROUNDING
 
 
-@pytest.mark.parametrize("name", ["blocks", "function", "encoder", "lstm"])
+@pytest.mark.parametrize(
+    "name", [*(pytest.param(name, marks=pytest.mark.slow) for name in ("blocks", "encoder")), "function", "lstm"]
+)
 def test_a_condensed_twin_has_a_constant_too(name: str):
     """Nothing promises K any more; the parts declare what their plain weights have, and the bound is of that order."""
     torch.manual_seed(0)

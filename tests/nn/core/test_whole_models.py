@@ -83,6 +83,7 @@ def test_checksums_see_single_bits_and_places() -> None:
     assert checksum(a) == checksum(a.clone())
 
 
+@pytest.mark.slow
 def test_exporting_a_frozen_model_leaves_nothing_behind(x: Tensor) -> None:
     model = small().eval()
     with torch.no_grad():
@@ -134,6 +135,7 @@ def test_condensed_residual_steps_are_proven_from_their_numbers() -> None:
         assert float(size) <= moved * (1 + 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 def test_condensed_models_run_in_onnx(x: Tensor, tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
