@@ -2,6 +2,8 @@
 PYTHON ?= python3
 # Another version for a trial: make clean; make check TORCH='torch==2.11.*'
 TORCH ?= $(shell grep '^torch==' constraints.txt)
+# Tests start lipkit in other processes, each of which would compile it anew.
+unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 READY := .venv/.ready
 # Two workers with one thread each are faster than one worker with two: the tests are many and small.

@@ -1,5 +1,6 @@
 """Settings of hypothesis, checks of annotations and of marks, and the order of tests. lipkit is not imported here."""
 
+import gc
 import os
 from collections.abc import Generator
 
@@ -17,6 +18,9 @@ settings.load_profile("lipkit")
 jaxtyping.jaxtyped = annotations.jaxtyped
 process_marks.install()
 
+# Loading all tests makes millions of objects that stay; to look for garbage among them took a third of that time.
+gc.disable()
+
 # The longest tests begin first, so that no worker is left alone with it in the end.
 _LONG = ("compile", "train", "process", "browser", "slow")
 
@@ -28,9 +32,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
+def pytest_collection_finish() -> None:
+    """Look for garbage again, but not among what is loaded by now, and less often: exports of models make little."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+    gc.enable()
+
+
 def pytest_runtest_setup() -> None:
     """Checks of annotations are counted in each test anew."""
-    annotations.tests_begun += 1
+    annotations.begin_test()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -108,7 +108,7 @@ def test_a_check_does_not_reach_into_the_calls_inside() -> None:
     assert outer(A).shape == (3, 2)
 
 
-def test_enough_calls_in_one_test_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_enough_calls_in_one_test_are_enough() -> None:
     """The first calls of every test are checked; thousands of others would say the same."""
 
     @strict
@@ -119,6 +119,6 @@ def test_enough_calls_in_one_test_are_enough(monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(TypeCheckError):
             same("n")  # pyright: ignore[reportArgumentType]
     assert same("n") == "n"  # pyright: ignore[reportArgumentType]
-    monkeypatch.setattr(annotations, "tests_begun", annotations.tests_begun + 1)
+    annotations.begin_test()
     with pytest.raises(TypeCheckError):
         same("n")  # pyright: ignore[reportArgumentType]

@@ -138,6 +138,7 @@ def test_on_a_ball_without_time_the_bound_holds() -> None:
     assert below.value.item() <= hasty.value.item()
 
 
+@pytest.mark.slow
 def test_the_hash_waits_where_there_is_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lipkit.bounds.lipschitz.hash_seconds", lambda _: math.inf)
     own = model()
@@ -168,6 +169,7 @@ def test_no_budget_is_refused_before_anything_runs(budget: Any) -> None:
         Auto(budget=budget)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [1e308, math.inf])
 def test_a_budget_may_be_as_large_as_a_number_can_be(budget: float):
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))

@@ -50,7 +50,17 @@ CONSTRAINED = {
 }
 
 
-@pytest.mark.parametrize("name", [*CONSTRAINED, *sorted(set(ZOO) - NONLIPSCHITZ)])
+# Two seconds each: every model is traced at least three times.
+LONG = {"cnn_batch_norm", "recurrent", "resnet"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in LONG else [])
+        for name in (*CONSTRAINED, *sorted(set(ZOO) - NONLIPSCHITZ))
+    ],
+)
 def test_every_way_to_a_network_gives_one_fingerprint(name: str):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -75,7 +75,7 @@ def test_the_norm_of_the_stored_weights_is_at_most_one(method: WeightMethod, dat
 
 
 @every_method
-@settings(max_examples=10)
+@settings(max_examples=7)
 @given(data=st.data())
 def test_isometries_keep_all_singular_values(method: WeightMethod, data: st.DataObject) -> None:
     drawn: Drawn = data.draw(accepted(method))
@@ -87,7 +87,7 @@ def test_isometries_keep_all_singular_values(method: WeightMethod, data: st.Data
 
 
 @every_method
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(data=st.data())
 def test_the_norm_holds_while_training(method: WeightMethod, data: st.DataObject) -> None:
     drawn: Drawn = data.draw(accepted(method))
@@ -95,7 +95,7 @@ def test_the_norm_holds_while_training(method: WeightMethod, data: st.DataObject
 
 
 @every_method
-@settings(max_examples=3)
+@settings(max_examples=2)
 @given(data=st.data())
 def test_gradients(method: WeightMethod, data: st.DataObject) -> None:
     drawn: Drawn = data.draw(accepted(method))

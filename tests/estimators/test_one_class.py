@@ -55,6 +55,7 @@ def test_every_check_of_scikit_learn_passes():
     assert skipped <= {"check_array_api_input", "check_classifier_data_not_an_array"}
 
 
+@pytest.mark.train
 def test_the_constant_holds_in_units_of_x_and_is_reached_up_to_training(fitted: OneClassSDF):
     x = rows(400, 1)
     pairs = x + np.random.default_rng(2).normal(size=x.shape) * [1.0, 0.1, 20.0] * 0.1

@@ -1,5 +1,6 @@
 """Looser norms are true and cheaper, and composed operators are applied rather than written out."""
 
+import pytest
 import torch
 
 from lipkit.bound import Kind
@@ -56,6 +57,7 @@ def test_a_composed_operator_with_many_entries_a_side_is_applied():
     assert isinstance(Auto().select(StatedRounding(conv(4, 4, 16, 1), 40, 20.0)).method, Cholesky)
 
 
+@pytest.mark.slow
 def test_minor_terms_of_liplt_are_measured_loosely_and_change_little():
     rtol = 1e-2
     network = chain([conv(4, 3, 20, 0), *(conv(4, 4, 20, i) for i in range(1, 6))], RELU)

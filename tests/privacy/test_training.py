@@ -401,6 +401,7 @@ def test_what_the_caller_does_with_the_records_later_does_not_count(tmp_path: Pa
         assert torch.equal(found, kept)
 
 
+@pytest.mark.slow
 def test_steps_measure_norms_as_sensitivity_does(tmp_path: Path):
     model = dense()
     with training_of(model, tmp_path / "ledger", plan_of()) as training:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.image
+import pytest
 import torch
 
 from lipkit.analysis import FourierHeatMap
@@ -28,6 +29,7 @@ def test_it_is_bright_where_errors_are_and_the_first_row_is_on_top(tmp_path: Pat
     assert column[int(0.25 * height)] > column[int(0.65 * height)] + 0.2
 
 
+@pytest.mark.slow
 def test_the_same_numbers_give_the_same_bytes_and_others_do_not(tmp_path: Path):
     for kind in ("svg", "png"):
         one, two, other = (

@@ -21,15 +21,15 @@ checked = beartype(
 
 # How many calls of a function are checked in each test: a loop of thousands repeats what the first ones show, and
 # checking every one would double the time of the suite.
-MOST = 8
-# The tests that have begun; conftest.py counts them.
-tests_begun = 0
+MOST = 3
 
 _thorough = jaxtyping.jaxtyped
 # Sizes of named axes are compared between the checks made inside one such block.
 _one_call = _thorough("context")
-# The test in which a function was last called, and how often; not in the function itself, whose contents are compared.
-_calls: dict[CodeType, tuple[int, int]] = {}
+# How often a function was called in this test; not in the function itself, whose contents are compared.
+_calls: dict[CodeType, int] = {}
+# Those that were called often enough: most calls of a test find their function here and do nothing else.
+_enough: set[CodeType] = set()
 # What has been made of local functions, and the name of the argument through which it reaches the function.
 _made: dict[object, tuple[Any, list[str]]] = {}
 
@@ -54,17 +54,23 @@ def jaxtyped(*, typechecker: Any) -> Callable[[Any], Any]:
     return decorate
 
 
+def begin_test() -> None:
+    """Check the first calls of every function again; conftest.py calls this before each test."""
+    _calls.clear()
+    _enough.clear()
+
+
 def _switched(it: Any, strict: Any) -> Any:
     """Either of two functions: the first while checks are turned off, and after enough calls in one test."""
 
     @functools.wraps(it)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        test, calls = _calls.get(it.__code__, (tests_begun, 0))
-        calls = calls + 1 if test == tests_begun else 1
-        _calls[it.__code__] = tests_begun, calls
-        if calls > MOST or jaxtyping.config.jaxtyping_disable:
+        if it.__code__ in _enough or jaxtyping.config.jaxtyping_disable:
             return it(*args, **kwargs)
+        _calls[it.__code__] = _calls.get(it.__code__, 0) + 1
+        if _calls[it.__code__] == MOST:
+            _enough.add(it.__code__)
         with _one_call:
             return strict(*args, **kwargs)
 

@@ -28,7 +28,7 @@ def test_the_network_is_the_model(name: str):
     assert torch.allclose(found, expected, rtol=0, atol=1e-11 * (1 + float(expected.abs().max())))
 
 
-@pytest.mark.parametrize("name", ["mlp", "resnet", "parametrized", "in_place"])
+@pytest.mark.parametrize("name", ["mlp", pytest.param("resnet", marks=pytest.mark.slow), "parametrized", "in_place"])
 def test_gradients_reach_the_parameters(name: str):
     module, example = ZOO[name]()
     network = capture(module, example)

@@ -45,7 +45,7 @@ def pairs(z: Tensor) -> Tensor:
 
 
 # Every example is an export of torch.
-few = settings(max_examples=25)
+few = settings(max_examples=15)
 NORMS = st.sampled_from(["backward", "ortho", "forward"])
 SEEDS = st.integers(0, 2**16)
 
@@ -181,6 +181,7 @@ def test_linear_forms_have_the_constant_of_their_matrix(run: Run):
     assert_constant(run, drawn(1, 6, seed=3))
 
 
+@pytest.mark.slow
 def test_a_product_of_two_complex_values_is_bounded_on_a_ball():
     module = model(
         lambda _self, x: (torch.fft.fft(x) * torch.fft.rfft(x, n=10).conj()).real + x * torch.fft.fft(x).imag
@@ -193,6 +194,7 @@ def test_a_product_of_two_complex_values_is_bounded_on_a_ball():
     assert jacobian_norm(module, x) <= float(upper.value) <= 1.2 * float(lower.value)
 
 
+@pytest.mark.slow
 def test_networks_with_transforms_are_bounded_near_a_point():
     class Block(nn.Module):
         def __init__(self) -> None:

@@ -85,6 +85,7 @@ def test_bounds_on_a_ball(name: str):
     assert bound.value > Sampling(count=4)(network, region).value
 
 
+@pytest.mark.slow
 def test_bert_is_a_function_of_its_embeddings():
     torch.manual_seed(0)
     model = t.BertModel(t.BertConfig(vocab_size=50, **SMALL), add_pooling_layer=False).eval()

@@ -99,6 +99,7 @@ def test_a_deterministic_value_is_refused_from_the_last_bit_on(lower: Callable[[
         verify(with_value(paper, lower(paper.log_value)), model)
 
 
+@pytest.mark.slow
 def test_a_value_lowered_by_five_percent_is_refused_for_many_norms():
     # Thirty norms of a tolerance of one percent each: an allowance for all of them would be more than five percent.
     with torch.random.fork_rng(devices=[]):
@@ -204,6 +205,7 @@ def searched(model: nn.Module, method: Method) -> Certificate:
     return replace(honest, draws=(hex(seeds[0]),), log_lower=None, log_value=lucky_log, value=math.exp(lucky_log))
 
 
+@pytest.mark.slow
 def test_a_searched_seed_is_reproduced_and_holds_no_more_often_than_stated():
     """The fresh draw is wrong with a probability of 0.3 at most, so a false value holds no more often than that."""
     model, true = lucky()

@@ -45,6 +45,7 @@ def test_upper_bounds_dominate_every_activation_pattern(seed: int, p: float, dty
     assert float(bound.value) >= largest(jacobians(network), p) * BELOW
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(SEEDS, st.sampled_from([1.0, 2.0, math.inf]))
 def test_liplt_is_at_most_dag_is_at_most_product(seed: int, p: float):

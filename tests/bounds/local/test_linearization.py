@@ -1,5 +1,6 @@
 """The derivative at the center and how far it moves: against Jacobians at many points, and closed forms."""
 
+import functools
 import math
 
 import pytest
@@ -40,6 +41,7 @@ class Block(nn.Module):
         return x + self.down(nn.functional.silu(self.gate(x)) * torch.relu(self.up(x)))
 
 
+@functools.cache
 def blocks(count: int = 2, scale: float = 2.0) -> tuple[Network, torch.Tensor]:
     torch.manual_seed(0)
     model = nn.Sequential(*(Block() for _ in range(count))).double()
@@ -71,14 +73,15 @@ class Scan(nn.Module):
         return x + torch.stack(found, 1) * nn.functional.silu(y)
 
 
+@functools.cache
 def scans(count: int = 2) -> tuple[Network, torch.Tensor]:
     torch.manual_seed(0)
     model = nn.Sequential(*(Scan() for _ in range(count))).double()
-    x = torch.randn(1, 4, 5, dtype=torch.float64)
+    x = torch.randn(1, 3, 5, dtype=torch.float64)
     return capture(model, x).detach(), x[0]
 
 
-def sampled(network: Network, region: Region, count: int = 400) -> float:
+def sampled(network: Network, region: Region, count: int = 200) -> float:
     """The largest Jacobian norm at points of the region, its border among them."""
     generator = torch.Generator().manual_seed(1)
     if isinstance(region, Ball):
@@ -92,7 +95,7 @@ def sampled(network: Network, region: Region, count: int = 400) -> float:
     return float(torch.linalg.matrix_norm(jacobians(network, points), 2).max())
 
 
-@pytest.mark.parametrize("radius", [0.0, 1e-6, 1e-4, 1e-3, 1e-2, 0.1, 1.0])
+@pytest.mark.parametrize("radius", [0.0, 1e-6, 1e-3, 0.1, 1.0])
 def test_it_is_above_the_jacobian_at_every_point(radius: float):
     network, x = blocks()
     region = Ball(x, radius)
@@ -110,7 +113,7 @@ def test_small_regions_cost_little_and_a_point_nothing():
     assert float(Local(DAG())(network, Ball(x, 1e-3)).value) > at * 30
 
 
-@pytest.mark.parametrize("radius", [0.0, 1e-6, 1e-3, 0.1, 0.5])
+@pytest.mark.parametrize("radius", [0.0, 1e-3, 0.5])
 def test_products_of_entries(radius: float):
     network, x = scans()
     region = Ball(x, radius)
@@ -124,6 +127,7 @@ def test_products_of_entries(radius: float):
         assert float(Linearization()(balanced, region).value) == bound
 
 
+@pytest.mark.slow
 def test_rounding_does_not_grow_with_the_depth():
     # 3.7 and 24 times the norm where errors are passed on by the norms of the layers.
     for count, scale in ((8, 1.0), (5, 1.5)):
@@ -190,6 +194,7 @@ def test_attention_in_steps_computes_the_same():
     assert torch.allclose(spelled(points), network(points), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_auto_takes_it_where_nodes_act_on_several_entries():
     network, x = blocks()
     found = Auto(budget=20)(network, Ball(x, 1e-3))

@@ -207,6 +207,7 @@ def test_an_attack_on_a_deep_network_without_constraints_is_seen() -> None:
     assert found.unproven > 0
 
 
+@pytest.mark.slow
 def test_local_constants_certify_more() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 12), nn.ReLU(), nn.Linear(12, 2)).double()

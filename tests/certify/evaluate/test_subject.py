@@ -46,6 +46,7 @@ def samples(size: int = 8, count: int = 12) -> list[tuple[Tensor, Tensor]]:
     return [(x[i : i + 4], y[i : i + 4]) for i in range(0, count, 4)]
 
 
+@pytest.mark.slow
 def test_a_bound_of_larger_images_is_refused_for_smaller_ones():
     """A mean over 64 x 64 positions has an eighth of the constant: radii would be eight times too large."""
     model, (x, y) = pooled(), samples()[0]

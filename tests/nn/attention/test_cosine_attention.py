@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import lipkit
 from lipkit import nn as lnn
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.nn.attention.cosine_attention import CosineMixing, cosine_attention_constant
 from lipkit.nn.core.bounded_length import bound_length
 from support.jacobians import climbed, norm_at
+from support.proven import proven
 
 # Dense decompositions in float64 are off by some units of 2^-53.
 ROUNDING = 1 + 1e-12
@@ -38,7 +38,7 @@ def drawn(*shape: int) -> list[Tensor]:
 @pytest.mark.parametrize(("tokens", "scale"), [(1, 1.0), (2, 0.5), (2, 10.0), (5, 3.0), (6, 1.0)])
 def test_no_jacobian_that_ascent_finds_exceeds_the_constant(tokens: int, scale: float, is_causal: bool):
     torch.manual_seed(0)
-    assert climbed(Mixed(scale, is_causal), drawn(tokens, 6), steps=30) <= ROUNDING
+    assert climbed(Mixed(scale, is_causal), drawn(tokens, 6), steps=20) <= ROUNDING
 
 
 def test_the_constant_is_attained_up_to_a_factor():
@@ -102,7 +102,7 @@ def test_the_layer_has_constant_one(tokens: int, is_causal: bool):
     torch.manual_seed(0)
     module = lnn.CosineAttention(4, 2, is_causal=is_causal, scale=4.0, length=0.5).double().eval()
     assert climbed(module, drawn(tokens, 4), steps=10) <= ROUNDING
-    assert float(lipkit.lipschitz(module, torch.zeros(1, tokens, 4).double()).value.detach()) <= ROUNDING
+    assert proven(module, torch.zeros(1, tokens, 4).double()) <= ROUNDING
 
 
 def test_the_stated_length_holds_for_shorter_sequences():
@@ -164,7 +164,7 @@ def test_the_block_has_its_constant_with_weights_of_either_sign():
         assert 1 < found <= block.gain
     declared = float(block.declared_lipschitz((3, 4)).value.detach())
     assert found <= declared <= block.gain
-    assert float(lipkit.lipschitz(block, torch.zeros(1, 3, 4).double()).value.detach()) <= block.gain * ROUNDING
+    assert proven(block, torch.zeros(1, 3, 4).double()) <= block.gain * ROUNDING
     with pytest.raises(ArgumentError, match=r"alpha must be a positive number, got -1"):
         lnn.LipsFormerBlock(4, 2, alpha=-1.0)
 

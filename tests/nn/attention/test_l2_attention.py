@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import lipkit
 from lipkit import nn as lnn
 from lipkit.errors import ArgumentError, ShapeError
 from lipkit.nn.attention.l2_attention import distance_attention
 from lipkit.nn.attention.l2_constants import distance_attention_constant, inverse_phi, l2_attention_constant
 from support.jacobians import climbed, norm_at
+from support.proven import proven
 
 # Dense decompositions in float64 are off by some units of 2^-53.
 ROUNDING = 1 + 1e-12
@@ -67,7 +67,7 @@ def test_tokens_far_from_their_mean_keep_their_digits():
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
-@pytest.mark.parametrize(("tokens", "width"), [(2, 1), (3, 2), (4, 3), (8, 1), (8, 3)])
+@pytest.mark.parametrize(("tokens", "width"), [(2, 1), (3, 2), (8, 3)])
 def test_no_jacobian_that_ascent_finds_exceeds_the_constant(tokens: int, width: int, is_causal: bool):
     torch.manual_seed(0)
     constant = distance_attention_constant(tokens, is_causal)
@@ -128,7 +128,7 @@ def test_the_layer_has_constant_one_at_every_length(tokens: int, is_causal: bool
     assert found <= ROUNDING
     declared = module.declared_lipschitz((tokens, 6))
     assert found <= float(declared.value.detach())
-    assert float(lipkit.lipschitz(module, torch.zeros(1, tokens, 6).double()).value.detach()) <= ROUNDING
+    assert proven(module, torch.zeros(1, tokens, 6).double()) <= ROUNDING
 
 
 def test_a_long_sequence():
@@ -208,7 +208,7 @@ def test_no_constant_for_no_tokens():
         distance_attention_constant(0)
 
 
-@pytest.mark.parametrize("tokens", [2, 4, 9, 30])
+@pytest.mark.parametrize("tokens", [2, 4, 9, 20])
 def test_every_part_of_the_proof(tokens: int):
     """The three parts of the derivative, each against its own bound; the second one is attained."""
     torch.manual_seed(0)

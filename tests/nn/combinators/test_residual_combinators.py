@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import lipkit
 from lipkit import nn as lnn
 from lipkit.errors import ArgumentError, ShapeError, UnsupportedError
 from lipkit.nn.core.known_constants import Stated
 from support.jacobians import jacobian, norm_at, steepest
+from support.proven import proven
 
 # A dense decomposition in float64 is off by some units of 2^-53.
 ROUNDING = 1 + 1e-13
@@ -138,15 +138,15 @@ def test_a_learnt_scale_behind_a_unit_layer_sets_the_norm() -> None:
     model = nn.Sequential(lnn.Linear(5, 4, bias=False, method=lnn.Spectral()), lnn.LearnedScale(1.6)).double()
     found = norm_at(model, torch.randn(1, 5, dtype=torch.float64))
     assert 0.98 * 1.6 < found <= 1.6
-    assert float(lipkit.lipschitz(model, torch.randn(1, 5, dtype=torch.float64)).value.detach()) >= found
+    assert proven(model, torch.randn(1, 5, dtype=torch.float64)) >= found
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_captures_have_the_declared_constant(name: str) -> None:
     module = MODULES[name]()
-    found = lipkit.lipschitz(module, torch.randn(1, 4))
+    found = proven(module, torch.randn(1, 4))
     declared = float(module.declared_lipschitz((4,)).value.detach())
-    assert float(found.value.detach()) == pytest.approx(declared, rel=1e-12)
+    assert found == pytest.approx(declared, rel=1e-12)
 
 
 @pytest.mark.parametrize("build", [lnn.WeightedResidual, lnn.L2NormResidual, lnn.ConcatResidual])

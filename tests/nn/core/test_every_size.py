@@ -150,6 +150,7 @@ def test_condensed_circles_with_a_stride_keep_the_check_of_sizes(rank: int, tmp_
         assert type(lnn.condense(other)).__module__.startswith("torch.nn")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 def test_condensed_circles_run_in_onnx(tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")

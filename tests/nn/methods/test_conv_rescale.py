@@ -67,6 +67,7 @@ def test_half_gram_is_the_full_correlation(rank: int, data: st.DataObject) -> No
     torch.testing.assert_close(whole, whole.mT)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 @given(st.integers(0, 3), st.data())
 @settings(max_examples=20)

@@ -12,6 +12,7 @@ from lipkit import nn as lnn
 from lipkit.errors import ArgumentError, ShapeError, UnsupportedError
 from lipkit.nn.recurrent.steps import GatedStep
 from support.jacobians import climbed, norm_at
+from support.proven import proven
 
 # Dense decompositions in float64 are off by some units of 2^-53.
 ROUNDING = 1 + 1e-12
@@ -88,15 +89,15 @@ LAYERS = {
 }
 
 
-@pytest.mark.parametrize("tokens", [1, 6])
+@pytest.mark.parametrize("tokens", [1, 4])
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_whole_sequence_has_constant_one(name: str, tokens: int):
     torch.manual_seed(0)
     layer = LAYERS[name]().double().eval()
     assert climbed(layer, drawn(tokens, 2), steps=8) <= ROUNDING
-    assert float(lipkit.lipschitz(layer, torch.zeros(1, tokens, 2).double()).value.detach()) <= ROUNDING
+    assert proven(layer, torch.zeros(1, tokens, 2).double()) <= ROUNDING
     plain = lnn.condense(layer)
-    assert float(lipkit.lipschitz(plain, torch.zeros(1, tokens, 2).double()).value.detach()) <= ROUNDING
+    assert proven(plain, torch.zeros(1, tokens, 2).double()) <= ROUNDING
 
 
 @pytest.mark.parametrize("name", [name for name in LAYERS if "stated" not in name])

@@ -24,6 +24,7 @@ def least_slope(model: nn.Sequential, x: Tensor) -> float:
     return float(torch.linalg.svdvals(jacobian.double())[-1])
 
 
+@pytest.mark.slow
 def test_no_direction_loses_more_than_the_shares_say() -> None:
     """(1 - a) I + a J with -I <= J <= I symmetric has no eigenvalue below 1 - 2 a."""
     model = stack(1 / DEPTH)

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import lipkit
 from lipkit import nn as lnn
 from lipkit.bound import Metric
 from lipkit.errors import ArgumentError, MetricError, ShapeError, UnsupportedError
 from lipkit.linops import materialize
 from lipkit.nn.residual.sandwich import _scales  # pyright: ignore[reportPrivateUsage]
 from support.layers.geometries import FILLS, filled
+from support.proven import proven
 from support.unchecked import unchecked
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16]
@@ -125,10 +125,10 @@ def test_captures_have_the_declared_constant_also_condensed(layer: nn.Module) ->
     torch.manual_seed(3)
     x = torch.randn(1, 4) if isinstance(layer, lnn.Sandwich) else torch.randn(1, 2, 5, 5)
     # The number is rounded up along the way.
-    assert 1 <= float(lipkit.lipschitz(layer, x).value) <= 1 + 1e-12
+    assert 1 <= proven(layer, x) <= 1 + 1e-12
     plain = lnn.condense(layer)
     # Weights are no longer known to come from a method, so their norm is measured, with a slack of 1e-6.
-    assert float(lipkit.lipschitz(plain, x).value.detach()) <= 1 + 1e-5
+    assert proven(plain, x) <= 1 + 1e-5
     half = lnn.condense(layer, torch.bfloat16)
     assert isinstance(half, lnn.Sandwich | lnn.SandwichConv)
     bound = half.declared_lipschitz(tuple(x.shape[1:]))

@@ -90,6 +90,7 @@ def test_every_sample_is_in_the_histogram_once():
     assert found.counts[::-1] == tuple(np.histogram(finite, [-e for e in reversed(found.edges)])[0])
 
 
+@pytest.mark.slow
 def test_the_layers_multiply_to_the_bound(trained: Any, contents: Contents):
     rows = contents.layers or ()
     assert [row.origin for row in rows] == ["0", "3", "5"]

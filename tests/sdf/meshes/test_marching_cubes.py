@@ -35,6 +35,7 @@ def test_a_ball_comes_back():
     assert volume(found) == pytest.approx(4 / 3 * math.pi * 0.8**3, rel=5e-3)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32), st.integers(5, 40))
 @settings(max_examples=15)
 def test_signs_at_all_nodes_are_right(seed: int, resolution: int):

@@ -101,6 +101,7 @@ def test_hits_come_as_close_as_asked(tolerance: float):
     assert found.steps.item() <= 3
 
 
+@pytest.mark.slow
 def test_twenty_thousand_rays_through_a_tree_of_solids():
     f = solids()
     origins, directions = aimed(20_000)

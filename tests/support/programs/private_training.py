@@ -1,18 +1,14 @@
-"""A private training in a process of its own: python private_training.py FOLDER; and its recipe."""
+"""A recipe of a private training, for programs and tests."""
 
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import nn
 
 from lipkit import nn as lnn
 from lipkit.cli.training import Accounting, Goal, PrivateRecipe, Sets, Tuning
-from lipkit.cli.training.loop import train
-from lipkit.cli.training.processes import Team
 from lipkit.data import Examples
 from lipkit.privacy import Inputs
 
@@ -65,9 +61,3 @@ class PrivateBlobs(PrivateRecipe):
 
     def quick(self) -> "PrivateBlobs":
         return self
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    # Fields decide what a folder belongs to, so the pause is the same in every process.
-    train(PrivateBlobs(pause=0.02), Path(sys.argv[1]), Team(torch.device("cpu")))

@@ -74,7 +74,7 @@ def test_the_constant_is_the_largest_slope(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ONE_ACTIVATION)
-@pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0, 1e3, 1e6])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e6])
 def test_slopes_and_values_hold_on_intervals(name: str, scale: float) -> None:
     torch.manual_seed(0)
     formula, _, knots = CONTINUOUS[name]

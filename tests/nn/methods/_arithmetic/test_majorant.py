@@ -242,7 +242,7 @@ def safe(layer: ResidualLayer, in_shape: tuple[int, ...]) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("steps", [1, 2, 3])
+@pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize("name", RESIDUAL)
 def test_step_sizes_are_safe(name: str, steps: int, dtype: torch.dtype) -> None:
     build, in_shape = RESIDUAL[name]

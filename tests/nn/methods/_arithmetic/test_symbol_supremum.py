@@ -41,7 +41,7 @@ def kernels(seed: int, taps: tuple[int, ...], rows: int, cols: int, groups: int)
     return kernel / kernel.flatten(1).norm(dim=1).max()
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     seed=st.integers(0, 2**16),
     taps=st.sampled_from(AXES),
