@@ -6,6 +6,8 @@ Data: CIFAR-10, binary or Python files. Seeds: --seed draws the initial weights 
 system's entropy, so three runs are three runs of one command, with --out changed. Hardware: one CPU core.
 The network is that of private_isometry.py, on the low cosine frequencies of brightness and of two differences of
 colours. Settings were chosen on 5,000 of the training images, which the second epsilon of the report pays for.
+Mean of three runs on the test set at epsilon 8: right on 49.18 %, certified on 44.96 % at 16/255 and 39.95 % at 36/255
+(docs/results.md). Published, by clipless training: 43.5 and 18 (Béthune 2024, figure 6.6).
 """
 
 import math
