@@ -1,9 +1,9 @@
 """Second derivatives: of a singular value against autograd through a decomposition, of a loss against curvlinops.
 
-Claims: by its operator, D^2 sigma_1[X, X] at 2048 x 2048 takes a third of the time of double backward through
-`svdvals` or less, and less beyond; by the matrix it takes half of it. And products with the Hessian of a loss are at
-least as many a second as those of curvlinops and hessian-eigenthings, where several are made at one point. For single
-ones all three are alike.
+Claims: by its operator, and by the matrix, D^2 sigma_1[X, X] at 2048 x 2048 takes a third of the time of double
+backward through `svdvals` or less; by the operator less beyond. And products with the Hessian of a loss are at least as
+many a second as those of curvlinops and hessian-eigenthings, where several are made at one point. For single ones all
+three are alike.
 
     python benchmarks/analysis_curvature.py [--sizes 256 512 1024 2048 4096] [--repeats 3]
 
