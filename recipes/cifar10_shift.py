@@ -75,15 +75,24 @@ class Objective(enum.Enum):
 class ShiftNet(nn.Module):
     """A free convolution, isometries up to the last layer, and a free head: K = 4 sigma(stem) ||w_a - w_b||.
 
+    With `mirrored` an evaluation takes the mean over an image and its mirror image: the same constants, twice the work.
     `direction` follows the input that the stem enlarges most, by one step of power iteration for each step of training.
     """
 
     direction: Tensor
 
     def __init__(
-        self, channels: Sequence[int], depth: Sequence[int], neck: int, width: int, dense: int, pool: int
+        self,
+        channels: Sequence[int],
+        depth: Sequence[int],
+        neck: int,
+        width: int,
+        dense: int,
+        pool: int,
+        mirrored: bool = False,
     ) -> None:
         super().__init__()
+        self.mirrored = mirrored
         self.scale = lnn.Normalize(MEAN, [0.25] * 3)
         self.stem = nn.Conv2d(3, channels[0], 6, 2, 2)
         nn.init.orthogonal_(self.stem.weight)
@@ -105,7 +114,13 @@ class ShiftNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of images with values in [0, 1]."""
-        return self.head(self.dense(self.neck(self.trunk(self.stem(self.scale(x))))))
+        if self.training or not self.mirrored:
+            return self.head(self._features(x))
+        # The mean is taken before the head, so that constants of pairs see one head.
+        return self.head((self._features(x) + self._features(x.flip(3))) / 2)
+
+    def _features(self, x: Tensor) -> Tensor:
+        return self.dense(self.neck(self.trunk(self.stem(self.scale(x)))))
 
     def constants(self) -> Tensor:
         """K_ab as training sees it: a lower estimate, differentiable in the stem and the head."""
@@ -174,6 +189,7 @@ class Cifar10Shift(Recipe):
     lessons: int = 16
     teacher_width: int = 64
     every: int = 4
+    mirrored: bool = False
     held: int = 5000
     count: int | None = None
     learning_rate: float = 7e-4
@@ -211,7 +227,7 @@ class Cifar10Shift(Recipe):
 
     def model(self) -> nn.Module:
         """The network, near the identity."""
-        return ShiftNet(self.channels, self.depth, self.neck, self.width, self.dense, self.pool)
+        return ShiftNet(self.channels, self.depth, self.neck, self.width, self.dense, self.pool, self.mirrored)
 
     def targets(self, examples: Examples) -> Tensor:
         """A share of each label is what a small ordinary network says, which learns from the same images."""

@@ -97,6 +97,9 @@ def declaring_modules(
     try:
         with torch.no_grad():
             model(*args, **kwargs)
+    except torch.linalg.LinAlgError:  # pyright: ignore[reportPrivateImportUsage]
+        # A weight that cannot be computed: none is believed, and reading its operations says which it is.
+        return {}
     finally:
         handle.remove()
     return {path: module for path, module in found.items() if id(module) not in twice}
