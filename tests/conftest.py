@@ -21,7 +21,7 @@ process_marks.install()
 # Loading all tests makes millions of objects that stay; to look for garbage among them took a third of that time.
 gc.disable()
 
-# The longest tests begin first, so that no worker is left alone with it in the end.
+# The longest tests begin first, so that no worker is left alone with them in the end.
 _LONG = ("compile", "train", "process", "browser", "slow")
 
 
@@ -30,6 +30,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((i for i, name in enumerate(_LONG) if item.get_closest_marker(name)), len(_LONG))
 
     items.sort(key=place)
+    count, half = sum(place(item) < len(_LONG) for item in items), len(items) // 2
+    long, quick = items[:count], items[count:]
+    # Two workers begin with the two halves of the list, so each half begins with the long tests of every other file.
+    files = list(dict.fromkeys(item.path for item in long))
+    first = [item for item in long if item.path in files[::2]][:half]
+    chosen = set(first)
+    items[:] = [*first, *quick[: half - len(first)], *(x for x in long if x not in chosen), *quick[half - len(first) :]]
 
 
 def pytest_collection_finish() -> None:
